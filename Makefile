@@ -1,0 +1,55 @@
+# Every recipe sets up what it needs: .venv is made on the first call and kept while the locks stay
+# as they are (see tools/install.py). CI calls the same recipes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types model-eval install install-dev lock docs clean
+
+# The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
+PYTHON ?= $(shell for name in $(CANDIDATES); do \
+	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	then echo "$$name"; exit; fi; done; echo python3)
+BIN := .venv/bin
+WORKERS ?= 2
+PYTEST_ARGS ?=
+
+help: ## list the recipes
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: install ## start a node with the shipped model; a chat client and an agent program use it
+	@$(BIN)/quire demo
+
+test: install-dev ## everything CI runs: style, import layers, types, all tests
+	@$(MAKE) --no-print-directory lint types SKIP_INSTALL=1
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+lint: install-dev ## ruff and the import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: install-dev ## mypy --strict
+	$(BIN)/mypy
+
+model-eval: install ## measure the shipped model on held-out tasks
+	$(BIN)/python -m training.evaluate
+
+install: ## make .venv and install the pinned packages (no-op when current)
+	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)
+
+install-dev: ## the same, with what the tests and checks need
+	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set dev)
+
+lock: ## pin what is installed in .venv now
+	$(BIN)/python tools/lock.py
+
+docs: install-dev ## write the generated reference pages
+	$(BIN)/python -m quire.cli.reference docs/reference/cli.md
+	$(BIN)/python -m quire.programs.reference > docs/reference/api.md
+
+clean: ## remove .venv and every cache
+	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis \
+		.import_linter_cache .schemathesis
+	find src tests training examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

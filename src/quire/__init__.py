@@ -1,0 +1,5 @@
+"""Quire serves LLM programs rather than prompts."""
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__"]

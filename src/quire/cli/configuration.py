@@ -1,0 +1,140 @@
+"""From command line values to the configuration objects of the node and the server.
+
+Owns the tenants file and the checks that need more than one option. The defaults themselves stand
+in ``quire.core.config``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from quire.cli.models import default_name
+from quire.core.config import EngineConfig, TenantConfig
+from quire.core.errors import ConfigError
+from quire.core.events import Quotas
+from quire.core.ids import ModelId, TenantId
+from quire.node import SHIPPED_MODEL
+
+DEFAULT_TENANT = TenantId("default")
+
+
+class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One ``[tenants.NAME]`` table of the tenants file."""
+
+    keys: list[str]
+    weight: float = 1.0
+    quotas: dict[str, int] = {}
+
+
+class TenantsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole tenants file."""
+
+    tenants: dict[str, TenantEntry]
+
+
+def engine_configs(
+    models: Sequence[str], model_name: str | None, shared: EngineConfig | None = None
+) -> tuple[EngineConfig, ...]:
+    """One engine per model. ``shared`` gives every setting but source and name.
+
+    Raises:
+        ConfigError: ``model_name`` is given for several models.
+    """
+    models = list(models) or [SHIPPED_MODEL]
+    if model_name is not None and len(models) > 1:
+        raise ConfigError(
+            f"--model-name {model_name} with {len(models)} models: name each as NAME=SOURCE instead"
+        )
+    configs = []
+    for text in models:
+        name, separator, source = text.partition("=")
+        source = source if separator else text
+        served = ModelId(name) if separator else default_name(source)
+        if model_name is not None:
+            served = ModelId(model_name)
+        base = shared or EngineConfig(source=source, name=served)
+        configs.append(dataclasses.replace(base, source=source, name=served))
+    return tuple(configs)
+
+
+def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:
+    """The tenants of a node: those of the file, and ``default`` with the keys of the command line.
+
+    Raises:
+        ConfigError: the file cannot be read, or two tenants share a key.
+    """
+    found = [] if api_keys_file is None else _read_tenants(api_keys_file)
+    if api_keys or not found:
+        found.append(TenantConfig(DEFAULT_TENANT, tuple(api_keys)))
+    owners: dict[str, TenantId] = {}
+    for tenant in found:
+        for key in tenant.api_keys:
+            if not key:
+                raise ConfigError(f"tenant {tenant.id} has an empty API key: remove it")
+            if owners.setdefault(key, tenant.id) != tenant.id:
+                raise ConfigError(
+                    f"tenants {owners[key]} and {tenant.id} have the same API key: "
+                    "a key belongs to exactly one tenant"
+                )
+    if len({tenant.id for tenant in found}) != len(found):
+        raise ConfigError(
+            f"the tenants file has a tenant {DEFAULT_TENANT!r} and --api-key adds to it: use one"
+        )
+    return tuple(found)
+
+
+def _read_tenants(path: Path) -> list[TenantConfig]:
+    try:
+        parsed = msgspec.convert(tomllib.loads(path.read_text("utf-8")), TenantsFile)
+    except (OSError, ValueError) as exc:
+        raise ConfigError(
+            f"{path} is no tenants file ({exc}): it needs [tenants.NAME] tables with keys = [...]"
+        ) from exc
+    if not any(entry.keys for entry in parsed.tenants.values()):
+        raise ConfigError(f"{path} has no API key: give at least one tenant keys = [...]")
+    return [
+        TenantConfig(TenantId(name), tuple(entry.keys), entry.weight, _quotas(path, name, entry))
+        for name, entry in parsed.tenants.items()
+    ]
+
+
+def _quotas(path: Path, name: str, entry: TenantEntry) -> Quotas:
+    unknown = sorted(set(entry.quotas) - set(Quotas.__struct_fields__))
+    if unknown:
+        raise ConfigError(
+            f"{path}: tenant {name} has unknown quotas {', '.join(unknown)}; "
+            f"there are {', '.join(Quotas.__struct_fields__)}"
+        )
+    return Quotas(**entry.quotas)
+
+
+def check_exposure(host: str, tenants: Sequence[TenantConfig], *, no_auth: bool) -> None:
+    """Refuse to serve strangers by accident.
+
+    Raises:
+        ConfigError: others can reach ``host``, no API key is set, and that was not asked for.
+    """
+    if no_auth or any(tenant.api_keys for tenant in tenants) or _is_loopback(host):
+        return
+    raise ConfigError(
+        f"others can reach {host} and no API key is set: add --api-key or --api-keys-file, or "
+        "--no-auth to serve everyone"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+__all__ = ["check_exposure", "engine_configs", "tenants"]

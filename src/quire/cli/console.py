@@ -1,0 +1,84 @@
+"""Where the commands write: results to stdout, words about them to stderr.
+
+Owns how a terminal, a pipe and ``NO_COLOR`` differ; rich does the work.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from quire.core.errors import QuireError
+
+_FILE_WIDTH = 100
+"""Columns of what is not written to a terminal."""
+
+_CONTROL = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+"""What a terminal would obey instead of show; line ends and tabs are text."""
+
+
+def output(width: int | None = None) -> Console:
+    """The console for results. Not highlighted: text of programs and models stays as it is.
+
+    ``width``: columns, for tables that must not be cut; by default those of the terminal.
+    """
+    console = Console(highlight=False, soft_wrap=True)
+    if width is not None or not console.is_terminal:
+        console.width = width or _FILE_WIDTH
+    return console
+
+
+def messages() -> Console:
+    """The console for progress and errors."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()) -> Table:
+    """A table that reads well in a terminal and in a file.
+
+    ``right``: columns of figures. ``wrap``: columns of text that may take several lines.
+    """
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column not in wrap,
+            overflow="fold",
+        )
+    return made
+
+
+def show_message(text: str) -> None:
+    """A message of a program, as it is; control characters are shown, not obeyed."""
+    output().print(escaped(text), markup=False)
+
+
+def print_result(result: Any) -> None:
+    """A program's result: strings as for ``show_message``, other values as JSON."""
+    if result is None:
+        return
+    text = result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False)
+    output().print(escaped(text), markup=False)
+
+
+def print_error(error: QuireError) -> None:
+    """One line with the remedy that the message carries, never a traceback."""
+    messages().print(Text.assemble(("error: ", "bold red"), escaped(error.message)))
+
+
+def escaped(text: str) -> str:
+    """``text`` of a program or a model without power over the terminal: ESC becomes ``\\u001b``.
+
+    That is how JSON writes it, so JSON stays JSON.
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+__all__ = ["escaped", "messages", "output", "print_error", "print_result", "show_message", "table"]

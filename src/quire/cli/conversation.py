@@ -1,0 +1,157 @@
+"""One program and the person at the terminal: its messages out, their lines in, Ctrl-C.
+
+Owns what happens between launch and end, for a program in this process and for one behind HTTP
+alike. Must not know which of the two it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Protocol, Self, TextIO
+
+from quire.core.errors import MailboxClosed
+
+Show = Callable[[str], None]
+
+_MAX_LINES_AHEAD = 64
+
+
+class Program(Protocol):
+    """A launched program, wherever it runs."""
+
+    def messages(self) -> AsyncIterator[str]:
+        """Its messages to the client, until it ends."""
+        ...
+
+    async def send(self, message: str) -> None:
+        """Raises ``MailboxClosed`` when the program has ended."""
+        ...
+
+    async def end_input(self) -> None:
+        """The client will send nothing more."""
+        ...
+
+    async def cancel(self) -> None:
+        """Ask it to end; ``messages`` then ends too."""
+        ...
+
+    async def result(self) -> Any:
+        """What it returned; raises the ``QuireError`` it ended with."""
+        ...
+
+
+async def converse(program: Program, show: Show, lines: AsyncIterator[str] | None) -> Any:
+    """Show the program's messages as they come, send it ``lines``, and return its result.
+
+    A first interrupt cancels the program and waits for its end; a second one gives up waiting.
+
+    Raises:
+        QuireError: what the program ended with; ``ProgramCancelled`` after an interrupt.
+        KeyboardInterrupt: interrupted twice.
+    """
+    listening = asyncio.create_task(_listen(program, show))
+    feeding = asyncio.create_task(_feed(program, lines))
+    listening.add_done_callback(lambda _: feeding.cancel())
+    try:
+        with _InterruptHandler(program, listening) as handler:
+            await asyncio.wait({listening, feeding}, return_when=asyncio.FIRST_EXCEPTION)
+            if handler.gave_up:
+                raise KeyboardInterrupt
+            if feeding.done() and not feeding.cancelled():
+                feeding.result()
+            return await listening
+    finally:
+        listening.cancel()
+        feeding.cancel()
+        await asyncio.gather(listening, feeding, return_exceptions=True)
+
+
+async def _listen(program: Program, show: Show) -> Any:
+    async for message in program.messages():
+        show(message)
+    return await program.result()
+
+
+async def _feed(program: Program, lines: AsyncIterator[str] | None) -> None:
+    try:
+        if lines is not None:
+            async for line in lines:
+                await program.send(line)
+        await program.end_input()
+    except MailboxClosed:
+        return  # the program has ended; its result says how
+
+
+class _InterruptHandler:
+    """While entered, SIGINT cancels the program; a second one cancels ``waiting`` as well."""
+
+    def __init__(self, program: Program, waiting: asyncio.Task[Any]) -> None:
+        self._program = program
+        self._waiting = waiting
+        self._loop = asyncio.get_running_loop()
+        self._cancelling: asyncio.Task[None] | None = None
+        self.gave_up = False
+
+    def __enter__(self) -> Self:
+        self._loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.remove_signal_handler(signal.SIGINT)
+
+    def _interrupted(self) -> None:
+        if self._cancelling is None:
+            self._cancelling = self._loop.create_task(self._cancel())
+        else:
+            self.gave_up = True
+            self._waiting.cancel()
+
+    async def _cancel(self) -> None:
+        await self._program.cancel()
+
+
+async def read_lines(stream: TextIO) -> AsyncIterator[str]:
+    """The lines of ``stream``, without their ends, as they come.
+
+    A thread reads, because a terminal, a pipe and a file all block in their own way; it is a daemon
+    so that a read that nobody waits for any more does not keep the process alive. It stays at most
+    a few lines ahead.
+    """
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[str | None] = asyncio.Queue()
+    room = threading.Semaphore(_MAX_LINES_AHEAD)
+
+    def read() -> None:
+        for line in stream:
+            room.acquire()
+            if not _post(loop, arrived, line.rstrip("\r\n")):
+                return
+        _post(loop, arrived, None)
+
+    threading.Thread(target=read, name="quire-stdin", daemon=True).start()
+    while (line := await arrived.get()) is not None:
+        room.release()
+        yield line
+
+
+def _post(
+    loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[str | None], line: str | None
+) -> bool:
+    """Hand ``line`` over; False when the loop has closed and nobody reads."""
+    try:
+        loop.call_soon_threadsafe(arrived.put_nowait, line)
+    except RuntimeError:
+        return False
+    return True
+
+
+__all__ = ["Program", "converse", "read_lines"]

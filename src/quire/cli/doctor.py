@@ -1,0 +1,124 @@
+"""``quire doctor``: what this machine has, which backends will be used, what to install for more.
+
+Owns the words. ``machine`` does the looking.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from quire.cli.console import output, table
+from quire.cli.machine import Extra, Machine, TorchBuild, as_json, inspect_machine
+from quire.cli.sizes import format_size
+from quire.core.errors import ModelNotFound
+from quire.node import SHIPPED_MODEL, resolve_source
+
+PURPOSES = {
+    "cuda": "FlashInfer attention; not used by this release yet",
+    "sandbox": "untrusted programs; not used by this release yet",
+    "ray": "more than one node; not used by this release yet",
+    "rag": "PostgreSQL as a vector store; not used by this release yet",
+    "otel": "traces to OpenTelemetry; not used by this release yet",
+    "bench": "drawing the figures of benchmarks",
+    "dev": "the tests and checks of this repository",
+}
+
+
+def doctor(
+    as_json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead, for bug reports.")
+    ] = False,
+) -> None:
+    """Say what this machine has, what Quire will use of it, and what to install for more.
+
+    Ends with status 1 if something is missing without which nothing can be served.
+
+    Examples:
+
+        quire doctor
+
+        quire doctor --json > machine.json
+    """
+    machine = inspect_machine()
+    failures = problems(machine)
+    if as_json_:
+        document = {**as_json(machine), "problems": failures}
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        output().print(report(machine, failures))
+    if failures:
+        raise typer.Exit(1)
+
+
+def problems(machine: Machine) -> list[str]:
+    """What keeps this machine from serving, each with its remedy; empty if nothing does."""
+    found = []
+    if isinstance(machine.torch, str):
+        found.append(f"torch: {machine.torch}")
+    try:
+        resolve_source(SHIPPED_MODEL)
+    except ModelNotFound as exc:
+        found.append(exc.message)
+    return found
+
+
+def report(machine: Machine, failures: list[str]) -> RenderableType:
+    """The whole report as one renderable."""
+    verdict = (
+        Text("\n".join(f"missing: {failure}" for failure in failures), style="bold red")
+        if failures
+        else Text("ready: try 'quire demo' or 'quire serve'", style="bold green")
+    )
+    return Group(
+        Text(f"Quire {machine.quire} on this machine", style="bold"),
+        _facts(machine),
+        Text("Optional packages", style="bold"),
+        _extras(machine.extras),
+        verdict,
+    )
+
+
+def _facts(machine: Machine) -> Table:
+    facts = table("what", "found", wrap=("found",))
+    facts.show_header = False
+    memory = "unknown" if machine.memory_bytes is None else format_size(machine.memory_bytes)
+    if machine.free_memory_bytes is not None:
+        memory += f", {format_size(machine.free_memory_bytes)} free"
+    facts.add_row("python", f"{machine.python}, {machine.system}")
+    facts.add_row("processor", f"{machine.processor}, {machine.num_cores} usable cores")
+    facts.add_row("features", " ".join(machine.cpu_features) or "unknown")
+    facts.add_row("memory", memory)
+    facts.add_row("compiler", f"{machine.compiler or 'none found'} (this release compiles nothing)")
+    for name, found in _engine_facts(machine.torch):
+        facts.add_row(name, found)
+    return facts
+
+
+def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
+    """torch and the backends that an engine will choose with ``--device auto``."""
+    if isinstance(torch, str):
+        return [("torch", torch)]
+    cuda = f"CUDA {torch.cuda_version}" if torch.cuda_version else "no CUDA in this build"
+    return [
+        ("torch", f"{torch.version}, {torch.cpu_capability} kernels, {cuda}"),
+        ("devices", ", ".join([*torch.devices, "cpu"])),
+        ("attention", "reference, plain PyTorch (the only backend of this release)"),
+    ]
+
+
+def _extras(extras: tuple[Extra, ...]) -> Table:
+    listed = table("extra", "for", "state", wrap=("for", "state"))
+    for extra in extras:
+        missing = " ".join(extra.missing)
+        state = f"missing {missing}: pip install 'quire[{extra.name}]'" if missing else "installed"
+        listed.add_row(extra.name, PURPOSES.get(extra.name, ""), Text(state))
+    return listed
+
+
+__all__ = ["doctor", "problems", "report"]

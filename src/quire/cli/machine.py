@@ -1,0 +1,189 @@
+"""What this machine has, as plain values: processor, memory, compiler, torch, optional packages.
+
+Owns looking; ``doctor`` owns telling. Knows no engine. torch is asked in a process of its own, so
+that a broken installation of it is a finding here and not a crash.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+CPU_FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16")
+"""Processor flags that decide how fast matrix kernels are, as the kernel names them."""
+
+COMPILERS = ("c++", "g++", "clang++")
+
+_PROBE = """
+import json, torch
+cuda = torch.cuda.is_available()
+print(json.dumps({
+    "version": torch.__version__,
+    "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+    "num_threads": torch.get_num_threads(),
+    "cuda_version": torch.version.cuda,
+    "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    if cuda else [],
+}))
+"""
+_PROBE_TIMEOUT_S = 120.0
+
+
+class TorchBuild(msgspec.Struct, frozen=True):
+    """What torch says of itself. ``devices`` names its CUDA devices."""
+
+    version: str
+    cpu_capability: str
+    num_threads: int
+    cuda_version: str | None
+    devices: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Extra:
+    """One optional set of dependencies. ``missing`` lists what of it is not installed."""
+
+    name: str
+    packages: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """``torch`` is the build, or the reason why it could not be asked.
+
+    ``num_cores`` counts what this process may use; ``memory_bytes`` is ``None`` where the system
+    does not tell.
+    """
+
+    quire: str
+    python: str
+    system: str
+    processor: str
+    cpu_features: tuple[str, ...]
+    num_cores: int
+    memory_bytes: int | None
+    free_memory_bytes: int | None
+    compiler: str | None
+    torch: TorchBuild | str
+    extras: tuple[Extra, ...]
+
+
+def inspect_machine() -> Machine:
+    """Look at everything once. Takes as long as importing torch does."""
+    processor, features = _processor()
+    memory_bytes, free_bytes = _memory()
+    return Machine(
+        quire=version("quire"),
+        python=platform.python_version(),
+        system=f"{platform.system()} {platform.machine()}",
+        processor=processor,
+        cpu_features=features,
+        num_cores=num_usable_cores(),
+        memory_bytes=memory_bytes,
+        free_memory_bytes=free_bytes,
+        compiler=_compiler(),
+        torch=_torch(),
+        extras=_extras(),
+    )
+
+
+def as_json(machine: Machine) -> dict[str, Any]:
+    """``machine`` as JSON values, for bug reports."""
+    built: dict[str, Any] = msgspec.to_builtins(machine)
+    return built
+
+
+def num_usable_cores() -> int:
+    """Cores that this process may run on, which a container may have cut down."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _processor() -> tuple[str, tuple[str, ...]]:
+    """Name and known features of the processor; Linux tells both, other systems the name."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor() or platform.machine(), ()
+    name = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)
+    present = set(flags.group(1).split()) if flags else set()
+    features = tuple(feature for feature in CPU_FEATURES if feature in present)
+    return (name.group(1).strip() if name else platform.machine()), features
+
+
+def _memory() -> tuple[int | None, int | None]:
+    """Bytes of memory in all and free, as far as the system tells."""
+    try:
+        page = os.sysconf("SC_PAGE_SIZE")
+        return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
+    except (ValueError, OSError, AttributeError):
+        return None, None
+
+
+def _compiler() -> str | None:
+    """The first C++ compiler on the path, with the first line that it says of its version."""
+    for name in COMPILERS:
+        if (path := shutil.which(name)) is None:
+            continue
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+        return f"{name}: {said.stdout.splitlines()[0]}" if said.stdout else name
+    return None
+
+
+def _torch() -> TorchBuild | str:
+    try:
+        version("torch")
+    except PackageNotFoundError:
+        return "not installed: run 'make install' or 'pip install torch'"
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PROBE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing it did not finish within {_PROBE_TIMEOUT_S:.0f} s"
+    if asked.returncode != 0:
+        said = asked.stderr.strip().splitlines()
+        return f"importing it fails: {said[-1] if said else asked.returncode}"
+    return msgspec.json.decode(asked.stdout.splitlines()[-1], type=TorchBuild)
+
+
+def _extras() -> tuple[Extra, ...]:
+    """The extras that the installed package declares, and what is missing of each."""
+    wanted: dict[str, list[str]] = {}
+    for requirement in requires("quire") or []:
+        package = re.match(r"[A-Za-z0-9._-]+", requirement)
+        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", requirement)
+        if package and extra:
+            wanted.setdefault(extra.group(1), []).append(package.group(0))
+    return tuple(
+        Extra(name, tuple(packages), tuple(p for p in packages if not _is_installed(p)))
+        for name, packages in wanted.items()
+    )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+__all__ = ["Extra", "Machine", "TorchBuild", "as_json", "inspect_machine", "num_usable_cores"]

@@ -1,0 +1,314 @@
+"""The options that several commands share: name, environment variable, help.
+
+This is the one place where environment variables get their names (``QUIRE_...``); the values reach
+the rest of Quire as constructor arguments.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from quire.cli.sizes import format_size, parse_size
+from quire.core.config import EngineConfig, ServerConfig
+from quire.core.ids import ModelId
+
+DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
+PolicyOption = Literal["fcfs", "round_robin"]
+DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+_DEFAULTS = EngineConfig(source="", name=ModelId(""))
+_SERVER_DEFAULTS = ServerConfig()
+
+_ENGINE = "Engine"
+_SCHEDULER = "Scheduler"
+_HTTP = "HTTP"
+_ACCESS = "Access"
+
+
+def _size(value: object) -> int:
+    """The parser of size options; typer gives it the default, a number, as well."""
+    return parse_size(str(value))
+
+
+Sources = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="MODEL",
+        envvar="QUIRE_MODELS",
+        help="A Hugging Face directory or hub id, or NAME=SOURCE to choose its name. The first is "
+        "the default model; without any, the shipped quire-mini is served.",
+    ),
+]
+ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        envvar="QUIRE_MODELS",
+        help="Directory or hub id of a model, or NAME=SOURCE. Repeatable; default: quire-mini.",
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_MODEL_NAME", help="The name it is served under.", rich_help_panel=_ENGINE
+    ),
+]
+DType = Annotated[
+    DTypeOption,
+    typer.Option(
+        envvar="QUIRE_DTYPE",
+        help="Type of weights and KV cache; auto: what suits the device.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        envvar="QUIRE_DEVICE", help="cpu, cuda, cuda:1, or auto.", rich_help_panel=_ENGINE
+    ),
+]
+NumThreads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_NUM_THREADS",
+        help="Threads of each engine; default: one for small models, else one per core.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+PageSize = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=64,
+        envvar="QUIRE_PAGE_SIZE",
+        help="Tokens a page of the KV cache holds.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+KvCacheBytes = Annotated[
+    int,
+    typer.Option(
+        parser=_size,
+        show_default=format_size(_DEFAULTS.kv_cache_bytes),
+        metavar="SIZE",
+        envvar="QUIRE_KV_CACHE_BYTES",
+        help="Memory for pages of each engine, e.g. 512MiB.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+HostCacheBytes = Annotated[
+    int,
+    typer.Option(
+        parser=_size,
+        show_default=format_size(_DEFAULTS.host_cache_bytes),
+        metavar="SIZE",
+        envvar="QUIRE_HOST_CACHE_BYTES",
+        help="Memory that pages of preempted programs are swapped to.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_MAX_MODEL_LEN",
+        help="Longest context in tokens; default: what the model was made for.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+MaxBatchTokens = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_MAX_BATCH_TOKENS",
+        help="Prompt and decode tokens of one step; longer prompts run in chunks.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+MaxSequences = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_MAX_SEQUENCES",
+        help="Decodes that run at once.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Policy = Annotated[
+    PolicyOption,
+    typer.Option(
+        envvar="QUIRE_POLICY",
+        help="Which ready command runs first.",
+        rich_help_panel=_SCHEDULER,
+    ),
+]
+Dispatch = Annotated[
+    DispatchOption,
+    typer.Option(
+        envvar="QUIRE_DISPATCH",
+        help="When a batch is sent.",
+        rich_help_panel=_SCHEDULER,
+    ),
+]
+Host = Annotated[
+    str,
+    typer.Option(envvar="QUIRE_HOST", help="Address to listen on.", rich_help_panel=_HTTP),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=65535,
+        envvar="QUIRE_PORT",
+        help="Port to listen on; 0: any free one.",
+        rich_help_panel=_HTTP,
+    ),
+]
+AllowedHosts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allowed-host",
+        envvar="QUIRE_ALLOWED_HOSTS",
+        help="A further Host header to answer to. Repeatable.",
+        rich_help_panel=_HTTP,
+    ),
+]
+CorsOrigins = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cors-origin",
+        envvar="QUIRE_CORS_ORIGINS",
+        help="An origin whose pages may call this node. Repeatable; none by default.",
+        rich_help_panel=_HTTP,
+    ),
+]
+ServerApiKeys = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--api-key",
+        envvar="QUIRE_API_KEY",
+        help="A key that callers must send. Repeatable.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+ApiKeysFile = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_API_KEYS_FILE",
+        help="A TOML file of tenants with their keys, weights and quotas.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+Unauthenticated = Annotated[
+    bool,
+    typer.Option(
+        "--no-auth",
+        envvar="QUIRE_NO_AUTH",
+        help="Listen on other than loopback addresses without any API key.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+Record = Annotated[
+    Path | None,
+    typer.Option(
+        envvar="QUIRE_RECORD",
+        help="Write every event of the controller there, for 'quire replay'.",
+        rich_help_panel=_SCHEDULER,
+    ),
+]
+MaxRequests = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_MAX_REQUESTS",
+        help="Requests that run at once; further ones are told to try again.",
+        rich_help_panel=_HTTP,
+    ),
+]
+MaxBodyBytes = Annotated[
+    int,
+    typer.Option(
+        parser=_size,
+        show_default=format_size(_SERVER_DEFAULTS.max_body_bytes),
+        metavar="SIZE",
+        envvar="QUIRE_MAX_BODY_BYTES",
+        help="Longest body of a request.",
+        rich_help_panel=_HTTP,
+    ),
+]
+BodyTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        envvar="QUIRE_BODY_TIMEOUT",
+        help="Seconds within which the body of a request must arrive.",
+        rich_help_panel=_HTTP,
+    ),
+]
+WriteTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        envvar="QUIRE_WRITE_TIMEOUT",
+        help="Seconds that one write to a slow reader may take before its call is ended.",
+        rich_help_panel=_HTTP,
+    ),
+]
+SessionTtl = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        envvar="QUIRE_SESSION_TTL",
+        help="Seconds after which an idle session ends; a later call of its name opens a new one.",
+        rich_help_panel=_HTTP,
+    ),
+]
+DrainTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.0,
+        envvar="QUIRE_DRAIN_TIMEOUT",
+        help="Seconds that running work may take to finish after the first signal.",
+        rich_help_panel=_HTTP,
+    ),
+]
+AllowUpload = Annotated[
+    bool,
+    typer.Option(
+        "--allow-upload",
+        envvar="QUIRE_ALLOW_UPLOAD",
+        help="Let callers launch Python source, which runs with the rights of this process.",
+        rich_help_panel=_ACCESS,
+    ),
+]
+LogRequests = Annotated[
+    bool,
+    typer.Option(
+        "--log-requests/--no-log-requests",
+        envvar="QUIRE_LOG_REQUESTS",
+        help="One JSON line on stdout for each finished request.",
+    ),
+]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    typer.Option(envvar="QUIRE_LOG_LEVEL", help="How much to log to stderr."),
+]
+
+Url = Annotated[str, typer.Option(envvar="QUIRE_URL", help="The running node to ask.")]
+OptionalUrl = Annotated[
+    str | None,
+    typer.Option(envvar="QUIRE_URL", help="A running node to use."),
+]
+ApiKey = Annotated[
+    str | None, typer.Option(envvar="QUIRE_API_KEY", help="The key to send to the node.")
+]
+Interactive = Annotated[
+    bool,
+    typer.Option("--interactive", "-i", help="Send each line of stdin to the program."),
+]

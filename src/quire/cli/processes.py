@@ -1,0 +1,129 @@
+"""``quire ps``, ``attach``, ``logs``, ``kill``: the process table of a running node."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import datetime
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from quire.cli.attachment import RemoteProgram
+from quire.cli.client import NodeClient
+from quire.cli.console import output, print_result, show_message, table
+from quire.cli.conversation import converse, read_lines
+from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Url
+
+Program = Annotated[
+    str, typer.Argument(help="The id that 'quire ps' shows, or enough of its beginning.")
+]
+
+_SHORT_ID_CHARS = 12
+_LONG_WIDTH = 140
+
+_STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
+
+
+def ps(
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show whole ids.")] = False,
+) -> None:
+    """List the programs of a running node: inferlets and sessions, running and just ended.
+
+    Tokens (computed, found in the cache, generated) and pages are those of programs that have not
+    ended.
+
+    Examples:
+
+        quire ps
+
+        quire ps --long --url http://127.0.0.1:8080
+    """
+    with NodeClient(url, api_key) as node:
+        console = output(_LONG_WIDTH if long else None)
+        console.print(process_table(node.programs(), long=long))
+
+
+def attach(
+    program: Program,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    interactive: Interactive = False,
+) -> None:
+    """Show a running program's messages as they come, then its result.
+
+    Ctrl-C cancels the program. With --interactive each line of stdin is sent to it.
+
+    Examples:
+
+        quire attach prog-7f3a --interactive
+    """
+
+    async def follow() -> Any:
+        lines = read_lines(sys.stdin) if interactive else None
+        with NodeClient(url, api_key) as node:
+            async with RemoteProgram(node, node.full_id(program)) as remote:
+                return await converse(remote, show_message, lines)
+
+    print_result(asyncio.run(follow()))
+
+
+def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
+    """Print what the node has noted about a program: launch, signals, its end, a blocked loop.
+
+    What the program itself prints or logs goes to the node's own output; what it wants its client
+    to see it sends as a message.
+
+    Examples:
+
+        quire logs prog-7f3a
+    """
+    with NodeClient(url, api_key) as node:
+        for line in node.logs(node.full_id(program)):
+            show_message(_log_line(line))
+
+
+def kill(
+    programs: Annotated[list[str], typer.Argument(metavar="PROGRAM", help="Ids to end.")],
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+) -> None:
+    """End programs: their commands are cancelled, and what they hold is freed.
+
+    Examples:
+
+        quire kill prog-7f3a prog-81bc
+    """
+    with NodeClient(url, api_key) as node:
+        for program in programs:
+            whole = node.full_id(program)
+            node.terminate(whole)
+            output().print(f"terminated {whole}")
+
+
+def process_table(programs: list[dict[str, Any]], *, long: bool = False) -> Table:
+    """``/v1/programs`` as a table; an ended program has no figures."""
+    columns = ("computed", "cached", "generated", "pages")
+    listed = table("program", "name", "form", "state", *columns, right=columns)
+    for program in programs:
+        public_id = program["id"] if long else program["id"][:_SHORT_ID_CHARS]
+        state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
+        process = program["process"] or {}
+        figures = (str(process.get(name, "")) for name in _FIGURES)
+        listed.add_row(public_id, program["name"], program["form"], state, *figures)
+    return listed
+
+
+_FIGURES = ("num_prefilled_tokens", "num_cached_tokens", "num_generated_tokens", "num_pages")
+
+
+def _log_line(line: dict[str, Any]) -> str:
+    moment = datetime.fromtimestamp(line["time"]).astimezone()
+    return f"{moment:%H:%M:%S} {line['level']:7} {line['text']}"
+
+
+__all__ = ["attach", "kill", "logs", "process_table", "ps"]

@@ -1,0 +1,44 @@
+"""``quire replay``: a recorded event log through a fresh controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli.console import output
+from quire.node.replay import replay as replay_log
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="An event log written by 'quire serve --record'.")],
+) -> None:
+    """Run a recorded event log again and say where this release decides differently.
+
+    Needs neither the model nor the clients: the log holds what the controller was told. Ends with
+    status 1 at the first event whose actions differ. A log contains prompts: treat it as one.
+
+    Examples:
+
+        quire serve --record events.log
+
+        quire replay events.log
+    """
+    report = replay_log(file)
+    console = output()
+    console.print(
+        f"{report.num_events} events, {report.num_actions} actions; "
+        f"recorded by quire {report.recorded_by}, replayed by {report.replayed_by}"
+    )
+    if report.divergence is None:
+        console.print("the same actions throughout")
+        return
+    found = report.divergence
+    console.print(f"differs at event {found.index}, time {found.time_s:.6f} s", style="red")
+    console.print(f"  event    {found.event}", markup=False)
+    console.print(f"  actions  {found.actions}", markup=False)
+    raise typer.Exit(1)
+
+
+__all__ = ["replay"]

@@ -1,0 +1,144 @@
+"""``quire run``: one program, on a node that is started for it or on one that is running."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from quire.cli import options as o
+from quire.cli.attachment import RemoteProgram
+from quire.cli.client import NodeClient
+from quire.cli.configuration import DEFAULT_TENANT, engine_configs
+from quire.cli.console import print_error, print_result, show_message
+from quire.cli.conversation import converse, read_lines
+from quire.cli.loading import loading_progress
+from quire.cli.log_output import configure_logging
+from quire.core.config import NodeConfig
+from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
+from quire.node import Node, ProgramHandle
+from quire.programs import library
+from quire.programs.inferlet import Inferlet
+
+EXIT_FAILED = 1
+EXIT_INTERRUPTED = 130
+
+
+def run(
+    program: Annotated[
+        str, typer.Argument(help="A Python file with one @inferlet, or a library program's name.")
+    ],
+    args: Annotated[
+        list[str] | None, typer.Argument(help="Arguments for the program, after --.")
+    ] = None,
+    model: o.ModelOption = None,
+    url: o.OptionalUrl = None,
+    api_key: o.ApiKey = None,
+    interactive: o.Interactive = False,
+    record: o.Record = None,
+    log_level: o.LogLevel = "warning",
+) -> None:
+    """Run a program: show its messages as they come, then its result.
+
+    Without --url a node is started for it in this process's charge and stopped afterwards. With
+    --url it runs on that node; a file is uploaded, which the node must allow (--allow-upload).
+    Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the program
+    failed.
+
+    Examples:
+
+        quire run react -- "What is 17 * 23?"
+
+        quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
+
+        quire run my_agent.py --url http://127.0.0.1:8000 --interactive
+    """
+    configure_logging(log_level, log_requests=False)
+    if url is None:
+        config = NodeConfig(engine_configs(model or (), None), record_path=record)
+        running = _run_embedded(config, library.find(program), args or [], interactive)
+    else:
+        running = _run_remote(NodeClient(url, api_key), _request(program, args or []), interactive)
+    try:
+        print_result(asyncio.run(running))
+    except ProgramCancelled as exc:
+        print_error(exc)
+        raise typer.Exit(EXIT_INTERRUPTED) from exc
+    except (ProgramFailed, ProgramTerminated) as exc:
+        print_error(exc)
+        raise typer.Exit(EXIT_FAILED) from exc
+
+
+async def _run_embedded(
+    config: NodeConfig, program: Inferlet, args: list[str], interactive: bool
+) -> Any:
+    node = Node(config)
+    with loading_progress() as progress:
+        await node.start(progress)
+    try:
+        handle = node.launch(program, args, tenant=DEFAULT_TENANT)
+        return await converse(EmbeddedProgram(handle), show_message, _lines(interactive))
+    finally:
+        await node.stop()
+
+
+async def _run_remote(node: NodeClient, request: dict[str, Any], interactive: bool) -> Any:
+    with node:
+        launched = node.launch(request)
+        async with RemoteProgram(node, launched["id"]) as program:
+            return await converse(program, show_message, _lines(interactive))
+
+
+class EmbeddedProgram:
+    """A program on a node of this process, as ``conversation`` wants it."""
+
+    def __init__(self, handle: ProgramHandle) -> None:
+        self._handle = handle
+
+    async def messages(self) -> AsyncIterator[str]:
+        attachment = self._handle.attach()
+        try:
+            async for message in attachment:
+                yield message.text
+        finally:
+            attachment.close()
+
+    async def send(self, message: str) -> None:
+        await self._handle.send(message)
+
+    async def end_input(self) -> None:
+        self._handle.signal("end_of_input")
+
+    async def cancel(self) -> None:
+        self._handle.signal("cancel")
+
+    async def result(self) -> Any:
+        return await self._handle.result()
+
+
+def _lines(interactive: bool) -> AsyncIterator[str] | None:
+    return read_lines(sys.stdin) if interactive else None
+
+
+def _request(program: str, args: list[str]) -> dict[str, Any]:
+    """The body of ``POST /v1/programs``.
+
+    Raises:
+        InvalidArgument: the file cannot be read.
+    """
+    if program in library.LIBRARY:
+        return {"program": program, "args": args}
+    try:
+        return {"source": Path(program).read_text("utf-8"), "args": args}
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InvalidArgument(
+            f"{program} is neither a library program ({', '.join(library.LIBRARY)}) nor a Python "
+            f"file that can be read: {exc}"
+        ) from exc
+
+
+__all__ = ["EmbeddedProgram", "run"]

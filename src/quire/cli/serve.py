@@ -1,0 +1,118 @@
+"""``quire serve``: a node behind HTTP, built from options."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from quire.cli import options as o
+from quire.cli.configuration import check_exposure, engine_configs, tenants
+from quire.cli.console import messages
+from quire.cli.loading import loading_progress
+from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig, ServerConfig
+from quire.core.ids import ModelId
+from quire.server.serve import run as run_server
+
+_ENGINE = EngineConfig(source="", name=ModelId(""))
+_SERVER = ServerConfig()
+
+
+def serve(
+    models: o.Sources = None,
+    model_name: o.ModelName = None,
+    dtype: o.DType = "auto",
+    device: o.Device = _ENGINE.device,
+    num_threads: o.NumThreads = None,
+    page_size: o.PageSize = _ENGINE.page_size,
+    kv_cache_bytes: o.KvCacheBytes = _ENGINE.kv_cache_bytes,
+    host_cache_bytes: o.HostCacheBytes = _ENGINE.host_cache_bytes,
+    max_model_len: o.MaxModelLen = None,
+    max_batch_tokens: o.MaxBatchTokens = _ENGINE.max_batch_tokens,
+    max_sequences: o.MaxSequences = _ENGINE.max_sequences,
+    policy: o.Policy = "fcfs",
+    dispatch: o.Dispatch = "adaptive",
+    record: o.Record = None,
+    host: o.Host = _SERVER.host,
+    port: o.Port = _SERVER.port,
+    allowed_host: o.AllowedHosts = None,
+    cors_origin: o.CorsOrigins = None,
+    max_requests: o.MaxRequests = _SERVER.max_requests,
+    max_body_bytes: o.MaxBodyBytes = _SERVER.max_body_bytes,
+    body_timeout: o.BodyTimeout = _SERVER.body_timeout_s,
+    write_timeout: o.WriteTimeout = _SERVER.write_timeout_s,
+    session_ttl: o.SessionTtl = _SERVER.session_ttl_s,
+    drain_timeout: o.DrainTimeout = _SERVER.drain_timeout_s,
+    api_key: o.ServerApiKeys = None,
+    api_keys_file: o.ApiKeysFile = None,
+    no_auth: o.Unauthenticated = False,
+    allow_upload: o.AllowUpload = False,
+    log_level: o.LogLevel = "info",
+    log_requests: o.LogRequests = True,
+) -> None:
+    """Serve models and programs over HTTP until interrupted.
+
+    The first Ctrl-C (or SIGTERM) lets running work finish, a second one stops at once.
+
+    Examples:
+
+        quire serve
+
+        quire serve ~/models/Qwen3-0.6B --port 8080 --kv-cache-bytes 2GiB
+
+        quire serve big=org/model small=quire-mini --api-key "$(openssl rand -hex 16)"
+    """
+    configure_logging(log_level, log_requests=log_requests)
+    known_tenants = tenants(api_key or (), api_keys_file)
+    check_exposure(host, known_tenants, no_auth=no_auth)
+    shared = EngineConfig(
+        source="",
+        name=ModelId(""),
+        dtype=dtype,
+        device=device,
+        num_threads=num_threads,
+        page_size=page_size,
+        kv_cache_bytes=kv_cache_bytes,
+        host_cache_bytes=host_cache_bytes,
+        max_model_len=max_model_len,
+        max_batch_tokens=max_batch_tokens,
+        max_sequences=max_sequences,
+    )
+    node = NodeConfig(
+        engines=engine_configs(models or (), model_name, shared),
+        scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
+        tenants=known_tenants,
+        record_path=record,
+    )
+    server = ServerConfig(
+        host=host,
+        port=port,
+        allowed_hosts=tuple(allowed_host or ()),
+        cors_origins=tuple(cors_origin or ()),
+        max_requests=max_requests,
+        max_body_bytes=max_body_bytes,
+        body_timeout_s=body_timeout,
+        write_timeout_s=write_timeout,
+        session_ttl_s=session_ttl,
+        drain_timeout_s=drain_timeout,
+        allow_native_upload=allow_upload,
+    )
+    _run(node, server)
+
+
+def _run(node: NodeConfig, server: ServerConfig) -> None:
+    names = ", ".join(engine.name for engine in node.engines)
+
+    def listening(url: str) -> None:
+        messages().print(f"loading {names} ..., listening on {url}", markup=False)
+
+    def ready(url: str) -> None:
+        starting.close()
+        text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
+        messages().print(text, markup=False)
+
+    with ExitStack() as starting, loading_progress() as progress:
+        starting.enter_context(errors_of_starting_raised_only())
+        run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)
+
+
+__all__ = ["serve"]

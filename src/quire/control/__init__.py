@@ -1,0 +1,12 @@
+"""The control layer: process table, resource manager, batch scheduler, policies.
+
+An I/O-free core: ``Controller.handle(event)`` takes what happened and returns what to do. It owns
+no bytes and reads no clock; the node, the tests and the simulator are shells around it.
+"""
+
+from quire.control.controller import Controller
+from quire.control.policies import POLICIES
+from quire.control.process_table import ProcessRow
+from quire.control.statistics import EngineStatistics, Statistics
+
+__all__ = ["POLICIES", "Controller", "EngineStatistics", "ProcessRow", "Statistics"]

@@ -1,0 +1,119 @@
+"""Single conditions on a command's arguments, each with its message.
+
+Owns nothing and knows no queue's order; raises the error that the issuer gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from quire.control.process_table import Program
+from quire.control.queues import CommandQueue
+from quire.core import commands as c
+from quire.core.batch import EngineInfo
+from quire.core.errors import InvalidArgument, NeverFits, PromptTooLong, QuotaExceeded
+
+
+def require(condition: bool, message: str, **details: Any) -> None:
+    """Raise ``InvalidArgument`` unless ``condition`` holds."""
+    if not condition:
+        raise InvalidArgument(message, **details)
+
+
+def distinct(what: str, values: Iterable[Hashable]) -> None:
+    values = list(values)
+    require(len(set(values)) == len(values), f"{what} are named twice: name each once")
+
+
+def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:
+    bad = [token for token in tokens if not 0 <= token < info.vocab_size]
+    require(
+        not bad,
+        f"token ids {bad[:3]} are not in the vocabulary of {info.vocab_size} tokens",
+    )
+
+
+def check_positions(positions: list[int], count: int, info: EngineInfo) -> None:
+    require(
+        len(positions) == count,
+        f"{len(positions)} positions for {count} tokens: give one for each",
+    )
+    for position in positions:
+        require(position >= 0, f"position {position} is negative")
+        if position >= info.max_model_len:
+            raise PromptTooLong(
+                f"position {position} is beyond the model's {info.max_model_len} positions",
+                max_model_len=info.max_model_len,
+            )
+
+
+def check_token_slots(slots: list[Any] | None, count: int) -> None:
+    require(
+        slots is None or len(slots) == count,
+        f"{len(slots or ())} token slots for {count} tokens: give one for each, or none",
+    )
+
+
+def check_mask(command: c.Forward, info: EngineInfo) -> None:
+    if command.mask is None:
+        return
+    count = len(command.inputs)
+    num_columns = len(command.context) * info.pool.page_size + count
+    require(
+        len(command.mask) == count and all(len(row) == num_columns for row in command.mask),
+        f"the mask must have {count} rows of {num_columns} columns (context slots, new tokens)",
+    )
+
+
+def check_working_set(num_pages: int, info: EngineInfo) -> None:
+    num_blocks = info.pool.groups[0].num_blocks
+    if num_pages > num_blocks:
+        raise NeverFits(
+            f"the command needs {num_pages} pages at once and the whole pool has {num_blocks}: "
+            "use fewer pages or raise the engine's kv_cache_bytes",
+            num_pages=num_pages,
+            num_blocks=num_blocks,
+        )
+
+
+def check_room(num_tokens: int, num_pages: int, info: EngineInfo) -> None:
+    num_slots = num_pages * info.pool.page_size
+    require(
+        num_tokens <= num_slots,
+        f"{num_tokens} tokens do not fit into {num_pages} output pages of "
+        f"{info.pool.page_size} slots: name more pages",
+    )
+
+
+def check_top_k(top_k: int, name: str, queue: CommandQueue) -> None:
+    limit = queue.program.quotas.max_dist_top_k
+    if top_k > limit:
+        raise QuotaExceeded(
+            f"{name} is {top_k} and the quota is {limit}: ask for fewer", max_dist_top_k=limit
+        )
+
+
+def require_page_quota(program: Program, num_pages: int) -> None:
+    """Raise ``QuotaExceeded`` if ``program`` may not hold so many more pages."""
+    limit = program.quotas.max_pages
+    if limit is not None and program.num_held_pages + num_pages > limit:
+        raise QuotaExceeded(
+            f"{program.num_held_pages} pages are held, {num_pages} more are asked for and the "
+            f"quota is {limit}: free some first",
+            max_pages=limit,
+        )
+
+
+__all__ = [
+    "check_mask",
+    "check_positions",
+    "check_room",
+    "check_token_slots",
+    "check_tokens",
+    "check_top_k",
+    "check_working_set",
+    "distinct",
+    "require",
+    "require_page_quota",
+]

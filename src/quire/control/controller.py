@@ -1,0 +1,281 @@
+"""``Controller``: events in, actions out.
+
+Owns the wiring of the control layer and what each event means. Has no clock, does no I/O, uses no
+randomness: the same events give the same actions, which is what makes replay exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quire.control.engine_life import EngineLife
+from quire.control.flow import Flow, cancelled
+from quire.control.holdings import Holdings
+from quire.control.host_commands import HostCommands
+from quire.control.outbox import Outbox
+from quire.control.policies import create_policy
+from quire.control.process_table import ProcessRow, ProcessTable, Program
+from quire.control.queues import CommandQueue
+from quire.control.scheduler.dispatch import create_dispatch_policy
+from quire.control.scheduler.engine_scheduler import EngineScheduler
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.seeds import SeedSource
+from quire.control.statistics import EngineStatistics, Statistics
+from quire.control.timers import Timers
+from quire.core import events as e
+from quire.core.actions import Action
+from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.errors import ConfigError, ErrorRecord, ProgramTerminated, UnknownHandle
+from quire.core.ids import EngineId
+
+
+class Controller:
+    """The I/O-free control core of one node.
+
+    ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
+    that are picked for samplers without one.
+
+    Raises:
+        ConfigError: an unknown policy or dispatch policy, or a weight that is not positive.
+    """
+
+    def __init__(
+        self, config: SchedulerConfig, tenants: Sequence[TenantConfig] = (), *, seed: int = 0
+    ) -> None:
+        for tenant in tenants:
+            if tenant.weight <= 0:
+                raise ConfigError(f"tenant {tenant.id} has weight {tenant.weight}: choose above 0")
+        self._config = config
+        self._policy = create_policy(config.policy)
+        self._dispatch = create_dispatch_policy(config)
+        self._outbox = Outbox()
+        self._table = ProcessTable()
+        self._engines: dict[EngineId, EngineState] = {}
+        self._schedulers: dict[EngineId, EngineScheduler] = {}
+        self._holdings = Holdings(self._engines)
+        self._host = HostCommands(self._engines, self._holdings)
+        self._flow = Flow(self._table, self._engines, self._holdings, self._host, self._outbox)
+        self._ranking = Ranking(self._policy)
+        self._timers = Timers(self._table, self._host.exports)
+        self._life = EngineLife(
+            config=config,
+            engines=self._engines,
+            schedulers=self._schedulers,
+            table=self._table,
+            flow=self._flow,
+            host=self._host,
+            outbox=self._outbox,
+            ranking=self._ranking,
+            dispatch=self._dispatch,
+            fairness=FairShare({tenant.id: tenant.weight for tenant in tenants}),
+            seeds=SeedSource(seed),
+        )
+        self._num_queues = 0
+        self._handlers = self._event_handlers()
+
+    def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:
+        return {
+            e.EngineUp: self._life.up,
+            e.EngineDown: self._life.down,
+            e.ProgramStarted: self._program_started,
+            e.ProgramEnded: self._program_ended,
+            e.QueueCreated: self._queue_created,
+            e.QueuePrioritySet: self._queue_priority_set,
+            e.QueueReset: self._queue_reset,
+            e.QueueClosed: self._queue_closed,
+            e.CommandsIssued: self._commands_issued,
+            e.CommandCancelled: self._command_cancelled,
+            e.StepCompleted: self._step_completed,
+            e.Tick: self._tick,
+        }
+
+    def handle(self, event: e.Event) -> list[Action]:
+        """Take in one event; what the shell must do, in order.
+
+        Raises:
+            ConfigError: an engine that this controller cannot serve comes up.
+            EngineFault: a result that belongs to no message; the engine must be replaced.
+        """
+        self._flow.now_s = self._ranking.now_s = event.time_s
+        self._handlers[type(event)](event)
+        self._expire(event.time_s)
+        for engine in self._engines.values():
+            self._flow.retry_stalled(engine)
+        for scheduler in self._schedulers.values():
+            scheduler.pump()
+        for engine in self._engines.values():
+            if engine.stalled:
+                self._flow.retry_stalled(engine)
+        dispatch_s = [scheduler.next_dispatch_s for scheduler in self._schedulers.values()]
+        at_s = self._timers.next_timer_s([at for at in dispatch_s if at is not None])
+        if at_s is not None:
+            self._outbox.set_timer(at_s)
+        return self._outbox.take()
+
+    # -- programs and queues ---------------------------------------------------------------------
+
+    def _program_started(self, event: e.ProgramStarted) -> None:
+        program = self._table.start(event)
+        self._timers.watch(program)
+
+    def _program_ended(self, event: e.ProgramEnded) -> None:
+        program = self._table.get(event.program)
+        if program is not None:
+            self._end_program(program, event.reason)
+
+    def _end_program(self, program: Program, reason: str) -> None:
+        """Answer all its commands, free what it holds as flights allow, forget it."""
+        for entry in list(program.entries.values()):
+            if not entry.is_answered:
+                self._outbox.fail(program.id, entry.id, cancelled(entry.id, reason).record())
+                entry.is_answered = True
+        for queue in list(program.queues.values()):
+            self._close_queue(queue, reason)
+        for export in self._host.exports.owned_by(program.id):
+            self._host.remove_export(export)
+        self._table.end(program)
+        self._policy.on_program_ended(program.id)
+
+    def _terminate(self, program: Program, error: ErrorRecord) -> None:
+        self._end_program(program, error.message)
+        self._outbox.terminate(program.id, error)
+
+    def _queue_created(self, event: e.QueueCreated) -> None:
+        program = self._table.get(event.program)
+        if program is None or event.queue in program.queues:
+            return
+        program.queues[event.queue] = CommandQueue(
+            event.queue,
+            program,
+            event.engine,
+            event.thread,
+            event.depth,
+            event.priority,
+            self._num_queues,
+        )
+        self._num_queues += 1
+
+    def _find_queue(self, event: Any) -> CommandQueue | None:
+        program = self._table.get(event.program)
+        return None if program is None else program.queues.get(event.queue)
+
+    def _queue_priority_set(self, event: e.QueuePrioritySet) -> None:
+        queue = self._find_queue(event)
+        if queue is not None:
+            queue.priority = event.priority
+
+    def _queue_reset(self, event: e.QueueReset) -> None:
+        queue = self._find_queue(event)
+        if queue is not None:
+            self._flow.cancel_all(queue, "its queue was reset")
+            queue.poison = None
+            self._flow.free_orphans(queue)
+            self._flow.advance(queue)
+
+    def _queue_closed(self, event: e.QueueClosed) -> None:
+        queue = self._find_queue(event)
+        if queue is not None:
+            self._close_queue(queue, "its queue was closed")
+
+    def _close_queue(self, queue: CommandQueue, reason: str) -> None:
+        del queue.program.queues[queue.id]
+        self._flow.cancel_all(queue, reason)
+        self._flow.free_orphans(queue)
+        self._holdings.free_queue(queue)
+        engine = self._engines.get(queue.engine)
+        if engine is not None:
+            engine.tables.drop_queue(queue.serial, engine.operations)
+            self._flow.advance(queue)
+            engine.stalled.pop(queue, None)
+
+    # -- commands --------------------------------------------------------------------------------
+
+    def _commands_issued(self, event: e.CommandsIssued) -> None:
+        queue = self._find_queue(event)
+        if queue is None:
+            what = f"queue {event.queue} of program {event.program} does not exist: create it first"
+            for command in event.commands:
+                self._outbox.fail(event.program, command.id, UnknownHandle(what).record())
+            return
+        for command in event.commands:
+            self._flow.issue(queue, command)
+        self._flow.advance(queue)
+
+    def _command_cancelled(self, event: e.CommandCancelled) -> None:
+        program = self._table.get(event.program)
+        entry = None if program is None else program.entries.get(event.command)
+        if entry is not None:
+            self._flow.cancel(entry, "by its program")
+            self._flow.advance(entry.queue)
+
+    def _step_completed(self, event: e.StepCompleted) -> None:
+        scheduler = self._schedulers.get(event.engine)
+        if scheduler is not None and scheduler.engine.is_up:
+            scheduler.complete(event.result)
+
+    def _tick(self, event: e.Tick) -> None:
+        """Every event looks at what has expired and what is due; a tick only uses up its timer."""
+        self._timers.fired()
+
+    def _expire(self, now_s: float) -> None:
+        for export in self._host.exports.expired(now_s):
+            self._host.remove_export(export)
+        for program in self._timers.idle_too_long(now_s):
+            error = ProgramTerminated(
+                f"program {program.id} was idle for {program.idle_ttl_s} s, which is its limit",
+                idle_ttl_s=program.idle_ttl_s,
+            )
+            self._terminate(program, error.record())
+
+    # -- views -----------------------------------------------------------------------------------
+
+    def processes(self) -> tuple[ProcessRow, ...]:
+        """The process table, oldest program first."""
+        return self._table.rows()
+
+    def statistics(self) -> Statistics:
+        programs = self._table.programs()
+        return Statistics(
+            policy=self._policy.name,
+            dispatch=self._dispatch.name,
+            num_programs=len(self._table),
+            num_idle_programs=len(self._table.idle),
+            num_queues=sum(len(program.queues) for program in programs),
+            num_pending_commands=sum(len(program.entries) for program in programs),
+            num_exports=len(self._host.exports),
+            engines=tuple(self._engine_statistics(s) for s in self._schedulers.values()),
+        )
+
+    def _engine_statistics(self, scheduler: EngineScheduler) -> EngineStatistics:
+        engine = scheduler.engine
+        return EngineStatistics(
+            engine=engine.id,
+            is_up=engine.is_up,
+            pool=engine.memory.statistics(),
+            prefix=engine.memory.index.statistics(),
+            num_running=len(engine.running),
+            num_waiting=len(engine.ready) + len(engine.unfinished),
+            num_in_flight=len(engine.in_flight),
+            num_open_sequences=engine.sequences.num_taken,
+            num_tables=len(engine.tables),
+            num_free_embeds=engine.embeds.num_free,
+            num_preemptions=scheduler.planner.num_preemptions,
+            num_batches=scheduler.num_batches,
+            num_rows=scheduler.num_rows,
+            num_tokens=scheduler.num_tokens,
+            step_s=scheduler.step_time.step_s,
+        )
+
+    def check_invariants(self) -> None:
+        """Assert that nothing is lost, aliased or counted wrongly. For tests and the idle loop."""
+        programs = self._table.programs()
+        self._table.check_invariants()
+        self._holdings.check_invariants(programs)
+        for engine in self._engines.values():
+            engine.check_invariants(programs, self._host.exports)
+
+
+__all__ = ["Controller"]

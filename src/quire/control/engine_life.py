@@ -1,0 +1,105 @@
+"""Engines come up and go down.
+
+Owns the wiring of one engine's scheduler and what happens to work and pages when its memory is
+gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.control.flow import Flow
+from quire.control.host_commands import HostCommands
+from quire.control.outbox import Outbox
+from quire.control.process_table import ProcessTable
+from quire.control.scheduler.completion import Completion
+from quire.control.scheduler.engine_scheduler import EngineScheduler
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.message_planner import MessagePlanner
+from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.seeds import SeedSource
+from quire.control.states import CommandState
+from quire.core.config import SchedulerConfig
+from quire.core.errors import EngineLost, ErrorRecord
+from quire.core.events import EngineDown, EngineUp
+from quire.core.ids import EngineId
+from quire.core.interfaces import DispatchPolicy
+
+
+@dataclass(slots=True)
+class EngineLife:
+    """Handles ``EngineUp`` and ``EngineDown``; ``engines`` and ``schedulers`` are the node's."""
+
+    config: SchedulerConfig
+    engines: dict[EngineId, EngineState]
+    schedulers: dict[EngineId, EngineScheduler]
+    table: ProcessTable
+    flow: Flow
+    host: HostCommands
+    outbox: Outbox
+    ranking: Ranking
+    dispatch: DispatchPolicy
+    fairness: FairShare
+    seeds: SeedSource
+
+    def up(self, event: EngineUp) -> None:
+        """A new engine, or a known one again with empty memory.
+
+        Raises:
+            ConfigError: its layer groups are not ones that this controller serves, or it came back
+                with another page size.
+        """
+        known = self.engines.get(event.engine)
+        if known is not None:
+            if known.is_up:
+                self._lose(known, _replaced(event.engine))
+            known.restart(event.info)
+            self._resume(known)
+            return
+        engine = EngineState(event.engine, event.info)
+        planner = MessagePlanner(
+            engine, self.table, self.flow, self.fairness, self.ranking, self.seeds
+        )
+        completion = Completion(
+            engine, planner.decodes, planner.restorer, self.flow, self.ranking.policy, self.outbox
+        )
+        self.engines[event.engine] = engine
+        self.schedulers[event.engine] = EngineScheduler(
+            engine, self.config, self.dispatch, planner, completion, self.flow, self.outbox
+        )
+
+    def down(self, event: EngineDown) -> None:
+        """Fail what was in flight; everything else waits until the engine is up again."""
+        engine = self.engines.get(event.engine)
+        if engine is not None and engine.is_up:
+            self._lose(engine, event.error)
+
+    def _lose(self, engine: EngineState, error: ErrorRecord) -> None:
+        engine.is_up = False
+        for entry in engine.clear_flight():
+            if entry.is_answered or entry.is_cancelled:
+                self.flow.end_cancelled(entry, "its engine was lost")
+            elif entry.state is CommandState.STARTED:
+                self.flow.fail(entry, entry.error or error)
+        planner = self.schedulers[engine.id].planner
+        for run in list(engine.running.values()):
+            planner.preempt(run)
+        planner.blocked.clear()
+        planner.restorer.forget_all()
+        programs = self.table.programs()
+        engine.lose_memory(programs, self.host.exports)
+
+    def _resume(self, engine: EngineState) -> None:
+        """Queues that waited for the engine go on."""
+        for program in list(self.table.active.values()):
+            for queue in list(program.queues.values()):
+                if queue.engine == engine.id:
+                    self.flow.advance(queue)
+
+
+def _replaced(engine: EngineId) -> ErrorRecord:
+    return EngineLost(f"engine {engine} came up again without having gone down: retry").record()
+
+
+__all__ = ["EngineLife"]

@@ -1,0 +1,293 @@
+"""From issue to end: the order of commands within queues, dependencies between them, failures.
+
+Owns every change of a command's state. What a command does is known to ``host_commands`` and to
+the engines' schedulers, which report back through ``finish`` and ``fail``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.control.holdings import Holdings
+from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NotYet
+from quire.control.outbox import Outbox
+from quire.control.process_table import ProcessTable
+from quire.control.queues import CommandQueue, Entry
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.states import CommandState
+from quire.control.validation import Validator
+from quire.core import commands as c
+from quire.core.actions import Reply
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    ProgramCancelled,
+    QueuePoisoned,
+    QuireError,
+    UnknownHandle,
+)
+from quire.core.ids import CommandId, EngineId
+
+
+class Flow:
+    """Moves commands through their queues. ``engines`` is shared with the controller."""
+
+    def __init__(
+        self,
+        table: ProcessTable,
+        engines: Mapping[EngineId, EngineState],
+        holdings: Holdings,
+        host: HostCommands,
+        outbox: Outbox,
+    ) -> None:
+        self._table = table
+        self._engines = engines
+        self._holdings = holdings
+        self._host = host
+        self._outbox = outbox
+        self._validator = Validator()
+        self._num_ended = 0
+        self.now_s = 0.0
+
+    # -- issue -----------------------------------------------------------------------------------
+
+    def issue(self, queue: CommandQueue, command: c.Command) -> None:
+        """Queue ``command``, or answer it with its failure. ``advance`` is up to the caller."""
+        program = queue.program
+        if command.id in program.ended or command.id in program.entries:
+            error = InvalidArgument(f"command id {command.id} was used before: choose a new one")
+            self._outbox.fail(program.id, command.id, error.record())
+            return
+        entry = Entry(command, queue, self.now_s)
+        try:
+            self._check(entry)
+        except QuireError as error:
+            self._refuse(entry, error)
+            return
+        self._holdings.register(entry)
+        self._watch_dependencies(entry)
+        queue.entries.append(entry)
+        self._table.add_entry(entry, self.now_s)
+
+    def _check(self, entry: Entry) -> None:
+        queue, command = entry.queue, entry.command
+        engine = self._engines.get(queue.engine)
+        if engine is None:
+            raise UnknownHandle(
+                f"no engine is called {queue.engine!r}: choose one of {sorted(self._engines)}"
+            )
+        if queue.poison is not None and not isinstance(command, c.Synchronize):
+            raise poisoned(queue.poison)  # not what follows from it, such as unknown pages
+        self._validator.check(command, queue, engine.info)
+        for dependency in command.after:
+            if dependency in queue.program.failed:
+                raise poisoned(dependency)
+            if dependency not in queue.program.entries and dependency not in queue.program.ended:
+                raise UnknownHandle(
+                    f"after names command {dependency}, which was never issued: issue it first"
+                )
+
+    def _refuse(self, entry: Entry, error: QuireError) -> None:
+        """The command fails as it is issued: it never stands in the queue."""
+        queue, program = entry.queue, entry.program
+        program.ended.add(entry.id)
+        program.failed.add(entry.id)
+        program.last_arrival_s = self.now_s
+        if isinstance(error, QueuePoisoned):
+            self._keep_orphan(entry)
+        elif queue.poison is None:
+            queue.poison = entry.id
+        self._outbox.fail(program.id, entry.id, error.record())
+
+    def _keep_orphan(self, entry: Entry) -> None:
+        """A valid dealloc behind a failure: its pages go when the queue is reset or closed."""
+        queue, command = entry.queue, entry.command
+        if not isinstance(command, c.DeallocPages | c.DeallocEmbeds):
+            return
+        try:
+            self._validator.check(command, queue, self._engines[queue.engine].info)
+        except QuireError:
+            return  # it frees nothing; the failure it is answered with names the first one
+        self._holdings.register(entry)
+        queue.orphans.append(entry)
+
+    def _watch_dependencies(self, entry: Entry) -> None:
+        for dependency in set(entry.command.after):
+            other = entry.program.entries.get(dependency)
+            if other is not None and other.queue is not entry.queue:
+                other.dependents.append(entry)
+                entry.num_blockers += 1
+
+    # -- progress --------------------------------------------------------------------------------
+
+    def advance(self, queue: CommandQueue) -> None:
+        """Carry out what control can do alone; announce what needs the engine."""
+        engine = self._engines.get(queue.engine)
+        if engine is None:
+            return
+        engine.ready.pop(queue, None)
+        engine.stalled.pop(queue, None)
+        while (entry := queue.next_entry) is not None and not entry.num_blockers:
+            if not isinstance(entry.command, HOST_COMMANDS):
+                if queue.is_quiet:
+                    engine.ready[queue] = None
+                return
+            if not isinstance(entry.command, PASSING) and not queue.is_quiet:
+                return
+            if not self._run_host_command(entry, engine):
+                return
+
+    def _run_host_command(self, entry: Entry, engine: EngineState) -> bool:
+        queue = entry.queue
+        try:
+            reply = self._host.run(entry, self.now_s)
+        except NotYet:
+            engine.stalled[queue] = None
+            return False
+        except QuireError as error:
+            self.fail(entry, error.record())
+            return True
+        queue.start(entry, self.now_s)
+        entry.reply = reply
+        entry.move(CommandState.FINISHED)
+        self._retire(queue)
+        return True
+
+    def retry_stalled(self, engine: EngineState) -> None:
+        """Something was freed or has ended on ``engine``: look again at who waits for it."""
+        num_ended = -1
+        while engine.stalled and num_ended != self._num_ended:
+            num_ended = self._num_ended
+            for queue in list(engine.stalled):
+                self.advance(queue)
+
+    def is_host_command(self, entry: Entry) -> bool:
+        return isinstance(entry.command, HOST_COMMANDS)
+
+    def start(self, entry: Entry) -> None:
+        """The scheduler has put (a part of) the queue's next command into a message."""
+        program = entry.program
+        if entry.state is CommandState.QUEUED:
+            entry.queue.start(entry, self.now_s)
+            program.waiting_s += self.now_s - entry.ready_s
+            program.num_running += 1
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def finish(self, entry: Entry, reply: Reply) -> None:
+        """The engine has done all of ``entry``."""
+        entry.reply = reply
+        entry.program.num_running -= 1
+        entry.move(CommandState.FINISHED)
+        self._retire(entry.queue)
+
+    def _retire(self, queue: CommandQueue) -> None:
+        """End finished commands from the front: commands of a queue end in order."""
+        while queue.num_started and queue.entries[0].state is CommandState.FINISHED:
+            entry = queue.pop_front()
+            if entry.error is not None:
+                self._end_failed(entry, entry.error)
+                continue
+            entry.move(CommandState.DONE)
+            if not entry.is_answered:
+                self._outbox.deliver(entry.program.id, entry.id, entry.reply)
+            self._settle(entry)
+
+    def fail(self, entry: Entry, error: ErrorRecord) -> None:
+        """End ``entry`` as failed and poison its queue. It is in no message in flight."""
+        queue = entry.queue
+        behind = list(queue.entries)
+        behind = behind[behind.index(entry) + 1 :]
+        queue.remove(entry)
+        if entry.state is CommandState.STARTED and not isinstance(entry.command, HOST_COMMANDS):
+            entry.program.num_running -= 1
+        if queue.poison is None:
+            queue.poison = entry.id
+        self._end_failed(entry, error)
+        for later in behind:
+            if not isinstance(later.command, c.Synchronize):
+                self._fail_behind(later, poisoned(entry.id).record())
+        self._retire(queue)
+
+    def _fail_behind(self, entry: Entry, error: ErrorRecord) -> None:
+        if entry.state is CommandState.QUEUED:
+            entry.queue.remove(entry)
+            self._end_failed(entry, error)
+        elif entry.error is None:
+            entry.error = error
+
+    def _end_failed(self, entry: Entry, error: ErrorRecord) -> None:
+        entry.move(CommandState.FAILED)
+        entry.program.failed.add(entry.id)
+        self._holdings.undo_allocation(entry)
+        if isinstance(entry.command, c.DeallocPages | c.DeallocEmbeds):
+            entry.queue.orphans.append(entry)
+        if not entry.is_answered:
+            self._outbox.fail(entry.program.id, entry.id, error)
+        self._settle(entry)
+
+    def end_cancelled(self, entry: Entry, reason: str) -> None:
+        """End ``entry`` as cancelled. It is in no message in flight. The queue is not poisoned."""
+        if entry.state is CommandState.STARTED:
+            entry.program.num_running -= 1
+        entry.queue.remove(entry)
+        entry.move(CommandState.CANCELLED)
+        entry.program.failed.add(entry.id)
+        self._holdings.undo_allocation(entry)
+        if isinstance(entry.command, c.DeallocPages | c.DeallocEmbeds):
+            entry.queue.orphans.append(entry)
+        if not entry.is_answered:
+            self._outbox.fail(entry.program.id, entry.id, cancelled(entry.id, reason).record())
+        self._settle(entry)
+        self._retire(entry.queue)
+
+    def cancel(self, entry: Entry, reason: str) -> None:
+        """End ``entry`` as cancelled: at once, or after its last message in flight."""
+        if entry.num_in_flight:
+            entry.is_cancelled = True
+        elif entry.state is not CommandState.FINISHED:
+            self.end_cancelled(entry, reason)
+
+    def cancel_all(self, queue: CommandQueue, reason: str) -> None:
+        """Cancel what the queue holds, the last command first, so that none of it starts."""
+        for entry in reversed(list(queue.entries)):
+            self.cancel(entry, reason)
+
+    def free_orphans(self, queue: CommandQueue) -> None:
+        """Deallocs that failed or were cancelled take effect now."""
+        for entry in queue.orphans:
+            self._holdings.free_deallocated(entry)
+        queue.orphans = []
+
+    def _settle(self, entry: Entry) -> None:
+        """The command has ended: unpin what it named, wake who waits for it."""
+        self._num_ended += 1
+        if entry.run is not None:
+            self._engines[entry.queue.engine].abandon(entry)
+        self._holdings.unpin(entry)
+        if entry.id in entry.program.entries:
+            self._table.end_entry(entry, self.now_s)
+        for dependent in entry.dependents:
+            dependent.num_blockers -= 1
+            is_done = entry.state is CommandState.DONE
+            if not is_done and dependent.state is CommandState.QUEUED:
+                self.fail(dependent, poisoned(entry.id).record())
+            elif not dependent.num_blockers:
+                dependent.ready_s = self.now_s
+            self._engines[dependent.queue.engine].stalled[dependent.queue] = None
+        entry.dependents = []
+
+
+def poisoned(failed: CommandId) -> QueuePoisoned:
+    return QueuePoisoned(
+        f"command {failed} failed or was cancelled, and this one comes after it: reset the queue "
+        "to go on",
+        failed=failed,
+    )
+
+
+def cancelled(command: CommandId, reason: str) -> ProgramCancelled:
+    return ProgramCancelled(f"command {command} was cancelled: {reason}", reason=reason)
+
+
+__all__ = ["Flow", "cancelled", "poisoned"]

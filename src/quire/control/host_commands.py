@@ -1,0 +1,246 @@
+"""Commands that control carries out by itself, without a message: bookkeeping over pages.
+
+Owns the exports. Knows neither queues' order nor rows; ``flow`` calls ``run`` when a command's turn
+has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.control.checks import require_page_quota
+from quire.control.holdings import Holdings
+from quire.control.queues import Entry
+from quire.control.resources.content import Content
+from quire.control.resources.exports import Export, ExportTable, PageSnapshot
+from quire.control.resources.pages import Page
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.lowering import find_pages
+from quire.core import commands as c
+from quire.core.actions import Reply
+from quire.core.errors import (
+    Forbidden,
+    InvalidArgument,
+    PoolExhausted,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.ids import EngineId, PageId
+
+PASSING = (c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize)
+"""Commands that may take effect while earlier ones of the queue are in flight (they still end in
+order): what they touch is pinned by whoever uses it."""
+
+HOST_COMMANDS = (
+    *PASSING,
+    c.ExportPages,
+    c.ReleaseExport,
+    c.ImportPages,
+    c.ImportPrefix,
+    c.MaskPage,
+    c.TruncatePage,
+)
+
+
+class NotYet(Exception):
+    """The command has to wait for another queue's command to end."""
+
+
+class HostCommands:
+    """Carries out host commands; ``engines`` is shared with the controller."""
+
+    def __init__(self, engines: Mapping[EngineId, EngineState], holdings: Holdings) -> None:
+        self._engines = engines
+        self._holdings = holdings
+        self.exports = ExportTable()
+
+    def run(self, entry: Entry, now_s: float) -> Reply:
+        """Take effect and return the reply.
+
+        Raises:
+            QuireError: the command fails.
+            NotYet: try again when other commands have ended.
+        """
+        command = entry.command
+        match command:
+            case c.AllocEmbeds():
+                self._alloc_embeds(entry)
+            case c.DeallocPages() | c.DeallocEmbeds():
+                self._holdings.free_deallocated(entry)
+            case c.ExportPages():
+                self._export(entry, command, now_s)
+            case c.ReleaseExport():
+                self._release_export(entry, command)
+            case c.ImportPages():
+                return self._import(entry, command, now_s)
+            case c.ImportPrefix():
+                return self._import_prefix(entry, command)
+            case c.MaskPage():
+                self._mask(entry, command)
+            case c.TruncatePage():
+                self._truncate(entry, command)
+            case _:
+                pass
+        return None
+
+    def _alloc_embeds(self, entry: Entry) -> None:
+        pool = self._engines[entry.queue.engine].embeds
+        if pool.num_free < len(entry.embeds):
+            holds_some = any(
+                embed.slot is not None and not embed.is_freed
+                for embed in entry.program.embeds.values()
+            )
+            if not holds_some:
+                raise NotYet
+            # Whoever holds some and waits for more could wait for somebody who does the same.
+            raise PoolExhausted(
+                f"{len(entry.embeds)} embeds are asked for, {pool.num_free} of {pool.size} are "
+                "free: free some of yours, or retry later",
+                num_free=pool.num_free,
+                num_embeds=pool.size,
+            )
+        for embed in entry.embeds:
+            embed.slot = pool.take()
+
+    def _export(self, entry: Entry, command: c.ExportPages, now_s: float) -> None:
+        program = entry.program
+        pages = find_pages(entry, command.pages)
+        if any(page.appender is not None for page in pages):
+            raise NotYet
+        if self.exports.get(program.tenant, command.name) is not None:
+            raise InvalidArgument(
+                f"an export called {command.name!r} exists: release it or choose another name"
+            )
+        limit = program.quotas.max_exported_pages
+        num_exported = self.exports.num_pages_of(program.id)
+        if limit is not None and num_exported + len(pages) > limit:
+            raise QuotaExceeded(
+                f"{num_exported} pages are exported, {len(pages)} more are asked for and the "
+                f"quota is {limit}: release an export first",
+                max_exported_pages=limit,
+            )
+        memory = self._engines[entry.queue.engine].memory
+        snapshots = []
+        for page in pages:
+            if page.content is not None and page.fill:
+                memory.retain(page.content)
+                content: Content | None = page.content
+            else:
+                content = None
+            snapshots.append(PageSnapshot(content, page.fill, tuple(page.positions), page.mask))
+        self.exports.add(
+            Export(
+                tenant=program.tenant,
+                name=command.name,
+                owner=program.id,
+                engine=entry.queue.engine,
+                pages=tuple(snapshots),
+                ttl_s=command.ttl_s,
+                expires_s=None if command.ttl_s is None else now_s + command.ttl_s,
+            )
+        )
+
+    def _find_export(self, entry: Entry, name: str) -> Export:
+        export = self.exports.get(entry.program.tenant, name)
+        if export is None:
+            raise UnknownHandle(
+                f"no export is called {name!r}: it was never made, was released, or its time is "
+                "over",
+                name=name,
+            )
+        return export
+
+    def _release_export(self, entry: Entry, command: c.ReleaseExport) -> None:
+        export = self._find_export(entry, command.name)
+        if export.owner != entry.program.id:
+            raise Forbidden(
+                f"export {command.name!r} belongs to program {export.owner}: only it may release it"
+            )
+        self.remove_export(export)
+
+    def remove_export(self, export: Export) -> None:
+        self.exports.remove(export)
+        memory = self._engines[export.engine].memory
+        for snapshot in reversed(export.pages):
+            if snapshot.content is not None:
+                memory.release(snapshot.content)
+
+    def _import(self, entry: Entry, command: c.ImportPages, now_s: float) -> c.Imported:
+        export = self._find_export(entry, command.name)
+        if export.engine != entry.queue.engine:
+            raise InvalidArgument(
+                f"export {command.name!r} lives on engine {export.engine}, this queue on "
+                f"{entry.queue.engine}: import it there"
+            )
+        if len(command.pages) < len(export.pages):
+            raise InvalidArgument(
+                f"export {command.name!r} has {len(export.pages)} pages and {len(command.pages)} "
+                "ids are offered: offer more",
+                num_pages=len(export.pages),
+            )
+        require_page_quota(entry.program, len(export.pages))
+        self.exports.touch(export, now_s)
+        memory = self._engines[export.engine].memory
+        for page, snapshot in zip(entry.pages, export.pages, strict=False):
+            page.fill, page.mask = snapshot.fill, snapshot.mask
+            page.positions = list(snapshot.positions)
+            if snapshot.content is not None:
+                page.content = memory.retain(snapshot.content)
+                page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
+        return self._imported(entry, len(export.pages))
+
+    def _import_prefix(self, entry: Entry, command: c.ImportPrefix) -> c.Imported:
+        memory = self._engines[entry.queue.engine].memory
+        size = memory.page_size
+        max_pages = (len(command.tokens) - 1) // size if command.tokens else 0
+        limit = entry.program.quotas.max_pages
+        if limit is not None:
+            max_pages = min(max_pages, max(0, limit - entry.program.num_held_pages))
+        contents = memory.index.match(entry.program.tenant, None, command.tokens, max_pages)
+        for index, (page, content) in enumerate(zip(entry.pages, contents, strict=False)):
+            page.content = memory.retain(content)
+            page.fill = size
+            page.positions = list(range(index * size, (index + 1) * size))
+        entry.program.num_cached_tokens += len(contents) * size
+        return self._imported(entry, len(contents))
+
+    def _imported(self, entry: Entry, num_pages: int) -> c.Imported:
+        """The reply; ids that were offered and not needed do not exist."""
+        size = self._engines[entry.queue.engine].page_size
+        used, unused = entry.pages[:num_pages], entry.pages[num_pages:]
+        entry.program.num_held_pages += sum(not page.is_released for page in used)
+        for page in unused:
+            self._holdings.forget_page(page)
+        return c.Imported(
+            pages=[
+                c.ImportedPage(page.id, page.fill, list(page.positions), page.visible_flags(size))
+                for page in used
+            ],
+            num_tokens=sum(page.fill for page in used),
+        )
+
+    def _quiet_page(self, entry: Entry, page_id: PageId) -> Page:
+        (page,) = find_pages(entry, [page_id])
+        if page.appender is not None:
+            raise NotYet
+        return page
+
+    def _mask(self, entry: Entry, command: c.MaskPage) -> None:
+        page = self._quiet_page(entry, command.page)
+        hidden = sum(1 << slot for slot, shown in enumerate(command.visible) if not shown)
+        # Slots beyond the fill start visible when they are written.
+        page.mask = ~(hidden & ((1 << page.fill) - 1))
+
+    def _truncate(self, entry: Entry, command: c.TruncatePage) -> None:
+        if command.fill == 0 and command.page in entry.program.pages:
+            # An emptied page is as good as new, whatever became of what it held.
+            entry.program.pages[command.page].is_lost = False
+        page = self._quiet_page(entry, command.page)
+        if command.fill > page.fill:
+            raise InvalidArgument(
+                f"page {page.id} is filled to {page.fill}; it cannot be truncated to {command.fill}"
+            )
+        page.truncate(command.fill)
+
+
+__all__ = ["HOST_COMMANDS", "PASSING", "HostCommands", "NotYet"]

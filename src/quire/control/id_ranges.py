@@ -1,0 +1,48 @@
+"""A set of ids that mostly count up, kept as ranges.
+
+Owns nothing but the set: a program that lives for months remembers every command it has ended in a
+few words of memory.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+
+class IdRanges:
+    """Ids, as sorted disjoint ranges [start, end)."""
+
+    __slots__ = ("_ends", "_starts")
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    def __contains__(self, number: int) -> bool:
+        place = bisect_right(self._starts, number) - 1
+        return place >= 0 and number < self._ends[place]
+
+    def add(self, number: int) -> None:
+        """Add one id; adding it twice changes nothing."""
+        if number in self:
+            return
+        after = bisect_right(self._starts, number)
+        joins_before = after > 0 and self._ends[after - 1] == number
+        joins_after = after < len(self._starts) and self._starts[after] == number + 1
+        if joins_before and joins_after:
+            self._ends[after - 1] = self._ends.pop(after)
+            del self._starts[after]
+        elif joins_before:
+            self._ends[after - 1] = number + 1
+        elif joins_after:
+            self._starts[after] = number
+        else:
+            self._starts.insert(after, number)
+            self._ends.insert(after, number + 1)
+
+    @property
+    def num_ranges(self) -> int:
+        return len(self._starts)
+
+
+__all__ = ["IdRanges"]

@@ -1,0 +1,169 @@
+"""Command queues: FIFO order, poison, and the place of each command in them.
+
+Owns order only. What a command does is known to ``host_commands`` and ``scheduler``; when the next
+one may start is decided in ``flow``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from quire.control.states import CommandState, advance
+from quire.core.actions import Reply
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord
+from quire.core.ids import CommandId, EngineId, QueueId, ThreadId, TokenSlotId
+
+if TYPE_CHECKING:
+    from quire.control.process_table import Program
+    from quire.control.resources.embeds import Embed
+    from quire.control.resources.pages import Page
+
+
+class Entry:
+    """A command's place in its queue, from issue to end.
+
+    ``pages`` and ``embeds``  what it names and therefore pins ·
+    ``num_blockers``  commands named by ``after`` that have not ended ·
+    ``dependents``  commands that wait for this one ·
+    ``service_tokens``  tokens that the engine has computed for it ·
+    ``num_in_flight``  messages in flight that carry it ·
+    ``error``  set when it has to fail as soon as it is out of flight ·
+    ``is_answered``  its end was reported already (its program is gone) ·
+    ``reply``  what will be delivered once it is at the front.
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "command",
+        "dependents",
+        "embeds",
+        "error",
+        "is_answered",
+        "is_cancelled",
+        "num_blockers",
+        "num_in_flight",
+        "num_tokens_next",
+        "pages",
+        "queue",
+        "ready_s",
+        "reply",
+        "run",
+        "service_tokens",
+        "started_s",
+        "state",
+    )
+
+    def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
+        self.command = command
+        self.queue = queue
+        self.state = CommandState.QUEUED
+        self.arrival_s = now_s
+        self.ready_s = now_s
+        self.started_s: float | None = None
+        self.pages: tuple[Page, ...] = ()
+        self.embeds: tuple[Embed, ...] = ()
+        self.num_blockers = 0
+        self.dependents: list[Entry] = []
+        self.service_tokens = 0
+        self.num_tokens_next = 1
+        self.is_cancelled = False
+        self.is_answered = False
+        self.num_in_flight = 0
+        self.run: object | None = None
+        self.reply: Reply = None
+        self.error: ErrorRecord | None = None
+
+    @property
+    def program(self) -> Program:
+        return self.queue.program
+
+    @property
+    def id(self) -> CommandId:
+        return self.command.id
+
+    def move(self, to: CommandState) -> None:
+        self.state = advance(self.state, to)
+
+
+class CommandQueue:
+    """One queue of one program on one engine.
+
+    ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
+    ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
+    """
+
+    __slots__ = (
+        "depth",
+        "embeds",
+        "engine",
+        "entries",
+        "id",
+        "num_started",
+        "orphans",
+        "pages",
+        "poison",
+        "priority",
+        "program",
+        "serial",
+        "thread",
+        "token_slots",
+    )
+
+    def __init__(
+        self,
+        queue: QueueId,
+        program: Program,
+        engine: EngineId,
+        thread: ThreadId,
+        depth: int,
+        priority: int,
+        serial: int,
+    ) -> None:
+        self.id = queue
+        self.program = program
+        self.engine = engine
+        self.thread = thread
+        self.depth = depth
+        self.priority = priority
+        self.serial = serial
+        self.entries: deque[Entry] = deque()
+        self.num_started = 0
+        self.poison: CommandId | None = None
+        self.pages: dict[Page, None] = {}
+        self.embeds: dict[Embed, None] = {}
+        self.token_slots: set[TokenSlotId] = set()
+        self.orphans: list[Entry] = []
+
+    @property
+    def next_entry(self) -> Entry | None:
+        """The first command that has not begun."""
+        if self.num_started < len(self.entries):
+            return self.entries[self.num_started]
+        return None
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has begun that has not ended."""
+        return self.num_started == 0
+
+    def start(self, entry: Entry, now_s: float) -> None:
+        assert self.next_entry is entry
+        entry.move(CommandState.STARTED)
+        entry.started_s = now_s
+        self.num_started += 1
+
+    def pop_front(self) -> Entry:
+        entry = self.entries.popleft()
+        self.num_started -= 1
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Take out an entry that ends without having begun, or that begun and is torn down."""
+        if entry.state is not CommandState.QUEUED:
+            self.num_started -= 1
+        self.entries.remove(entry)
+
+
+__all__ = ["CommandQueue", "Entry"]

@@ -1,0 +1,1 @@
+"""The resource manager: virtual pages and embeds over the engine's memory (Pie 5.2)."""

@@ -1,0 +1,162 @@
+"""Appending tokens to a list of pages: which slots come next, copy-on-write, canonical chains.
+
+Owns the way of one command through its output pages. Knows nothing of rows or sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quire.control.resources.content import ChainNode, Content
+from quire.control.resources.copy_on_write import make_writable, needs
+from quire.control.resources.memory import Memory
+from quire.control.resources.operations import OperationList
+from quire.control.resources.pages import Page
+from quire.core.ids import TenantId
+
+
+@dataclass(slots=True)
+class Prefix:
+    """What the new tokens stand behind. ``parent`` is the last full page of a canonical prefix."""
+
+    is_canonical: bool
+    parent: ChainNode | None
+
+
+class AppendCursor:
+    """Appends at the fill cursors of ``pages``, in list order; nobody else may meanwhile.
+
+    ``num_free_slots``: slots behind the cursors.
+    """
+
+    def __init__(
+        self,
+        pages: Sequence[Page],
+        prefix: Prefix,
+        tenant: TenantId,
+        memory: Memory,
+        operations: OperationList,
+    ) -> None:
+        self.pages = list(pages)
+        self.prefix = prefix
+        self._tenant = tenant
+        self._memory = memory
+        self._operations = operations
+        self._first = 0
+        self.num_free_slots = sum(memory.page_size - page.fill for page in pages)
+
+    def spans(self, num_tokens: int) -> Iterable[tuple[Page, int]]:
+        """Where the next tokens go: (page, number of slots from its fill on)."""
+        size = self._memory.page_size
+        while self._first < len(self.pages) and self.pages[self._first].fill == size:
+            self._first += 1
+        for index in range(self._first, len(self.pages)):
+            if num_tokens <= 0:
+                return
+            page = self.pages[index]
+            count = min(size - page.fill, num_tokens)
+            if count:
+                yield page, count
+                num_tokens -= count
+
+    def unbound(self, num_tokens: int) -> tuple[list[Content], int]:
+        """What binding the next slots takes: contents that must be resident, and new blocks."""
+        resident: list[Content] = []
+        num_new = 0
+        for page, _ in self.spans(num_tokens):
+            content, num_blocks = needs(page)
+            num_new += num_blocks
+            if content is not None:
+                resident.append(content)
+        return resident, num_new
+
+    def bind(self, num_tokens: int) -> None:
+        """Give the pages of the next slots exclusive device blocks.
+
+        What ``unbound`` named is resident, and room has been made.
+        """
+        for page, _ in self.spans(num_tokens):
+            make_writable(page, self._memory, self._operations)
+
+    def slots(self, num_tokens: int) -> list[int]:
+        """Flat slots of the next tokens; ``bind`` has been called."""
+        size = self._memory.page_size
+        flat: list[int] = []
+        for page, count in self.spans(num_tokens):
+            assert page.content is not None
+            assert page.content.block is not None
+            start = page.content.block * size + page.fill
+            flat += range(start, start + count)
+        return flat
+
+    def record(self, positions: Sequence[int], tokens: Sequence[int | None]) -> list[Content]:
+        """The next slots are written: ``tokens[i]`` (if known) at ``positions[i]``.
+
+        Returns contents that are now full and canonical, for the index.
+        """
+        size = self._memory.page_size
+        filled: list[Content] = []
+        done = 0
+        for page, count in list(self.spans(len(positions))):
+            content = page.content
+            assert content is not None
+            assert content.block is not None
+            self._record_tokens(page, content, tokens[done : done + count])
+            page.mask |= ((1 << count) - 1) << page.fill
+            page.fill += count
+            page.positions += positions[done : done + count]
+            done += count
+            if page.fill == size:
+                if content.canonical and page.is_plain:
+                    parent = content.parent
+                    content.node = self._memory.index.child(self._tenant, parent, content.tokens)
+                    self.prefix = Prefix(True, content.node)
+                    filled.append(content)
+                else:
+                    self.prefix = Prefix(False, None)
+        assert done == len(positions), "more tokens than slots"
+        self.num_free_slots -= done
+        return filled
+
+    def _record_tokens(self, page: Page, content: Content, tokens: Sequence[int | None]) -> None:
+        content.forget_tokens_from(page.fill)
+        if page.fill == 0:
+            content.parent = self.prefix.parent
+            content.canonical = self.prefix.is_canonical
+        known = [token for token in tokens if token is not None]
+        is_aligned = len(content.tokens) == page.fill and len(known) == len(tokens)
+        content.canonical = content.canonical and self.prefix.is_canonical and is_aligned
+        if content.canonical:
+            content.tokens += known
+        else:
+            self.prefix = Prefix(False, None)
+
+    def map_cached(self, contents: Sequence[Content], position: int) -> int:
+        """Let the next (empty) pages mean ``contents``; returns the number of tokens they hold."""
+        size = self._memory.page_size
+        pages = [page for page, _ in self.spans(len(contents) * size)]
+        for page, content in zip(pages, contents, strict=True):
+            assert page.fill == 0
+            assert content.node is not None
+            self._memory.retain(content)
+            if page.content is not None:
+                self._memory.release(page.content)
+            page.content = content
+            page.fill = size
+            page.mask = -1
+            page.positions = list(range(position, position + size))
+            position += size
+            self.prefix = Prefix(True, content.node)
+        self.num_free_slots -= len(contents) * size
+        return len(contents) * size
+
+    def drop_unused(self) -> None:
+        """The command has ended: blocks bound for slots that it never wrote are given back."""
+        for page in self.pages[self._first :]:
+            if page.fill == 0 and page.content is not None:
+                self._memory.release(page.content)
+                page.content = None
+
+
+__all__ = ["AppendCursor", "Prefix"]

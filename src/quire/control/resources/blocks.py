@@ -1,0 +1,49 @@
+"""Pools of numbered physical things: device blocks, host blocks, embed slots, sequence ids.
+
+Owns which numbers are free. Knows nothing of what they hold.
+"""
+
+from __future__ import annotations
+
+
+class NumberPool:
+    """Numbers 0..size-1, each free or taken. The number freed last is taken first."""
+
+    __slots__ = ("_free", "_taken", "size")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._free = list(range(size - 1, -1, -1))
+        self._taken = bytearray(size)
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_taken(self) -> int:
+        return self.size - len(self._free)
+
+    def take(self) -> int | None:
+        """A free number, or None when all are taken."""
+        if not self._free:
+            return None
+        number = self._free.pop()
+        self._taken[number] = 1
+        return number
+
+    def free(self, number: int) -> None:
+        assert self._taken[number], f"{number} is freed twice"
+        self._taken[number] = 0
+        self._free.append(number)
+
+    def is_taken(self, number: int) -> bool:
+        return bool(self._taken[number])
+
+    def check_invariants(self) -> None:
+        assert len(set(self._free)) == len(self._free), "a number is free twice"
+        assert sum(self._taken) + len(self._free) == self.size, "a number is lost"
+        assert not any(self._taken[number] for number in self._free), "a taken number is free"
+
+
+__all__ = ["NumberPool"]

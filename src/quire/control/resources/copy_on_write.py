@@ -1,0 +1,48 @@
+"""Making one page writable: an exclusive device block with the slots that the holder sees.
+
+Owns the rule of who may write a content: only a page that alone means it, and never one that the
+prefix index knows.
+"""
+
+from __future__ import annotations
+
+from quire.control.resources.content import Content
+from quire.control.resources.memory import Memory
+from quire.control.resources.operations import OperationList
+from quire.control.resources.pages import Page
+
+
+def is_shared(content: Content) -> bool:
+    return content.num_refs > 1 or content.indexed
+
+
+def needs(page: Page) -> tuple[Content | None, int]:
+    """What ``make_writable`` takes: a content that must be resident, and new blocks."""
+    content = page.content
+    if content is None:
+        return None, 1
+    if page.fill:
+        return content, int(is_shared(content))
+    return None, int(is_shared(content) or content.block is None)
+
+
+def make_writable(page: Page, memory: Memory, operations: OperationList) -> None:
+    """What ``needs`` named is resident, and room has been made."""
+    content = page.content
+    if content is not None and not is_shared(content) and content.block is not None:
+        return
+    own = memory.retain(Content(None, canonical=False))
+    memory.bind(own)
+    if content is not None and page.fill:
+        own.parent, own.canonical = content.parent, content.canonical
+        own.tokens = content.tokens[: page.fill]
+        assert own.block is not None
+        assert content.block is not None
+        size = memory.page_size
+        operations.copy_slots(content.block * size, own.block * size, page.fill)
+    page.content = own
+    if content is not None:
+        memory.release(content)
+
+
+__all__ = ["is_shared", "make_writable", "needs"]

@@ -1,0 +1,61 @@
+"""Virtual embed slots and token slots of programs, over the engine's physical ones.
+
+Owns the binding from a program's ids to physical numbers and what control knows of each value.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.core.ids import EmbedId, EngineId
+
+if TYPE_CHECKING:
+    from quire.control.queues import CommandQueue
+
+
+class Embed:
+    """One embed slot that a program holds.
+
+    ``slot``         physical slot, bound when its ``AllocEmbeds`` takes effect.
+    ``position``     where a token made of it stands: of its ``EmbedText``, or one behind the token
+                     whose hidden state it is.
+    ``token``        the literal token it was made of, if control knows it.
+    ``is_written``   something was (or is being) written to it.
+    ``num_pins``     unfinished commands that name it.
+    """
+
+    __slots__ = (
+        "engine",
+        "id",
+        "is_freed",
+        "is_lost",
+        "is_released",
+        "is_written",
+        "num_pins",
+        "owner",
+        "position",
+        "slot",
+        "token",
+    )
+
+    def __init__(self, embed_id: EmbedId, engine: EngineId, owner: CommandQueue) -> None:
+        self.id = embed_id
+        self.engine = engine
+        self.owner = owner
+        self.slot: int | None = None
+        self.position = 0
+        self.token: int | None = None
+        self.is_written = False
+        self.is_lost = False
+        self.is_released = False
+        self.is_freed = False
+        self.num_pins = 0
+
+    def write(self, position: int, token: int | None) -> None:
+        self.position = position
+        self.token = token
+        self.is_written = True
+        self.is_lost = False
+
+
+__all__ = ["Embed"]

@@ -1,0 +1,104 @@
+"""Named snapshots of pages, within a tenant.
+
+Owns names, owners and times to live. A snapshot holds a reference on each content, so whoever
+writes a page afterwards copies it first.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.control.resources.content import Content
+from quire.core.ids import EngineId, ProgramId, TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class PageSnapshot:
+    """One exported page: content, fill, positions and mask at the time of the export."""
+
+    content: Content | None
+    fill: int
+    positions: tuple[int, ...]
+    mask: int
+
+
+@dataclass(slots=True)
+class Export:
+    """``expires_s``: None when it lives as long as its owner."""
+
+    tenant: TenantId
+    name: str
+    owner: ProgramId
+    engine: EngineId
+    pages: tuple[PageSnapshot, ...]
+    ttl_s: float | None
+    expires_s: float | None
+
+
+class ExportTable:
+    """Every export of the node."""
+
+    def __init__(self) -> None:
+        self._exports: dict[tuple[TenantId, str], Export] = {}
+        self._by_owner: dict[ProgramId, dict[str, Export]] = {}
+        self._expiries: list[tuple[float, TenantId, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._exports)
+
+    def get(self, tenant: TenantId, name: str) -> Export | None:
+        return self._exports.get((tenant, name))
+
+    def add(self, export: Export) -> None:
+        assert (export.tenant, export.name) not in self._exports
+        self._exports[export.tenant, export.name] = export
+        self._by_owner.setdefault(export.owner, {})[export.name] = export
+        self._schedule(export)
+
+    def touch(self, export: Export, now_s: float) -> None:
+        """An import has happened: the time to live starts again."""
+        if export.ttl_s is not None:
+            export.expires_s = now_s + export.ttl_s
+            self._schedule(export)
+
+    def _schedule(self, export: Export) -> None:
+        if export.expires_s is not None:
+            heapq.heappush(self._expiries, (export.expires_s, export.tenant, export.name))
+
+    def remove(self, export: Export) -> None:
+        del self._exports[export.tenant, export.name]
+        owned = self._by_owner[export.owner]
+        del owned[export.name]
+        if not owned:
+            del self._by_owner[export.owner]
+
+    def owned_by(self, program: ProgramId) -> list[Export]:
+        return list(self._by_owner.get(program, {}).values())
+
+    def num_pages_of(self, program: ProgramId) -> int:
+        return sum(len(export.pages) for export in self._by_owner.get(program, {}).values())
+
+    def expired(self, now_s: float) -> Iterator[Export]:
+        """Exports whose time is over; the caller removes each."""
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, tenant, name = heapq.heappop(self._expiries)
+            export = self._exports.get((tenant, name))
+            if export is not None and export.expires_s is not None and export.expires_s <= now_s:
+                yield export
+
+    def next_expiry_s(self) -> float | None:
+        while self._expiries:
+            at_s, tenant, name = self._expiries[0]
+            export = self._exports.get((tenant, name))
+            if export is not None and export.expires_s == at_s:
+                return at_s
+            heapq.heappop(self._expiries)
+        return None
+
+    def exports(self) -> Iterator[Export]:
+        return iter(self._exports.values())
+
+
+__all__ = ["Export", "ExportTable", "PageSnapshot"]

@@ -1,0 +1,140 @@
+"""The virtual pages of programs: what a holder knows of the slots of each.
+
+Owns fill cursors, positions and masks; contents are shared through ``Content``. Does not know where
+a content resides nor who schedules what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from quire.control.resources.content import Content
+from quire.core.ids import EngineId, PageId
+
+if TYPE_CHECKING:
+    from quire.control.queues import CommandQueue
+
+
+class Page:
+    """One page of one program.
+
+    ``fill``      slots written, as this holder sees it; ``positions`` has one entry for each.
+    ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
+    ``num_pins``  unfinished commands that name it: a freed page stays until they have ended.
+    ``is_released``  a dealloc was issued: no later command may name it ·
+    ``is_freed``  that dealloc has taken effect · ``is_lost``  its content cannot be had again.
+    ``appender``  the queue whose started commands append to it (``num_appends`` of them).
+    """
+
+    __slots__ = (
+        "appender",
+        "content",
+        "engine",
+        "fill",
+        "id",
+        "is_freed",
+        "is_lost",
+        "is_released",
+        "mask",
+        "num_appends",
+        "num_pins",
+        "owner",
+        "positions",
+    )
+
+    def __init__(self, page_id: PageId, engine: EngineId, owner: CommandQueue) -> None:
+        self.id = page_id
+        self.engine = engine
+        self.owner = owner
+        self.content: Content | None = None
+        self.fill = 0
+        self.positions: list[int] = []
+        self.mask = -1
+        self.num_pins = 0
+        self.appender: CommandQueue | None = None
+        self.num_appends = 0
+        self.is_released = False
+        self.is_freed = False
+        self.is_lost = False
+
+    @property
+    def visible(self) -> int:
+        """The 64-bit word of a page table entry: written and unmasked."""
+        return ((1 << self.fill) - 1) & self.mask
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing written is hidden."""
+        return self.visible == (1 << self.fill) - 1
+
+    @property
+    def is_canonical(self) -> bool:
+        """Holds plain causal tokens, all of them shown: usable as (part of) a known prefix."""
+        content = self.content
+        return (
+            content is not None
+            and content.canonical
+            and self.is_plain
+            and len(content.tokens) >= self.fill
+        )
+
+    def lock(self, queue: CommandQueue) -> None:
+        assert self.appender in (None, queue)
+        self.appender = queue
+        self.num_appends += 1
+
+    def unlock(self) -> None:
+        self.num_appends -= 1
+        if not self.num_appends:
+            self.appender = None
+
+    def truncate(self, fill: int) -> None:
+        self.fill = fill
+        del self.positions[fill:]
+        self.mask |= -1 << fill
+
+    def visible_flags(self, page_size: int) -> list[bool]:
+        return [bool(self.visible >> slot & 1) for slot in range(page_size)]
+
+
+def appendable(pages: Sequence[Page], page_size: int) -> int:
+    """Free slots behind the fill cursors of ``pages``."""
+    return len(pages) * page_size - sum(page.fill for page in pages)
+
+
+def spans(pages: Sequence[Page], num_tokens: int, page_size: int) -> Iterable[tuple[Page, int]]:
+    """Where the next ``num_tokens`` go: (page, number of slots from its fill on), in list order."""
+    for page in pages:
+        room = min(page_size - page.fill, num_tokens)
+        if room > 0:
+            yield page, room
+            num_tokens -= room
+
+
+def canonical_length(pages: Sequence[Page], page_size: int) -> int | None:
+    """How many tokens ``pages`` hold if they are, in order, one canonical prefix; else None.
+
+    All but the last must be full. Empty pages behind are ignored.
+    """
+    parent = None
+    num_tokens = 0
+    for page in pages:
+        if not page.fill:
+            continue
+        content = page.content
+        if content is None or not page.is_canonical or num_tokens % page_size:
+            return None
+        if (content.parent is None) != (parent is None):
+            return None
+        if parent is not None and content.parent is not None and content.parent.key != parent.key:
+            return None
+        if page.fill == page_size:
+            if content.node is None:
+                return None
+            parent = content.node
+        num_tokens += page.fill
+    return num_tokens
+
+
+__all__ = ["Page", "appendable", "canonical_length", "spans"]

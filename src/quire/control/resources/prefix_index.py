@@ -1,0 +1,149 @@
+"""The content-addressed prefix index: full canonical pages by what they stand for.
+
+Owns the map from key to content and the order in which unreferenced ones are evicted. It does not
+know programs; the tenant enters through the root key alone, so tenants never share pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from quire.control.resources.content import ChainNode, Content, chain_key
+from quire.core.ids import TenantId
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixStatistics:
+    num_indexed: int
+    num_cached: int
+    num_query_tokens: int
+    num_hit_tokens: int
+    num_evicted: int
+
+
+class PrefixIndex:
+    """SHA-256 chains over (model digest, tenant salt, tokens); adapters are not served yet, and
+    the root key says so, so that pages computed with one can never match."""
+
+    def __init__(self, model_digest: str, page_size: int) -> None:
+        self._model_digest = model_digest
+        self._page_size = page_size
+        self._roots: dict[TenantId, bytes] = {}
+        self._contents: dict[bytes, Content] = {}
+        self._cached: OrderedDict[bytes, Content] = OrderedDict()
+        self._num_query_tokens = 0
+        self._num_hit_tokens = 0
+        self._num_evicted = 0
+
+    def root_key(self, tenant: TenantId) -> bytes:
+        key = self._roots.get(tenant)
+        if key is None:
+            salt = hashlib.sha256(b"tenant\0" + tenant.encode()).digest()
+            digest = hashlib.sha256(self._model_digest.encode()).digest()
+            key = hashlib.sha256(digest + salt + b"adapter:none").digest()
+            self._roots[tenant] = key
+        return key
+
+    def child(self, tenant: TenantId, parent: ChainNode | None, tokens: Sequence[int]) -> ChainNode:
+        """The node of one full page of ``tokens`` behind ``parent``."""
+        parent_key = self.root_key(tenant) if parent is None else parent.key
+        return ChainNode(parent, tuple(tokens), chain_key(parent_key, tokens))
+
+    def match(
+        self, tenant: TenantId, parent: ChainNode | None, tokens: Sequence[int], max_pages: int
+    ) -> list[Content]:
+        """The longest indexed run of full pages that hold a prefix of ``tokens``."""
+        found: list[Content] = []
+        size = self._page_size
+        parent_key = self.root_key(tenant) if parent is None else parent.key
+        for page in range(min(max_pages, len(tokens) // size)):
+            key = chain_key(parent_key, tokens[page * size : (page + 1) * size])
+            content = self._contents.get(key)
+            if content is None:
+                break
+            found.append(content)
+            parent_key = key
+        self._num_query_tokens += len(tokens)
+        self._num_hit_tokens += len(found) * size
+        return found
+
+    def lookup(self, node: ChainNode) -> Content | None:
+        return self._contents.get(node.key)
+
+    def insert(self, content: Content) -> bool:
+        """Index a full canonical content; False if its key already has another."""
+        node = content.node
+        assert node is not None
+        assert content.canonical
+        if node.key in self._contents:
+            return False
+        self._contents[node.key] = content
+        content.indexed = True
+        return True
+
+    def remove(self, content: Content) -> None:
+        assert content.indexed
+        assert content.node is not None
+        del self._contents[content.node.key]
+        self._cached.pop(content.node.key, None)
+        content.indexed = False
+
+    def cache(self, content: Content) -> None:
+        """Nobody means ``content`` any more: it stays until its memory is wanted."""
+        assert content.node is not None
+        self._cached[content.node.key] = content
+
+    def uncache(self, content: Content) -> None:
+        """Somebody means ``content`` again."""
+        assert content.node is not None
+        self._cached.pop(content.node.key, None)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached)
+
+    def pop_least_recent(self) -> Content | None:
+        """Evict the cached content that was released longest ago and is not pinned."""
+        for content in self._cached.values():
+            if not content.num_pins:
+                self.remove(content)
+                self._num_evicted += 1
+                return content
+        return None
+
+    def contents(self) -> Iterator[Content]:
+        return iter(self._contents.values())
+
+    def clear(self) -> list[Content]:
+        """Forget everything (the engine's memory is gone); returns what was only cached."""
+        for content in self._contents.values():
+            content.indexed = False
+        cached = list(self._cached.values())
+        self._contents.clear()
+        self._cached.clear()
+        return cached
+
+    def statistics(self) -> PrefixStatistics:
+        return PrefixStatistics(
+            num_indexed=len(self._contents),
+            num_cached=len(self._cached),
+            num_query_tokens=self._num_query_tokens,
+            num_hit_tokens=self._num_hit_tokens,
+            num_evicted=self._num_evicted,
+        )
+
+    def check_invariants(self) -> None:
+        for key, content in self._contents.items():
+            assert content.indexed, "an index entry does not know that it is indexed"
+            assert content.node is not None
+            assert content.node.key == key
+            is_unused = content.num_refs == 0 and content.num_pins == 0
+            assert not is_unused or key in self._cached, "an unreferenced entry is not cached"
+            assert not content.num_refs or key not in self._cached, "a held entry is cached"
+        assert self._cached.keys() <= self._contents.keys()
+
+
+__all__ = ["PrefixIndex", "PrefixStatistics"]

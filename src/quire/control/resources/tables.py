@@ -1,0 +1,141 @@
+"""Page tables that are resident in an engine, and the deltas that keep them so.
+
+Owns a mirror of every table and which queue it serves. Knows blocks and visibility words only.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import numpy as np
+
+from quire.control.resources.operations import OperationList
+from quire.core.batch import I32, U64, WriteTable
+from quire.core.ids import TableId
+
+MAX_TABLES_PER_QUEUE = 4
+
+
+class ResidentTable:
+    """The mirror of one table.
+
+    ``is_leased``  a running sequence appends to it: the engine sets bits that the mirror lacks.
+    ``is_longer``  the engine's table has entries behind the mirror's, which a write cuts off.
+    ``step``       the last message whose rows name it.
+    """
+
+    __slots__ = ("blocks", "id", "is_leased", "is_longer", "queue", "step", "visible")
+
+    def __init__(self, table: TableId, queue: Hashable) -> None:
+        self.id = table
+        self.queue = queue
+        self.blocks: I32 = np.empty(0, np.int32)
+        self.visible: U64 = np.empty(0, np.uint64)
+        self.is_leased = False
+        self.is_longer = True
+        self.step = -1
+
+    def num_common(self, blocks: I32, visible: U64) -> int:
+        """The number of leading entries that already are as wanted."""
+        num = min(len(blocks), len(self.blocks))
+        differ = (self.blocks[:num] != blocks[:num]) | (self.visible[:num] != visible[:num])
+        return int(np.argmax(differ)) if differ.any() else num
+
+    def write(self, start: int, blocks: I32, visible: U64, operations: OperationList) -> None:
+        """Set the entries from ``start`` on to these."""
+        self.blocks = np.concatenate([self.blocks[:start], blocks])
+        self.visible = np.concatenate([self.visible[:start], visible])
+        self.is_longer = False
+        operations.add(WriteTable(table=self.id, start=start, blocks=blocks, visible=visible))
+
+
+class TableCache:
+    """The tables of one engine: a few per queue, least recently used first."""
+
+    def __init__(self) -> None:
+        self._num_ids = 0
+        self._free_ids: list[TableId] = []
+        self._by_queue: dict[Hashable, OrderedDict[TableId, ResidentTable]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(tables) for tables in self._by_queue.values())
+
+    def place(
+        self, queue: Hashable, blocks: I32, visible: U64, step: int, operations: OperationList
+    ) -> ResidentTable:
+        """A table of ``queue`` that holds exactly these entries when message ``step`` runs.
+
+        All operations of a message run before its rows, so a table that a row of the same message
+        names already is used again only if nothing has to change.
+        """
+        tables = self._by_queue.setdefault(queue, OrderedDict())
+        table, num_common = self._nearest(tables, blocks, visible, step)
+        if table is None:
+            table, num_common = self._create(queue, tables), 0
+        if num_common < len(blocks) or len(table.blocks) > len(blocks) or table.is_longer:
+            table.write(num_common, blocks[num_common:], visible[num_common:], operations)
+        table.step = step
+        tables.move_to_end(table.id)
+        return table
+
+    def _nearest(
+        self, tables: OrderedDict[TableId, ResidentTable], blocks: I32, visible: U64, step: int
+    ) -> tuple[ResidentTable | None, int]:
+        """The table that needs the fewest new entries; None if a new one is as cheap."""
+        best: ResidentTable | None = None
+        best_common = -1
+        for table in tables.values():
+            if table.is_leased:
+                continue
+            num_common = table.num_common(blocks, visible)
+            is_equal = num_common == len(blocks) == len(table.blocks) and not table.is_longer
+            if (table.step != step or is_equal) and num_common > best_common:
+                best, best_common = table, num_common
+        if best_common <= 0 and len(tables) < MAX_TABLES_PER_QUEUE:
+            return None, 0
+        return best, best_common
+
+    def _create(
+        self, queue: Hashable, tables: OrderedDict[TableId, ResidentTable]
+    ) -> ResidentTable:
+        if not self._free_ids:
+            self._free_ids.append(TableId(self._num_ids))
+            self._num_ids += 1
+        table = ResidentTable(self._free_ids.pop(), queue)
+        tables[table.id] = table
+        return table
+
+    def lease(self, table: ResidentTable) -> None:
+        """A sequence takes the table: only its own extensions may change it."""
+        table.is_leased = True
+
+    def give_back(self, table: ResidentTable, num_known: int, operations: OperationList) -> None:
+        """The sequence is closed; it may have changed the entries from ``num_known`` on."""
+        table.is_leased = False
+        table.is_longer = True
+        table.blocks = table.blocks[:num_known]
+        table.visible = table.visible[:num_known]
+        if table.queue not in self._by_queue:
+            self._drop(table, operations)
+
+    def drop_queue(self, queue: Hashable, operations: OperationList) -> None:
+        """The queue is closed. A leased table goes when its sequence gives it back."""
+        for table in self._by_queue.pop(queue, {}).values():
+            if not table.is_leased:
+                self._drop(table, operations)
+
+    def trim(self, queue: Hashable, operations: OperationList) -> None:
+        """Drop the queue's least recently used tables beyond the bound."""
+        tables = self._by_queue.get(queue, OrderedDict())
+        surplus = len(tables) - MAX_TABLES_PER_QUEUE
+        for table in [table for table in tables.values() if not table.is_leased][: max(surplus, 0)]:
+            del tables[table.id]
+            self._drop(table, operations)
+
+    def _drop(self, table: ResidentTable, operations: OperationList) -> None:
+        operations.drop_table(table.id)
+        self._free_ids.append(table.id)
+
+
+__all__ = ["MAX_TABLES_PER_QUEUE", "ResidentTable", "TableCache"]

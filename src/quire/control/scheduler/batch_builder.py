@@ -1,0 +1,319 @@
+"""The message being built: rows gathered as lists, turned into flat arrays once.
+
+Owns layout (which index belongs to whom); decides nothing. ``InFlight`` is what control remembers
+of the message until its result arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.control.queues import Entry
+from quire.control.resources.content import Content
+from quire.control.resources.pages import Page
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.core.batch import (
+    AdvanceRows,
+    Batch,
+    BatchOperation,
+    DistRows,
+    EmbedRows,
+    ExplicitMask,
+    ForwardRows,
+    SampleRows,
+)
+from quire.core.decoding import SamplerSpec
+from quire.core.ids import TableId
+
+
+class Stage(Enum):
+    """Which part of the message an item stands in; the values are those of ``RowFailure.stage``."""
+
+    OPERATIONS = "operations"
+    EMBEDS = "embeds"
+    FORWARD = "forward"
+    DISTS = "dists"
+    SAMPLES = "samples"
+
+
+STAGE_ORDER = {
+    Stage.OPERATIONS: 0,
+    Stage.EMBEDS: 1,
+    Stage.FORWARD: 2,
+    Stage.DISTS: 3,
+    Stage.SAMPLES: 3,
+}
+
+
+@dataclass(slots=True)
+class Part:
+    """What one command has in a message: items ``start:stop`` of ``stage``.
+
+    Of a forward row: ``token_start`` is its first token in the message, ``first_token`` in the
+    command, ``undo`` the fill of each page it writes before it did. ``is_final``: the command's
+    last part.
+    """
+
+    entry: Entry
+    stage: Stage
+    start: int
+    stop: int
+    token_start: int = 0
+    num_tokens: int = 0
+    first_token: int = 0
+    undo: list[tuple[Page, int]] = field(default_factory=list)
+    is_final: bool = True
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A dispatched message. ``filled``: contents that are full and canonical once it has run.
+
+    ``restores``: forward rows that compute lost contents again.
+
+    ``sequences``: runs and their steps, in the order of the result; the first ``num_opened`` were
+    opened in this message. ``epochs``: the same runs under the epoch that they had.
+    """
+
+    step: int
+    num_steps: int
+    parts: list[Part]
+    sequences: list[tuple[DecodeRun, int]]
+    epochs: list[tuple[DecodeRun, int]]
+    num_opened: int
+    pins: list[Content]
+    filled: list[Content]
+    restores: list[tuple[int, list[Content]]]
+    num_tokens: int
+
+
+@dataclass(slots=True)
+class ForwardRow:
+    """One row of stage 3; lists of equal length, one item per new token."""
+
+    table: TableId | None
+    tokens: list[int]
+    embeds: list[int]
+    positions: list[int]
+    slots: list[int]
+    outputs: list[int]
+    score_targets: list[int] = field(default_factory=list)
+    num_scores: int = 0
+    mask: NDArray[np.bool_] | None = None
+
+
+def _i32(values: list[int]) -> NDArray[np.int32]:
+    return np.array(values, np.int32)
+
+
+class BatchBuilder:
+    """Gathers one message. Rows keep the order in which they are added."""
+
+    def __init__(self, step: int, budget: int) -> None:
+        self.step = step
+        self.budget = budget
+        self.parts: list[Part] = []
+        self.pins: list[Content] = []
+        self.filled: list[Content] = []
+        self.lost: list[Content] = []
+        self.restores: list[tuple[int, list[Content]]] = []
+        self.opened: list[DecodeRun] = []
+        self.advanced: list[DecodeRun] = []
+        self.num_tokens = 0
+        self._embed_tokens: list[int] = []
+        self._embed_slots: list[int] = []
+        self._rows: list[ForwardRow] = []
+        self._row_sequences: list[int] = []
+        self._dist_embeds: list[int] = []
+        self._dist_top_k: list[int] = []
+        self._sample_embeds: list[int] = []
+        self._sample_index: list[int] = []
+        self._samplers: list[SamplerSpec] = []
+        self._histories: list[list[int]] = []
+        self._sample_positions: list[int] = []
+        self._sample_token_slots: list[int] = []
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.parts and not self.advanced and not self.restores
+
+    @property
+    def num_commands(self) -> int:
+        return len(self.parts) + len(self.advanced)
+
+    def operation(self, entry: Entry) -> None:
+        """``entry`` is done by operations alone."""
+        self.parts.append(Part(entry, Stage.OPERATIONS, 0, 0))
+
+    def embed(self, entry: Entry, tokens: list[int], slots: list[int]) -> None:
+        start = len(self._embed_tokens)
+        self._embed_tokens += tokens
+        self._embed_slots += slots
+        self.parts.append(Part(entry, Stage.EMBEDS, start, len(self._embed_tokens)))
+
+    def forward(
+        self,
+        entry: Entry,
+        row: ForwardRow,
+        first_token: int,
+        undo: list[tuple[Page, int]],
+        is_final: bool,
+    ) -> None:
+        """A row of ``entry``, from its token ``first_token`` on."""
+        index = len(self._rows)
+        num_new = len(row.positions)
+        self._rows.append(row)
+        self._row_sequences.append(-1)
+        self.parts.append(
+            Part(
+                entry,
+                Stage.FORWARD,
+                index,
+                index + 1,
+                self.num_tokens,
+                num_new,
+                first_token,
+                undo,
+                is_final,
+            )
+        )
+        self.num_tokens += num_new
+        self.budget -= num_new
+
+    def restore(self, row: ForwardRow, contents: list[Content]) -> None:
+        """A row that computes lost ``contents`` again, for no command in particular."""
+        self.restores.append((len(self._rows), contents))
+        self._rows.append(row)
+        self._row_sequences.append(-1)
+        self.num_tokens += len(row.positions)
+        self.budget -= len(row.positions)
+
+    def open_sequence(self, run: DecodeRun) -> None:
+        """The row added last samples the first token of ``run``."""
+        assert run.sequence is not None
+        self._row_sequences[-1] = run.sequence
+        self.opened.append(run)
+
+    def advance(self, run: DecodeRun) -> None:
+        self.advanced.append(run)
+        self.budget -= 1
+
+    def dists(self, entry: Entry, embeds: list[int], top_k: int) -> None:
+        start = len(self._dist_embeds)
+        self._dist_embeds += embeds
+        self._dist_top_k += [top_k] * len(embeds)
+        self.parts.append(Part(entry, Stage.DISTS, start, len(self._dist_embeds)))
+
+    def samples(
+        self,
+        entry: Entry,
+        embeds: list[int],
+        sampler: SamplerSpec,
+        positions: list[int],
+        token_slots: list[int],
+        history: list[int],
+    ) -> None:
+        start = len(self._sample_embeds)
+        self._sample_embeds += embeds
+        self._sample_index += [len(self._samplers)] * len(embeds)
+        self._samplers.append(sampler)
+        self._histories.append(history)
+        self._sample_positions += positions
+        self._sample_token_slots += token_slots
+        self.parts.append(Part(entry, Stage.SAMPLES, start, len(self._sample_embeds)))
+
+    def finish(
+        self, operations: list[BatchOperation], num_steps: int, max_steps: list[int]
+    ) -> Batch:
+        """The message; ``max_steps`` has one entry per advanced sequence."""
+        return Batch(
+            step=self.step,
+            num_steps=num_steps,
+            operations=operations,
+            embeds=self._embed_rows(),
+            forward=self._forward_rows(),
+            dists=self._dist_rows(),
+            samples=self._sample_rows(),
+            advance=self._advance_rows(max_steps),
+        )
+
+    def in_flight(self, num_steps: int, max_steps: list[int]) -> InFlight:
+        sequences = [(run, num_steps) for run in self.opened]
+        sequences += list(zip(self.advanced, max_steps, strict=True))
+        return InFlight(
+            step=self.step,
+            num_steps=num_steps,
+            parts=self.parts,
+            sequences=sequences,
+            epochs=[(run, run.epoch) for run, _ in sequences],
+            num_opened=len(self.opened),
+            pins=self.pins,
+            filled=self.filled,
+            restores=self.restores,
+            num_tokens=self.num_tokens + sum(max_steps),
+        )
+
+    def _embed_rows(self) -> EmbedRows | None:
+        if not self._embed_tokens:
+            return None
+        return EmbedRows(tokens=_i32(self._embed_tokens), embeds=_i32(self._embed_slots))
+
+    def _forward_rows(self) -> ForwardRows | None:
+        rows = self._rows
+        if not rows:
+            return None
+        has_scores = any(row.score_targets for row in rows)
+        targets: list[int] = []
+        for row in rows if has_scores else ():
+            targets += row.score_targets or [-1] * len(row.positions)
+        return ForwardRows(
+            row_starts=np.cumsum([0, *(len(row.positions) for row in rows)], dtype=np.int32),
+            tables=_i32([-1 if row.table is None else row.table for row in rows]),
+            sequences=_i32(self._row_sequences),
+            tokens=_i32([token for row in rows for token in row.tokens]),
+            embeds=_i32([embed for row in rows for embed in row.embeds]),
+            positions=_i32([position for row in rows for position in row.positions])[None, :],
+            slots=_i32([slot for row in rows for slot in row.slots])[None, :],
+            outputs=_i32([output for row in rows for output in row.outputs]),
+            score_targets=_i32(targets),
+            num_scores=max((row.num_scores for row in rows), default=0),
+            masks=[
+                ExplicitMask(row=index, num_columns=row.mask.shape[1], bits=np.packbits(row.mask))
+                for index, row in enumerate(rows)
+                if row.mask is not None
+            ],
+        )
+
+    def _dist_rows(self) -> DistRows | None:
+        if not self._dist_embeds:
+            return None
+        return DistRows(embeds=_i32(self._dist_embeds), top_k=_i32(self._dist_top_k))
+
+    def _sample_rows(self) -> SampleRows | None:
+        if not self._samplers:
+            return None
+        has_history = any(self._histories)
+        return SampleRows(
+            embeds=_i32(self._sample_embeds),
+            sampler_index=_i32(self._sample_index),
+            samplers=self._samplers,
+            positions=_i32(self._sample_positions),
+            token_slots=_i32(self._sample_token_slots),
+            histories=[_i32(history) for history in self._histories] if has_history else [],
+        )
+
+    def _advance_rows(self, max_steps: list[int]) -> AdvanceRows | None:
+        if not self.advanced:
+            return None
+        return AdvanceRows(
+            sequences=_i32([-1 if run.sequence is None else run.sequence for run in self.advanced]),
+            epochs=_i32([run.epoch for run in self.advanced]),
+            max_steps=_i32(max_steps),
+        )
+
+
+__all__ = ["STAGE_ORDER", "BatchBuilder", "ForwardRow", "InFlight", "Part", "Stage"]

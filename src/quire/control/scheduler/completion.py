@@ -1,0 +1,317 @@
+"""Reading results: what a message did, to whom it belongs, and how each command goes on.
+
+Owns the way from flat arrays back to commands. It starts nothing new.
+"""
+
+from __future__ import annotations
+
+import math
+
+from quire.control.flow import Flow
+from quire.control.outbox import Outbox
+from quire.control.queues import Entry
+from quire.control.scheduler.batch_builder import InFlight, Part, Stage
+from quire.control.scheduler.decode_lowering import DecodeLowering
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.ranking import ready_command
+from quire.control.scheduler.restorer import Restorer
+from quire.core.actions import Reply
+from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
+from quire.core.commands import Dists, Sampled
+from quire.core.decoding import Dist, FinishReason, TokenLogprobs
+from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
+from quire.core.interfaces import Policy
+
+_REASONS: dict[SequenceEnd, FinishReason] = {
+    SequenceEnd.STOP_TOKEN: "stop",
+    SequenceEnd.STOP_STRING: "stop",
+    SequenceEnd.GRAMMAR: "stop",
+    SequenceEnd.MAX_TOKENS: "length",
+    SequenceEnd.NO_ROOM: "length",
+}
+
+
+class Completion:
+    """Reads the results of one engine."""
+
+    def __init__(
+        self,
+        engine: EngineState,
+        decodes: DecodeLowering,
+        restorer: Restorer,
+        flow: Flow,
+        policy: Policy,
+        outbox: Outbox,
+    ) -> None:
+        self._engine = engine
+        self._decodes = decodes
+        self._restorer = restorer
+        self._flow = flow
+        self._policy = policy
+        self._outbox = outbox
+        engine.abandon = self.abandon
+
+    def read(self, message: InFlight, result: BatchResult) -> None:
+        """Account for everything in ``message``, end what has ended, let queues go on."""
+        failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
+        for part in message.parts:
+            part.entry.num_in_flight -= 1
+        for run, steps in message.sequences:
+            run.num_outstanding -= steps
+        for run, _ in message.sequences[message.num_opened :]:
+            run.entry.num_in_flight -= 1
+        if not any(stage == "forward" for stage, _ in failures):
+            self._engine.memory.add_to_index(message.filled)
+        for content in message.pins:
+            self._engine.memory.unpin(content)
+        for row, contents in message.restores:
+            if ("forward", row) in failures:
+                self._restorer.fail(contents)
+        self._charge(message, result)
+        queues = {part.entry.queue: None for part in message.parts}
+        queues |= {run.entry.queue: None for run, _ in message.sequences}
+        for part in message.parts:
+            self._read_part(part, result, self._failure_of(part, message, failures))
+        self._read_sequences(message, result, failures)
+        for queue in queues:
+            self._flow.advance(queue)
+
+    def _failure_of(
+        self, part: Part, message: InFlight, failures: dict[tuple[str, int], ErrorRecord]
+    ) -> ErrorRecord | None:
+        for index in range(part.start, part.stop):
+            if (part.stage.value, index) in failures:
+                return failures[part.stage.value, index]
+        return None
+
+    def _charge(self, message: InFlight, result: BatchResult) -> None:
+        """Share the message's time by tokens; tell the policy who was served."""
+        served = [(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
+        for part in message.parts:
+            if part.stage is Stage.FORWARD:
+                part.entry.program.num_prefilled_tokens += part.num_tokens
+        served += [(run.entry, steps) for run, steps in message.sequences[message.num_opened :]]
+        total = sum(num for _, num in served)
+        for entry, num_tokens in served:
+            entry.service_tokens += num_tokens
+            entry.ready_s = self._flow.now_s
+            entry.program.service_s += result.elapsed_s * num_tokens / total
+            if not entry.is_answered:
+                self._policy.on_served(ready_command(entry), num_tokens, self._flow.now_s)
+
+    # -- parts -----------------------------------------------------------------------------------
+
+    def _read_part(self, part: Part, result: BatchResult, error: ErrorRecord | None) -> None:
+        entry = part.entry
+        if error is not None:
+            self._undo(part)
+            self._end(entry, error)
+        elif isinstance(entry.run, DecodeRun):
+            self._read_prompt(entry, entry.run, part, result)
+        elif part.is_final:
+            self._flow.finish(entry, self._reply(part, result))
+        else:
+            self._end_if_unwanted(entry)
+
+    def _undo(self, part: Part) -> None:
+        """What the failed command was to write is not there."""
+        for page, fill in part.undo:
+            if page.fill > fill:
+                page.truncate(fill)
+                if page.content is not None and not page.content.indexed:
+                    page.content.forget_tokens_from(fill)
+        self._engine.forget_written(part.entry)
+
+    def _read_prompt(self, entry: Entry, run: DecodeRun, part: Part, result: BatchResult) -> None:
+        if run.prompt_logprobs is not None and len(result.score_logprobs):
+            run.prompt_logprobs += self._prompt_logprobs(run, part, result)
+        if part.is_final and not run.is_open:
+            self._flow.finish(entry, run.chunk([], None, "length", None))
+        else:
+            self._end_if_unwanted(entry)
+
+    def _prompt_logprobs(
+        self, run: DecodeRun, part: Part, result: BatchResult
+    ) -> list[TokenLogprobs]:
+        first = part.first_token
+        num_top = run.command.num_prompt_logprobs or 0
+        logprobs = []
+        for offset in range(part.num_tokens):
+            index, row = first + offset + 1, part.token_start + offset
+            if index >= run.num_prompt:
+                break
+            logprobs.append(
+                TokenLogprobs(
+                    run.tokens[index],
+                    float(result.score_logprobs[row]),
+                    [int(i) for i in result.score_ids[row, :num_top]] if num_top else [],
+                    [float(p) for p in result.score_top[row, :num_top]] if num_top else [],
+                )
+            )
+        return logprobs
+
+    def _reply(self, part: Part, result: BatchResult) -> Reply:
+        if part.stage is Stage.SAMPLES:
+            return Sampled(token_ids=[int(t) for t in result.samples[part.start : part.stop]])
+        if part.stage is Stage.DISTS:
+            starts = result.dist_starts
+            return Dists(
+                dists=[
+                    Dist(
+                        result.dist_ids[starts[i] : starts[i + 1]].tolist(),
+                        result.dist_probs[starts[i] : starts[i + 1]].tolist(),
+                    )
+                    for i in range(part.start, part.stop)
+                ]
+            )
+        return None
+
+    # -- sequences -------------------------------------------------------------------------------
+
+    def _read_sequences(
+        self,
+        message: InFlight,
+        result: BatchResult,
+        failures: dict[tuple[str, int], ErrorRecord],
+    ) -> None:
+        if not message.sequences:
+            return
+        reported = result.sequences
+        if reported is None or len(reported.sequences) != len(message.sequences):
+            raise EngineFault(
+                f"engine {self._engine.id} reports the wrong sequences for message {message.step}"
+            )
+        for index, (run, epoch) in enumerate(message.epochs):
+            is_current = run.entry.run is run and run.is_open and run.epoch == epoch
+            if is_current and int(reported.epochs[index]) == epoch:
+                advanced = index - message.num_opened
+                error = failures.get(("advance", advanced)) if advanced >= 0 else None
+                self._read_sequence(run, index, reported, error)
+
+    def _read_sequence(
+        self, run: DecodeRun, index: int, reported: SequenceTokens, error: ErrorRecord | None
+    ) -> None:
+        entry = run.entry
+        start, stop = int(reported.token_starts[index]), int(reported.token_starts[index + 1])
+        tokens = [int(token) for token in reported.tokens[start:stop]]
+        end = SequenceEnd(int(reported.ends[index]))
+        tokens, over_quota = self._within_quota(entry, tokens)
+        self._append(run, tokens)
+        logprobs = self._logprobs(run, reported, start, len(tokens), tokens)
+        if over_quota is not None:
+            self._deliver(run, tokens, logprobs)
+            self._end(entry, over_quota)
+        elif end is SequenceEnd.FAILED or error is not None:
+            self._deliver(run, tokens, logprobs)
+            self._end(entry, error or _unexplained(run))
+        elif end is SequenceEnd.RUNNING or entry.is_cancelled:
+            self._deliver(run, tokens, logprobs)
+            self._end_if_unwanted(entry)
+        else:
+            matched = _matched(run, end, int(reported.matched[index]))
+            chunk = run.chunk(tokens, logprobs, _REASONS[end], matched)
+            self._flow.finish(entry, chunk)
+
+    def _within_quota(
+        self, entry: Entry, tokens: list[int]
+    ) -> tuple[list[int], ErrorRecord | None]:
+        """``tokens`` as far as the program's quota goes, and its error if that cuts them."""
+        program = entry.program
+        limit = program.quotas.max_generated_tokens
+        if limit is None or program.num_generated_tokens + len(tokens) <= limit:
+            program.num_generated_tokens += len(tokens)
+            return tokens, None
+        allowed = tokens[: max(0, limit - program.num_generated_tokens)]
+        program.num_generated_tokens += len(allowed)
+        error = QuotaExceeded(
+            f"the program has generated {limit} tokens, which is its quota: ask for a larger one",
+            max_generated_tokens=limit,
+        )
+        return allowed, error.record()
+
+    def _append(self, run: DecodeRun, tokens: list[int]) -> None:
+        """``tokens`` were sampled: all before the last one have K and V by now."""
+        run.tokens += tokens
+        num_new = max(0, len(run.tokens) - 1 - run.num_run)
+        new = run.tokens[run.num_run : run.num_run + num_new]
+        filled = run.cursor.record(list(range(run.position, run.position + num_new)), new)
+        run.num_run += num_new
+        if run.command.cache:
+            self._engine.memory.add_to_index(filled)
+
+    def _deliver(
+        self, run: DecodeRun, tokens: list[int], logprobs: list[TokenLogprobs] | None
+    ) -> None:
+        entry = run.entry
+        if tokens and not entry.is_answered:
+            chunk = run.chunk(tokens, logprobs, None, None)
+            self._outbox.deliver(entry.program.id, entry.id, chunk, last=False)
+
+    def _logprobs(
+        self,
+        run: DecodeRun,
+        reported: SequenceTokens,
+        start: int,
+        count: int,
+        tokens: list[int],
+    ) -> list[TokenLogprobs] | None:
+        num_top = run.command.num_logprobs
+        if num_top is None or not len(reported.logprobs):
+            return None
+        return [
+            TokenLogprobs(
+                tokens[i],
+                float(reported.logprobs[start + i]),
+                reported.top_ids[start + i, :num_top].tolist() if num_top else [],
+                reported.top_logprobs[start + i, :num_top].tolist() if num_top else [],
+            )
+            for i in range(count)
+            if not math.isnan(float(reported.logprobs[start + i]))
+        ]
+
+    # -- ends ------------------------------------------------------------------------------------
+
+    def _end(self, entry: Entry, error: ErrorRecord) -> None:
+        """End ``entry`` as failed once no message in flight carries it."""
+        if entry.error is None:
+            entry.error = error
+        self._end_if_unwanted(entry)
+
+    def _end_if_unwanted(self, entry: Entry) -> None:
+        """A command that failed or was cancelled ends with its last message in flight."""
+        if entry.num_in_flight:
+            return
+        if entry.error is not None:
+            self._flow.fail(entry, entry.error)
+        elif entry.is_cancelled or entry.is_answered:
+            self._flow.end_cancelled(entry, "by its program")
+
+    def abandon(self, entry: Entry) -> None:
+        """``entry`` ends: close its sequence, unlock its pages, forget it."""
+        run, entry.run = entry.run, None
+        if isinstance(run, DecodeRun):
+            self._decodes.end(run)
+        elif isinstance(run, ForwardRun):
+            run.unlock()
+        self._engine.running.pop(entry, None)
+        self._engine.unfinished.pop(entry, None)
+
+
+def _matched(run: DecodeRun, end: SequenceEnd, matched: int) -> int | bytes | None:
+    """The stop token, or the stop string with this index, that ended the run."""
+    if end is SequenceEnd.STOP_TOKEN:
+        return matched
+    if end is SequenceEnd.STOP_STRING:
+        return run.command.stop.strings[matched]
+    return None
+
+
+def _unexplained(run: DecodeRun) -> ErrorRecord:
+    return EngineFault(
+        f"the engine gave up on command {run.entry.id} without a reason: see its log"
+    ).record()
+
+
+__all__ = ["Completion"]

@@ -1,0 +1,246 @@
+"""Decode commands into messages: prompt chunks, opening a sequence, blocks for steps ahead.
+
+Owns how a ``DecodeRun`` moves between its phases; when it does is decided in ``engine_scheduler``.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.control.queues import Entry
+from quire.control.resources.memory import Reclaim
+from quire.control.resources.pages import Page
+from quire.control.resources.residency import secure
+from quire.control.resources.table_arrays import table_arrays
+from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.lowering import Outcome, canonical_prefix, find_pages
+from quire.control.scheduler.seeds import SeedSource
+from quire.core.batch import ExtendSequence, OpenSequence
+from quire.core.commands import Decode
+from quire.core.errors import InvalidArgument, QuotaExceeded
+
+
+class DecodeLowering:
+    """Adds decodes to messages of one engine."""
+
+    def __init__(self, engine: EngineState, seeds: SeedSource) -> None:
+        self._engine = engine
+        self._seeds = seeds
+
+    def prefill(
+        self, entry: Entry, command: Decode, builder: BatchBuilder, reclaim: Reclaim
+    ) -> Outcome:
+        """Run the next tokens that have no K and V yet; the last chunk opens the sequence."""
+        run = entry.run
+        if run is None:
+            run = self._start(entry, command)
+            if run is None:
+                return Outcome.WAITS
+        assert isinstance(run, DecodeRun)
+        count = min(run.num_to_run, builder.budget)
+        if count <= 0:
+            return Outcome.NO_BUDGET
+        opens = count == run.num_to_run and run.max_tokens > 0
+        if opens and not self._engine.sequences.num_free:
+            return Outcome.WAITS
+        # One slot more than the prompt: the engine ends a sequence whose cursor has no room.
+        num_slots = min(count + opens, run.cursor.num_free_slots)
+        seen = [page.content for page in self._pages(run) if page.fill and page.content]
+        if not self._engine.bind(run.cursor, num_slots, seen, builder, reclaim):
+            return Outcome.NO_ROOM
+        self._add_chunk(run, count, opens, builder)
+        return Outcome.PARTIAL if run.num_to_run else Outcome.ADDED
+
+    def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
+        context = find_pages(entry, command.context)
+        output = find_pages(entry, command.output)
+        if any(page.appender not in (None, entry.queue) for page in output):
+            return None
+        run = self._create(entry, command, context, self._tail(output))
+        self._map_cached(run)
+        for page in run.cursor.pages:
+            page.lock(entry.queue)
+        entry.run = run
+        return run
+
+    def _tail(self, output: list[Page]) -> list[Page]:
+        """The output pages from the first that is not full; those behind it must be empty."""
+        size = self._engine.page_size
+        first = next((i for i, page in enumerate(output) if page.fill < size), len(output))
+        filled = [page.id for page in output[first + 1 :] if page.fill]
+        if filled:
+            raise InvalidArgument(
+                f"output pages {filled} are filled but stand behind {output[first].id}, which "
+                "is not full: a decode appends without a gap, so truncate or reorder them"
+            )
+        return output[first:]
+
+    def _create(
+        self, entry: Entry, command: Decode, context: list[Page], tail: list[Page]
+    ) -> DecodeRun:
+        count, size = len(command.tokens), self._engine.page_size
+        prefix = canonical_prefix(context, tail, command.position, size)
+        cursor = self._engine.cursor(entry, tail, prefix)
+        room = cursor.num_free_slots - count
+        if room < 0:
+            raise InvalidArgument(
+                f"{count} tokens do not fit into output pages with {cursor.num_free_slots} free "
+                "slots: name more pages"
+            )
+        quotas, program = entry.program.quotas, entry.program
+        limit = quotas.max_generated_tokens
+        if limit is not None and command.stop.max_tokens and program.num_generated_tokens >= limit:
+            raise QuotaExceeded(
+                f"{program.num_generated_tokens} tokens were generated and the quota is {limit}",
+                max_generated_tokens=limit,
+            )
+        left = self._engine.info.max_model_len - command.position - count
+        max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
+        sampler = self._seeds.fill(command.sampler)
+        return DecodeRun(entry, command, context, cursor, sampler, max_tokens)
+
+    def _map_cached(self, run: DecodeRun) -> None:
+        """Map pages of the prompt that the prefix index has (one token is always computed)."""
+        command, cursor = run.command, run.cursor
+        if not command.cache or not cursor.prefix.is_canonical or cursor.pages[0].fill:
+            return
+        if command.num_prompt_logprobs is not None:
+            return
+        tenant = run.entry.program.tenant
+        index = self._engine.memory.index
+        max_pages = (run.num_prompt - 1) // self._engine.page_size
+        found = index.match(tenant, cursor.prefix.parent, run.tokens, max_pages)
+        run.num_cached = cursor.map_cached(found, command.position)
+        run.num_run = run.num_cached
+        run.entry.program.num_cached_tokens += run.num_cached
+
+    def _pages(self, run: DecodeRun) -> list[Page]:
+        """The pages of the run's table: what its context shows, then its own as far as bound."""
+        tail = set(run.cursor.pages)
+        context = [page for page in run.context if page.fill and page not in tail]
+        own = []
+        for page in run.cursor.pages:
+            if page.content is None:
+                break
+            own.append(page)
+        return [*context, *own]
+
+    def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
+        tokens = run.tokens[run.num_run : run.num_run + count]
+        positions = list(range(run.position, run.position + count))
+        slots = run.cursor.slots(count)
+        undo = [(page, page.fill) for page, _ in run.cursor.spans(count)]
+        filled = run.cursor.record(positions, tokens)
+        if run.command.cache:
+            builder.filled += filled
+        targets = self._score_targets(run, count)
+        pages = self._pages(run)
+        table = self._engine.place_table(run.entry.queue, pages, run.visible, builder.step)
+        first_token = run.num_run
+        run.num_run += count
+        row = ForwardRow(
+            table=table.id,
+            tokens=tokens,
+            embeds=[-1] * count,
+            positions=positions,
+            slots=slots,
+            outputs=[-1] * count,
+            score_targets=targets,
+            num_scores=run.command.num_prompt_logprobs or 0,
+        )
+        builder.forward(run.entry, row, first_token, undo, is_final=not run.num_to_run)
+        if opens:
+            run.table, run.table_pages = table, pages
+            self._open(run, builder)
+
+    def _score_targets(self, run: DecodeRun, count: int) -> list[int]:
+        if run.command.num_prompt_logprobs is None or run.num_run >= run.num_prompt:
+            return []
+        following = run.tokens[run.num_run + 1 : min(run.num_run + count + 1, run.num_prompt)]
+        return following + [-1] * (count - len(following))
+
+    def _open(self, run: DecodeRun, builder: BatchBuilder) -> None:
+        engine, size = self._engine, self._engine.page_size
+        taken = engine.take_sequence(run)
+        assert taken
+        assert run.table is not None
+        assert run.sequence is not None
+        engine.tables.lease(run.table)
+        for page in run.table_pages:
+            assert page.content is not None
+            engine.memory.pin(page.content)
+            run.pins.append(page.content)
+        cursor = self._cursor_slot(run)
+        run.first_entry = cursor // size
+        engine.operations.add(
+            OpenSequence(
+                sequence=run.sequence,
+                epoch=run.epoch,
+                table=run.table.id,
+                cursor=cursor,
+                limit=len(run.table_pages) * size,
+                position=run.position,
+                sampler=run.sampler,
+                stop=msgspec.structs.replace(run.command.stop, max_tokens=run.max_tokens),
+                grammar=run.command.grammar,
+                num_logprobs=run.command.num_logprobs,
+                history=engine.token_array(run.history),
+                num_generated=run.num_generated,
+            )
+        )
+        builder.open_sequence(run)
+
+    def _cursor_slot(self, run: DecodeRun) -> int:
+        """Where the next token goes, in slots of the run's table."""
+        size = self._engine.page_size
+        for page, _ in run.cursor.spans(1):
+            if page in run.table_pages:
+                return run.table_pages.index(page) * size + page.fill
+        return len(run.table_pages) * size
+
+    def bind_ahead(self, run: DecodeRun, num_slots: int, reclaim: Reclaim) -> bool:
+        """Bind blocks for the next ``num_slots`` tokens of an open sequence, as far as its output
+        pages go; False if there is no room."""
+        engine, cursor = self._engine, run.cursor
+        num_slots = min(num_slots, cursor.num_free_slots)
+        _, num_new = cursor.unbound(num_slots)
+        if not num_new:
+            return True
+        if secure(engine.memory, [], num_new, reclaim) is None:
+            return False
+        cursor.bind(num_slots)
+        known = set(run.table_pages)
+        added = [page for page, _ in cursor.spans(num_slots) if page not in known]
+        assert len(added) == num_new
+        assert run.table is not None
+        assert run.sequence is not None
+        for page in added:
+            assert page.content is not None
+            engine.memory.pin(page.content)
+            run.pins.append(page.content)
+        blocks, words = table_arrays(added, lambda page: 0)
+        run.table.write(len(run.table_pages), blocks, words, engine.operations)
+        run.table_pages += added
+        limit = len(run.table_pages) * engine.page_size
+        engine.operations.add(ExtendSequence(sequence=run.sequence, limit=limit))
+        return True
+
+    def suspend(self, run: DecodeRun) -> None:
+        """Close the run's sequence; its tokens are known, so another can be opened later."""
+        self._engine.close_sequence(run, run.first_entry)
+        run.cursor.drop_unused()
+        run.table_pages = []
+
+    def end(self, run: DecodeRun) -> None:
+        """The command is over: nothing of it stays but what its pages hold."""
+        if run.is_open:
+            self.suspend(run)
+        run.cursor.drop_unused()
+        for page in run.locked:
+            page.unlock()
+        run.locked = []
+
+
+__all__ = ["DecodeLowering"]

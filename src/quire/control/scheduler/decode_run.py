@@ -1,0 +1,109 @@
+"""The life of one decode command as control sees it.
+
+Owns what is known of it: how far its tokens have been run, what was sampled, its sequence while
+one is open. It neither builds rows nor finds memory (``lowering`` and ``engine_scheduler`` do).
+"""
+
+from __future__ import annotations
+
+from quire.control.queues import Entry
+from quire.control.resources.append_cursor import AppendCursor
+from quire.control.resources.content import Content
+from quire.control.resources.pages import Page
+from quire.control.resources.tables import ResidentTable
+from quire.core.commands import Decode
+from quire.core.decoding import DecodeChunk, FinishReason, SamplerSpec, TokenLogprobs
+from quire.core.ids import SequenceId
+
+
+class DecodeRun:
+    """``tokens``: prompt, then output. ``num_run`` of them have K and V in the pages.
+
+    While ``sequence`` is set the engine appends by itself: all tokens but the last have been run.
+    ``num_outstanding``: tokens that messages in flight may still sample. ``table_pages``: the pages
+    behind the entries of its table; from entry ``first_entry`` on the engine sets bits by itself.
+    ``pins``: their contents, which stay where they are while the sequence is open.
+    """
+
+    def __init__(
+        self,
+        entry: Entry,
+        command: Decode,
+        context: list[Page],
+        cursor: AppendCursor,
+        sampler: SamplerSpec,
+        max_tokens: int,
+    ) -> None:
+        self.entry = entry
+        self.command = command
+        self.context = context
+        self.cursor = cursor
+        self.sampler = sampler
+        self.max_tokens = max_tokens
+        self.tokens = list(command.tokens)
+        self.num_prompt = len(command.tokens)
+        self.num_run = 0
+        self.num_cached = 0
+        self.hidden = {page: page.fill for page in cursor.pages if page not in context}
+        self.table: ResidentTable | None = None
+        self.table_pages: list[Page] = []
+        self.sequence: SequenceId | None = None
+        self.epoch = 0
+        self.first_entry = 0
+        self.locked = list(cursor.pages)
+        self.start_fills = [(page, page.fill) for page in cursor.pages]
+        self.pins: list[Content] = []
+        self.num_outstanding = 0
+        self.prompt_logprobs: list[TokenLogprobs] | None = (
+            None if command.num_prompt_logprobs is None else []
+        )
+        self._has_replied = False
+
+    @property
+    def position(self) -> int:
+        """Position of the first token that has not been run."""
+        return self.command.position + self.num_run
+
+    @property
+    def num_generated(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def num_to_run(self) -> int:
+        """Tokens that forward rows have to run before a sequence can be opened (or the end)."""
+        return len(self.tokens) - self.num_run
+
+    @property
+    def is_open(self) -> bool:
+        return self.sequence is not None
+
+    @property
+    def history(self) -> list[int]:
+        return (self.command.history or []) + self.tokens
+
+    def visible(self, page: Page) -> int:
+        """The page's word in this run's table: slots written before it, outside its context, are
+        hidden."""
+        return page.visible & ~((1 << self.hidden.get(page, 0)) - 1)
+
+    def chunk(
+        self,
+        tokens: list[int],
+        logprobs: list[TokenLogprobs] | None,
+        finish_reason: FinishReason | None,
+        matched: int | bytes | None,
+    ) -> DecodeChunk:
+        """The next reply; the first one carries what is said only once."""
+        is_first, self._has_replied = not self._has_replied, True
+        return DecodeChunk(
+            token_ids=tokens,
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs if is_first else None,
+            finish_reason=finish_reason,
+            matched=matched,
+            num_cached_tokens=self.num_cached if is_first else 0,
+            seed=self.sampler.seed if is_first else None,
+        )
+
+
+__all__ = ["DecodeRun"]

@@ -1,0 +1,208 @@
+"""The batch scheduler of one engine: when a message is sent and how long it may take (Pie 6.1).
+
+Owns the dispatch policy's questions, the number of steps, run-ahead. What goes into a message is
+chosen by ``message_planner``; results are read by ``completion``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.control.flow import Flow
+from quire.control.outbox import Outbox
+from quire.control.queues import Entry
+from quire.control.resources.memory import Reclaim
+from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.scheduler.completion import Completion
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.message_planner import MessagePlanner
+from quire.control.scheduler.step_time import StepTime
+from quire.core.batch import BatchResult
+from quire.core.config import SchedulerConfig
+from quire.core.errors import EngineFault, PoolExhausted
+from quire.core.interfaces import DispatchPolicy
+
+
+def _no_reclaim(num_blocks: int) -> bool:
+    """Steps in advance are a luxury: nobody gives up memory for them."""
+    return False
+
+
+class EngineScheduler:
+    """Schedules one engine. ``pump`` sends what may be sent now."""
+
+    def __init__(
+        self,
+        engine: EngineState,
+        config: SchedulerConfig,
+        dispatch: DispatchPolicy,
+        planner: MessagePlanner,
+        completion: Completion,
+        flow: Flow,
+        outbox: Outbox,
+    ) -> None:
+        self.engine = engine
+        self.planner = planner
+        self.step_time = StepTime(config.step_quantum_s, config.max_steps_per_message)
+        self._run_ahead = config.run_ahead and dispatch.max_commands is None
+        self._dispatch = dispatch
+        self._completion = completion
+        self._flow = flow
+        self._outbox = outbox
+        self.next_dispatch_s: float | None = None
+        self.num_batches = 0
+        self.num_rows = 0
+        self.num_tokens = 0
+
+    # -- when ------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Send the next message if it is time; at most one waits behind the running one."""
+        engine = self.engine
+        self.next_dispatch_s = None
+        if not engine.is_up:
+            return
+        if not engine.in_flight:
+            self._send_when_due()
+        if len(engine.in_flight) == 1 and self._run_ahead and not engine.has_new_work:
+            self._send_ahead()
+
+    def _send_when_due(self) -> None:
+        engine, now_s = self.engine, self._flow.now_s
+        waiting: list[Entry] = [*engine.running, *engine.unfinished]
+        waiting += [entry for queue in engine.ready if (entry := queue.next_entry) is not None]
+        if not waiting:
+            self.planner.restorer.sweep()
+            return
+        oldest_s = min(entry.ready_s for entry in waiting)
+        at_s = self._dispatch.ready_at_s(len(waiting), oldest_s, 0, now_s)
+        if at_s is not None and at_s > now_s:
+            self.next_dispatch_s = at_s
+        elif at_s is not None:
+            self._send_next()
+
+    def _send_next(self) -> None:
+        builder = self.planner.plan(self._dispatch.max_commands)
+        if builder.is_empty and self.planner.blocked:
+            builder = self._unblock()
+        if not builder.is_empty:
+            self._send(builder, self._choose_steps(builder))
+
+    # -- how many steps --------------------------------------------------------------------------
+
+    def _choose_steps(self, builder: BatchBuilder) -> list[int]:
+        """Steps for each decode of the message. One while anything else waits or stands in it."""
+        is_alone = not builder.parts and not self.engine.has_new_work
+        num_steps = self.step_time.num_steps() if is_alone else 1
+        return [self._steps_of(run, num_steps, _no_reclaim) for run in builder.advanced]
+
+    def _steps_of(self, run: DecodeRun, num_steps: int, reclaim: Reclaim) -> int:
+        """``num_steps`` as far as the run's budget and free blocks go, at least one."""
+        left = run.max_tokens - run.num_generated - run.num_outstanding
+        num_steps = max(1, min(num_steps, left))
+        while num_steps > 1:
+            if self.planner.decodes.bind_ahead(run, run.num_outstanding + num_steps + 1, reclaim):
+                return num_steps
+            num_steps //= 2
+        return 1
+
+    # -- run ahead -------------------------------------------------------------------------------
+
+    def _send_ahead(self) -> None:
+        """One more message of decode steps behind the running one; their tokens are not known yet,
+        which no step of theirs depends on."""
+        (message,) = self.engine.in_flight
+        num_steps = 1 if message.parts else self.step_time.num_steps()
+        builder = BatchBuilder(self.engine.next_step, self.engine.info.pool.max_batch_tokens)
+        max_steps = []
+        for run, _ in message.sequences:
+            if builder.budget <= 0 or not self._may_run_ahead(run):
+                continue
+            if not self.planner.decodes.bind_ahead(run, run.num_outstanding + 2, _no_reclaim):
+                continue
+            builder.advance(run)
+            max_steps.append(self._steps_of(run, num_steps, _no_reclaim))
+        if not builder.is_empty:
+            self._send(builder, max_steps)
+
+    def _may_run_ahead(self, run: DecodeRun) -> bool:
+        entry = run.entry
+        is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
+        has_budget = run.num_generated + run.num_outstanding < run.max_tokens
+        return is_wanted and has_budget and run.is_open and entry in self.engine.running
+
+    # -- sending and results ---------------------------------------------------------------------
+
+    def _send(self, builder: BatchBuilder, max_steps: list[int]) -> None:
+        engine = self.engine
+        num_steps = max(max_steps, default=1)
+        batch = builder.finish(engine.operations.take(), num_steps, max_steps)
+        message = builder.in_flight(num_steps, max_steps)
+        for part in message.parts:
+            part.entry.num_in_flight += 1
+        for run in builder.advanced:
+            run.entry.num_in_flight += 1
+        for run, steps in message.sequences:
+            run.num_outstanding += steps
+        engine.next_step += 1
+        engine.in_flight.append(message)
+        self.num_batches += 1
+        self.num_rows += builder.num_commands
+        self.num_tokens += message.num_tokens
+        self._outbox.dispatch(engine.id, batch)
+
+    def complete(self, result: BatchResult) -> None:
+        """The oldest message in flight has run.
+
+        Raises:
+            EngineFault: the result is not of that message.
+        """
+        engine = self.engine
+        if not engine.in_flight or engine.in_flight[0].step != result.step:
+            due = engine.in_flight[0].step if engine.in_flight else None
+            raise EngineFault(
+                f"engine {engine.id} answered message {result.step} where {due} is due: the peer "
+                "is broken, restart it"
+            )
+        message = engine.in_flight.popleft()
+        if not message.parts and not message.restores and result.sequences is not None:
+            num_steps = int(np.diff(result.sequences.token_starts).max(initial=0))
+            self.step_time.observe(result.elapsed_s, num_steps)
+        self._completion.read(message, result)
+
+    # -- no wedge --------------------------------------------------------------------------------
+
+    def _unblock(self) -> BatchBuilder:
+        """Nothing runs and nothing fits, so nothing here will ever free a block: look at every
+        holder again, then refuse the youngest claim, until one fits (semantics, No wedge)."""
+        planner = self.planner
+        planner.reclaimer.look_again()
+        builder = planner.plan(self._dispatch.max_commands)
+        while builder.is_empty and planner.blocked:
+            self._refuse(max(planner.blocked, key=planner.ranking.rank))
+            builder = planner.plan(self._dispatch.max_commands)
+        return builder
+
+    def _refuse(self, entry: Entry) -> None:
+        """Fail ``entry``, which no message in flight carries, and take back what it has written:
+        that is what lets somebody older go on."""
+        pool = self.engine.memory.statistics()
+        error = PoolExhausted(
+            f"command {entry.id} finds no block: {pool.num_free} of {pool.num_blocks} are free, "
+            f"{pool.num_host_free} of {pool.num_host_blocks} host blocks, and nobody can give any "
+            "up: free pages, retry later, or raise kv_cache_bytes or host_cache_bytes",
+            num_free=pool.num_free,
+            num_blocks=pool.num_blocks,
+        )
+        run = entry.run
+        if isinstance(run, DecodeRun) and run.is_open:
+            self.planner.decodes.suspend(run)
+        if isinstance(run, DecodeRun | ForwardRun):
+            self.engine.take_back(run.start_fills)
+        self._flow.fail(entry, error.record())
+        self._flow.advance(entry.queue)
+
+
+__all__ = ["EngineScheduler"]

@@ -1,0 +1,324 @@
+"""Everything control keeps for one engine: memory, tables, slots, sequences, work.
+
+Owns the pools of the engine's numbered things and the sets of work on it. Which of the work goes
+into the next message is decided in ``engine_scheduler``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from quire.control.process_table import Program
+from quire.control.queues import CommandQueue, Entry
+from quire.control.resources.append_cursor import AppendCursor, Prefix
+from quire.control.resources.blocks import NumberPool
+from quire.control.resources.content import Content
+from quire.control.resources.copy_on_write import make_writable, needs
+from quire.control.resources.exports import ExportTable
+from quire.control.resources.memory import Memory, Reclaim
+from quire.control.resources.operations import OperationList
+from quire.control.resources.pages import Page
+from quire.control.resources.residency import secure
+from quire.control.resources.table_arrays import table_arrays
+from quire.control.resources.tables import ResidentTable, TableCache
+from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.core.batch import I32, EngineInfo
+from quire.core.commands import CopyPage, EmbedText, Forward, Sample
+from quire.core.errors import ConfigError, PageLost, PoolExhausted
+from quire.core.ids import EngineId, SequenceId, TokenSlotId
+
+
+class EngineState:
+    """One engine.
+
+    ``ready``      queues whose next command needs a message and may start now.
+    ``unfinished`` commands that have begun but need further messages before a sequence is open.
+    ``running``    decodes with an open sequence.
+    ``stalled``    queues whose next command waits for something that is not memory of blocks.
+    ``abandon``    called when a command that has begun ends: its scheduler lets go of it.
+    """
+
+    def __init__(self, engine: EngineId, info: EngineInfo) -> None:
+        self.id = engine
+        self.info = info
+        self.operations = OperationList()
+        self.memory = Memory(info, self.operations)
+        self.tables = TableCache()
+        self.embeds = NumberPool(info.pool.num_embeds)
+        self.token_slots = NumberPool(info.pool.num_token_slots)
+        self.sequences = NumberPool(info.pool.max_sequences)
+        self.is_up = True
+        self.next_step = 0
+        self.next_epoch = 1
+        self.in_flight: deque[InFlight] = deque()
+        self.ready: dict[CommandQueue, None] = {}
+        self.unfinished: dict[Entry, None] = {}
+        self.running: dict[Entry, DecodeRun] = {}
+        self.stalled: dict[CommandQueue, None] = {}
+        self.abandon: Callable[[Entry], None] = lambda entry: None
+
+    @property
+    def page_size(self) -> int:
+        return self.info.pool.page_size
+
+    @property
+    def has_new_work(self) -> bool:
+        """Work other than open decodes waits for a message."""
+        return bool(self.ready or self.unfinished)
+
+    def token_array(self, tokens: list[int]) -> I32:
+        return np.array(tokens, np.int32)
+
+    def cursor(self, entry: Entry, pages: Sequence[Page], prefix: Prefix) -> AppendCursor:
+        return AppendCursor(pages, prefix, entry.program.tenant, self.memory, self.operations)
+
+    def bind(
+        self,
+        cursor: AppendCursor | None,
+        num_tokens: int,
+        seen: Iterable[Content],
+        builder: BatchBuilder,
+        reclaim: Reclaim,
+    ) -> bool:
+        """Make ``seen`` resident and the next slots of ``cursor`` writable, for this message."""
+        needed, num_new = list(seen), 0
+        if cursor is not None:
+            resident, num_new = cursor.unbound(num_tokens)
+            needed += resident
+        if not self.are_present(needed, builder):
+            return False
+        pinned = secure(self.memory, needed, num_new, reclaim)
+        if pinned is None:
+            return False
+        builder.pins += pinned
+        if cursor is not None:
+            cursor.bind(num_tokens)
+            for page, _ in cursor.spans(num_tokens):
+                assert page.content is not None
+                self.memory.pin(page.content)
+                builder.pins.append(page.content)
+        return True
+
+    def are_present(self, contents: Iterable[Content], builder: BatchBuilder) -> bool:
+        """Whether all are on the device or the host; lost ones are noted for recomputation.
+
+        Raises:
+            PageLost: one is lost and its tokens are not known.
+        """
+        lost = [content for content in contents if content.is_lost or content.is_restoring]
+        for content in lost:
+            if not content.canonical:
+                raise PageLost(
+                    "a page was lost with its engine and its tokens are not known: write it anew"
+                )
+        builder.lost += lost
+        return not lost
+
+    def place_table(
+        self,
+        queue: CommandQueue,
+        pages: list[Page],
+        visible: Callable[[Page], int],
+        step: int,
+    ) -> ResidentTable:
+        blocks, words = table_arrays(pages, visible)
+        return self.tables.place(queue.serial, blocks, words, step, self.operations)
+
+    def copy_slots(
+        self,
+        source: Page,
+        target: Page,
+        command: CopyPage,
+        builder: BatchBuilder,
+        reclaim: Reclaim,
+    ) -> bool:
+        """Lower a ``CopyPage`` whose ranges have been checked; False if there is no room."""
+        assert source.content is not None
+        resident, num_new = needs(target)
+        contents = [source.content] if resident is None else [source.content, resident]
+        if not self.are_present(contents, builder):
+            return False
+        pinned = secure(self.memory, contents, num_new, reclaim)
+        if pinned is None:
+            return False
+        builder.pins += pinned
+        make_writable(target, self.memory, self.operations)
+        assert target.content is not None
+        self.memory.pin(target.content)
+        builder.pins.append(target.content)
+        assert source.content.block is not None
+        assert target.content.block is not None
+        self.operations.copy_slots(
+            source.content.block * self.page_size + command.source_offset,
+            target.content.block * self.page_size + command.target_offset,
+            command.num_slots,
+        )
+        self._note_copy(source, target, target.content, command)
+        return True
+
+    def _note_copy(self, source: Page, target: Page, content: Content, command: CopyPage) -> None:
+        start, num = command.target_offset, command.num_slots
+        original = source.content
+        assert original is not None
+        is_whole = command.source_offset == start == 0 and num >= target.fill
+        content.forget_tokens_from(0)
+        content.canonical = is_whole and original.canonical and source.is_plain
+        if content.canonical:
+            content.parent, content.tokens = original.parent, original.tokens[:num]
+            content.node = original.node if num == self.page_size else None
+        copied = source.positions[command.source_offset : command.source_offset + num]
+        target.positions[start : start + num] = copied
+        target.fill = max(target.fill, start + num)
+        target.mask |= ((1 << num) - 1) << start
+
+    def token_slots_for(self, queue: CommandQueue, names: Sequence[TokenSlotId]) -> list[int]:
+        """Physical token slots for ``names``, bound where they are new.
+
+        Raises:
+            PoolExhausted: every token slot of the engine is bound.
+        """
+        bound = queue.program.token_slots
+        for name in names:
+            if (self.id, name) in bound:
+                continue
+            slot = self.token_slots.take()
+            if slot is None:
+                raise PoolExhausted(
+                    f"all {self.token_slots.size} token slots are in use: use their names again, "
+                    "or close queues that no longer need theirs",
+                    num_token_slots=self.token_slots.size,
+                )
+            bound[self.id, name] = slot
+            queue.token_slots.add(name)
+        return [bound[self.id, name] for name in names]
+
+    def take_back(self, start_fills: Iterable[tuple[Page, int]]) -> None:
+        """A command is refused half way: its pages are as they were when it began, and the blocks
+        that it alone filled are free."""
+        for page, fill in start_fills:
+            page.truncate(fill)
+            if page.content is not None and not fill:
+                self.memory.release(page.content)
+                page.content = None
+
+    def forget_written(self, entry: Entry) -> None:
+        """``entry`` has failed: what it was to write into embeds and token slots is not there."""
+        command = entry.command
+        if isinstance(command, EmbedText | Forward):
+            written = command.embeds if isinstance(command, EmbedText) else command.outputs
+            for embed in entry.embeds:
+                if embed.id in written:
+                    embed.is_written = False
+        elif isinstance(command, Sample):
+            for name in command.token_slots or ():
+                slot = entry.program.token_slots.pop((self.id, name), None)
+                if slot is not None:
+                    self.token_slots.free(slot)
+                for queue in entry.program.queues.values():
+                    queue.token_slots.discard(name)
+
+    def free_token_slots(self, queue: CommandQueue) -> None:
+        for name in queue.token_slots:
+            slot = queue.program.token_slots.pop((self.id, name), None)
+            if slot is not None:
+                self.token_slots.free(slot)
+        queue.token_slots.clear()
+
+    def clear_flight(self) -> list[Entry]:
+        """The engine is gone: the commands that its messages in flight carried."""
+        entries: dict[Entry, None] = {}
+        for message in self.in_flight:
+            for part in message.parts:
+                entries[part.entry] = None
+            for run, _ in message.sequences:
+                entries[run.entry] = None
+                run.num_outstanding = 0
+            for content in message.pins:
+                self.memory.unpin(content)
+        self.in_flight.clear()
+        for entry in entries:
+            entry.num_in_flight = 0
+        return list(entries)
+
+    def lose_memory(self, programs: Iterable[Program], exports: ExportTable) -> None:
+        """Everything that stood on the engine is gone. Canonical pages keep their tokens and are
+        computed again when they are used; the others are lost."""
+        snapshots = [s for x in exports.exports() if x.engine == self.id for s in x.pages]
+        contents = [s.content for s in snapshots if s.content is not None]
+        for program in programs:
+            for page in program.pages.values():
+                if page.engine == self.id and page.content is not None:
+                    contents.append(page.content)
+                    page.is_lost = page.fill > 0 and not page.content.canonical
+            for embed in program.embeds.values():
+                if embed.engine == self.id:
+                    embed.is_lost, embed.is_written = embed.is_written, False
+            for key in [key for key in program.token_slots if key[0] == self.id]:
+                self.token_slots.free(program.token_slots.pop(key))
+        self.memory.lose_everything(contents)
+        self.operations.take()
+        self.tables = TableCache()
+
+    def restart(self, info: EngineInfo) -> None:
+        """The engine is up again, with empty memory.
+
+        Raises:
+            ConfigError: its pool is another one, which what programs hold would not fit.
+        """
+        if info.pool != self.info.pool:
+            raise ConfigError(
+                f"engine {self.id} came back with another pool ({info.pool}) than it had "
+                f"({self.info.pool}): start it as it was configured before"
+            )
+        self.info = info
+        self.memory.resize(info)
+        self.is_up = True
+        self.next_step = 0
+
+    def check_invariants(self, programs: Iterable[Program], exports: ExportTable) -> None:
+        """Pools, index and reference counts agree with what programs and exports hold."""
+        num_refs: Counter[int] = Counter()
+        contents: dict[int, Content] = {}
+        held = [
+            page.content for p in programs for page in p.pages.values() if page.engine == self.id
+        ]
+        held += [s.content for x in exports.exports() if x.engine == self.id for s in x.pages]
+        for content in held:
+            if content is not None:
+                num_refs[id(content)] += 1
+                contents[id(content)] = content
+        for key, content in contents.items():
+            assert content.num_refs >= num_refs[key], "a content has fewer references than holders"
+        self.memory.check_invariants(contents.values())
+        self.embeds.check_invariants()
+        self.sequences.check_invariants()
+        assert len(self.in_flight) <= 2, "more than one message waits behind the running one"
+
+    def take_sequence(self, run: DecodeRun) -> bool:
+        """Give ``run`` a sequence under a new epoch; False when all are in use."""
+        number = self.sequences.take()
+        if number is None:
+            return False
+        run.sequence = SequenceId(number)
+        run.epoch = self.next_epoch
+        self.next_epoch += 1
+        return True
+
+    def close_sequence(self, run: DecodeRun, num_known_entries: int) -> None:
+        """The run's sequence ends, in the next message; its table goes back to its queue."""
+        assert run.sequence is not None
+        assert run.table is not None
+        self.operations.close_sequence(run.sequence)
+        self.sequences.free(run.sequence)
+        self.tables.give_back(run.table, num_known_entries, self.operations)
+        run.sequence, run.table = None, None
+        for content in run.pins:
+            self.memory.unpin(content)
+        run.pins = []
+
+
+__all__ = ["EngineState"]

@@ -1,0 +1,62 @@
+"""The tenants' fair share: start-time fair queueing over tokens, by weight.
+
+Owns one virtual time per tenant. A tenant that was away comes back at the present virtual time, so
+idleness earns no credit and many small identities of one tenant earn no share.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from quire.core.ids import TenantId
+
+T = TypeVar("T")
+
+
+class FairShare:
+    """``weights``: relative shares; tenants that are not named have weight 1."""
+
+    def __init__(self, weights: Mapping[TenantId, float]) -> None:
+        self._weights = dict(weights)
+        self._virtual: dict[TenantId, float] = {}
+        self._now = 0.0
+
+    def charge(self, tenant: TenantId, num_tokens: int) -> None:
+        """``num_tokens`` of work are dispatched for ``tenant``."""
+        start = max(self._virtual.get(tenant, 0.0), self._now)
+        self._virtual[tenant] = start + num_tokens / self._weights.get(tenant, 1.0)
+
+    def ordered(
+        self,
+        items: Iterable[T],
+        tenant: Callable[[T], TenantId],
+        key: Callable[[T], tuple[float, ...]],
+    ) -> Iterator[T]:
+        """``items``, always of the tenant that is furthest behind next, by ``key`` within it.
+
+        The caller charges what it takes before it asks for the next.
+        """
+        waiting: dict[TenantId, list[tuple[tuple[float, ...], int, T]]] = defaultdict(list)
+        for number, item in enumerate(items):
+            waiting[tenant(item)].append((key(item), number, item))
+        for queue in waiting.values():
+            queue.sort(key=lambda ranked: ranked[:2], reverse=True)
+        heap = [(max(self._virtual.get(name, 0.0), self._now), name) for name in waiting]
+        heapq.heapify(heap)
+        while heap:
+            start, name = heap[0]
+            _, _, item = waiting[name].pop()
+            before = self._virtual.get(name, 0.0)
+            yield item
+            if self._virtual.get(name, 0.0) != before:
+                self._now = max(self._now, start)
+            if waiting[name]:
+                heapq.heapreplace(heap, (max(self._virtual.get(name, 0.0), start), name))
+            else:
+                heapq.heappop(heap)
+
+
+__all__ = ["FairShare"]

@@ -1,0 +1,105 @@
+"""The life of one forward command: which of its inputs have been run, and how it may be split.
+
+Owns no rows and no memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.control.queues import Entry
+from quire.control.resources.append_cursor import AppendCursor
+from quire.control.resources.embeds import Embed
+from quire.control.resources.pages import Page
+from quire.core.commands import Forward
+
+Bools = NDArray[np.bool_]
+
+
+class ForwardRun:
+    """``num_run`` inputs have been run. ``hidden``: slots of output pages outside the context."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        command: Forward,
+        context: list[Page],
+        cursor: AppendCursor | None,
+        inputs: list[Embed],
+        outputs: list[Embed],
+    ) -> None:
+        self.entry = entry
+        self.context = context
+        self.cursor = cursor
+        self.inputs = inputs
+        self.positions = [embed.position for embed in inputs]
+        self.tokens = [embed.token for embed in inputs]
+        self.outputs: list[Embed | None] = [None] * (len(inputs) - len(outputs)) + list(outputs)
+        self.mask = None if command.mask is None else np.array(command.mask, bool)
+        self.num_run = 0
+        pages = [] if cursor is None else cursor.pages
+        self.locked = list(pages)
+        self.start_fills = [(page, page.fill) for page in pages]
+        self.hidden = {page: page.fill for page in pages if page not in context}
+        self._start_fill = {page: page.fill for page in {*context, *pages}}
+        self._written: list[tuple[Page, int]] = []
+
+    def unlock(self) -> None:
+        """The command is over: other queues may append to its output pages."""
+        for page in self.locked:
+            page.unlock()
+        self.locked = []
+
+    @property
+    def num_to_run(self) -> int:
+        return len(self.inputs) - self.num_run
+
+    @property
+    def is_splittable(self) -> bool:
+        """Whether no token sees one that stands behind it in ``inputs``, and K and V are kept."""
+        if self.cursor is None:
+            return False
+        if self.mask is not None:
+            new = self.mask[:, -len(self.inputs) :]
+            return not np.triu(new, 1).any()
+        return all(a <= b for a, b in zip(self.positions, self.positions[1:], strict=False))
+
+    def table_pages(self, page_size: int) -> list[Page]:
+        """The pages of the row's table: all of the context where a mask counts its slots, else
+        those with something to see; then output pages that earlier parts have written."""
+        context = self.context if self.mask is not None else [p for p in self.context if p.fill]
+        own = {page for page, _ in self._written}
+        return [*context, *(page for page in self.hidden if page in own)]
+
+    def visible(self, page: Page) -> int:
+        return page.visible & ~((1 << self.hidden.get(page, 0)) - 1)
+
+    def note_written(self, spans: list[tuple[Page, int]]) -> None:
+        """``spans``: (page, number of slots) that the part being added writes, before it does."""
+        for page, count in spans:
+            self._written += [(page, page.fill + offset) for offset in range(count)]
+
+    def mask_rows(self, start: int, stop: int, pages: list[Page], page_size: int) -> Bools | None:
+        """The explicit mask of inputs ``start:stop`` over the slots of ``pages`` and those inputs.
+
+        What earlier parts of this command wrote is governed by its column as a new token.
+        """
+        if self.mask is None:
+            return None
+        num_context = len(self.context) * page_size
+        columns = np.zeros((stop - start, len(pages) * page_size), bool)
+        columns[:, :num_context] = self.mask[start:stop, :num_context]
+        place = {page: index for index, page in enumerate(pages)}
+        for page, index in place.items():
+            first_new = self._start_fill.get(page, 0)
+            columns[:, index * page_size + first_new : (index + 1) * page_size] = False
+        for token, (page, offset) in enumerate(self._written[:start]):
+            if page in place:
+                column = place[page] * page_size + offset
+                columns[:, column] = self.mask[start:stop, num_context + token]
+        new = self.mask[start:stop, num_context + start : num_context + stop]
+        return np.concatenate([columns, new], axis=1)
+
+
+__all__ = ["ForwardRun"]

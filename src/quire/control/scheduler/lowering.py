@@ -1,0 +1,270 @@
+"""Commands of the fine tier into items of a message.
+
+Owns how each command becomes rows, slots and tables. It finds memory through ``EngineState`` and
+decides nothing about order.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from quire.control.queues import Entry
+from quire.control.resources.append_cursor import Prefix
+from quire.control.resources.content import Content
+from quire.control.resources.embeds import Embed
+from quire.control.resources.memory import Reclaim
+from quire.control.resources.pages import Page, canonical_length
+from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.seeds import SeedSource
+from quire.core.commands import CopyPage, EmbedText, Forward, GetNextDist, Sample
+from quire.core.errors import InvalidArgument, NeverFits, PageLost, UnknownHandle
+from quire.core.ids import EmbedId, PageId, TokenSlotId
+
+
+class Outcome(Enum):
+    """ADDED: all of it is in the message · PARTIAL: a part is · NO_ROOM: it waits for blocks ·
+    NO_BUDGET: the message has no tokens left for it · WAITS: for another command to end.
+    """
+
+    ADDED = "added"
+    PARTIAL = "partial"
+    NO_ROOM = "no_room"
+    NO_BUDGET = "no_budget"
+    WAITS = "waits"
+
+
+def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
+    """The pages that a command names, when it starts.
+
+    Raises:
+        UnknownHandle: an import before it mapped fewer pages than were offered.
+        PageLost: the page's content was lost with an engine and cannot be computed again.
+    """
+    pages = []
+    for page_id in page_ids:
+        page = entry.program.pages.get(page_id)
+        if page is None:
+            raise UnknownHandle(
+                f"page {page_id} does not exist: the command that was to create it did not",
+                page=page_id,
+            )
+        if page.is_lost:
+            raise PageLost(
+                f"page {page_id} was lost with its engine and cannot be computed again: "
+                "write it anew",
+                page=page_id,
+            )
+        pages.append(page)
+    return pages
+
+
+def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[Embed]:
+    """The embeds that a command names, when it starts.
+
+    Raises:
+        UnknownHandle: the command that was to create one failed.
+        PageLost: its value was lost with an engine.
+        InvalidArgument: it was never written, but is to be read.
+    """
+    embeds = []
+    for embed_id in embed_ids:
+        embed = entry.program.embeds.get(embed_id)
+        if embed is None or embed.slot is None:
+            raise UnknownHandle(f"embed {embed_id} does not exist", embed=embed_id)
+        if written and embed.is_lost:
+            raise PageLost(f"embed {embed_id} was lost with its engine: write it anew")
+        if written and not embed.is_written:
+            raise InvalidArgument(f"embed {embed_id} is read before anything was written to it")
+        embeds.append(embed)
+    return embeds
+
+
+def slot_of(embed: Embed) -> int:
+    assert embed.slot is not None
+    return embed.slot
+
+
+class Lowering:
+    """Adds fine-tier commands to messages of one engine."""
+
+    def __init__(self, engine: EngineState, seeds: SeedSource) -> None:
+        self._engine = engine
+        self._seeds = seeds
+
+    def embed_text(self, entry: Entry, command: EmbedText, builder: BatchBuilder) -> Outcome:
+        embeds = find_embeds(entry, command.embeds, written=False)
+        tokens: list[int | None] = list(command.tokens)
+        values = list(command.tokens)
+        if command.token_slots is not None:
+            tokens = [None] * len(embeds)
+            values = [self._token_value(entry, name) for name in command.token_slots]
+        for embed, position, token in zip(embeds, command.positions, tokens, strict=True):
+            embed.write(position, token)
+        builder.embed(entry, values, [slot_of(embed) for embed in embeds])
+        return Outcome.ADDED
+
+    def _token_value(self, entry: Entry, name: TokenSlotId) -> int:
+        """What names the token in a slot, whose id control may not know yet."""
+        slot = entry.program.token_slots.get((self._engine.id, name))
+        if slot is None:
+            raise UnknownHandle(f"token slot {name} holds no token: sample into it first")
+        return ~slot
+
+    def copy_page(
+        self, entry: Entry, command: CopyPage, builder: BatchBuilder, reclaim: Reclaim
+    ) -> Outcome:
+        source, target = find_pages(entry, [command.source, command.target])
+        if source.appender is not None or target.appender is not None:
+            return Outcome.WAITS
+        stop = command.source_offset + command.num_slots
+        if stop > source.fill or command.target_offset > target.fill:
+            raise InvalidArgument(
+                f"copy of slots {command.source_offset}..{stop} of page {source.id} (filled to "
+                f"{source.fill}) to slot {command.target_offset} of page {target.id} (filled to "
+                f"{target.fill}): copy written slots, and leave no gap in the target"
+            )
+        if self._engine.copy_slots(source, target, command, builder, reclaim):
+            builder.operation(entry)
+            return Outcome.ADDED
+        return Outcome.NO_ROOM
+
+    def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> Outcome:
+        embeds = find_embeds(entry, command.embeds, written=True)
+        top_k = min(command.top_k, self._engine.info.vocab_size)
+        builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
+        return Outcome.ADDED
+
+    def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> Outcome:
+        embeds = find_embeds(entry, command.embeds, written=True)
+        token_slots = [-1] * len(embeds)
+        if command.token_slots is not None:
+            token_slots = self._engine.token_slots_for(entry.queue, command.token_slots)
+        builder.samples(
+            entry,
+            [slot_of(embed) for embed in embeds],
+            self._seeds.fill(command.sampler),
+            command.positions,
+            token_slots,
+            command.history or [],
+        )
+        return Outcome.ADDED
+
+    def forward(
+        self, entry: Entry, command: Forward, builder: BatchBuilder, reclaim: Reclaim
+    ) -> Outcome:
+        run = entry.run
+        if run is None:
+            run = self._start_forward(entry, command)
+            if run is None:
+                return Outcome.WAITS
+        assert isinstance(run, ForwardRun)
+        limit = self._engine.info.pool.max_batch_tokens
+        if run.num_to_run > limit and not run.is_splittable:
+            raise NeverFits(
+                f"forward of {run.num_to_run} tokens in one piece, but a message holds {limit}: "
+                "keep K and V (name output pages) and order the inputs by position, so that it "
+                "can be split, or raise max_batch_tokens",
+                num_tokens=run.num_to_run,
+                max_batch_tokens=limit,
+            )
+        count = min(run.num_to_run, builder.budget)
+        if count < run.num_to_run and (count <= 0 or not run.is_splittable):
+            return Outcome.NO_BUDGET
+        if not self._add_forward_row(run, count, builder, reclaim):
+            return Outcome.NO_ROOM
+        return Outcome.PARTIAL if run.num_to_run else Outcome.ADDED
+
+    def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
+        context = find_pages(entry, command.context)
+        output = find_pages(entry, command.output)
+        if any(page.appender not in (None, entry.queue) for page in output):
+            return None
+        inputs = find_embeds(entry, command.inputs, written=True)
+        outputs = find_embeds(entry, command.outputs, written=False)
+        cursor = None
+        if output:
+            cursor = self._engine.cursor(entry, output, self._prefix(context, output, inputs))
+            if command.mask is not None:
+                cursor.prefix = Prefix(False, None)
+            if cursor.num_free_slots < len(inputs):
+                raise InvalidArgument(
+                    f"{len(inputs)} tokens do not fit into {len(output)} output pages with "
+                    f"{cursor.num_free_slots} free slots: name more pages"
+                )
+        run = ForwardRun(entry, command, context, cursor, inputs, outputs)
+        for page in output:
+            page.lock(entry.queue)
+        entry.run = run
+        return run
+
+    def _prefix(self, context: list[Page], output: list[Page], inputs: list[Embed]) -> Prefix:
+        """Canonical if the inputs continue, one by one, exactly what the context shows."""
+        first = inputs[0].position
+        in_order = all(embed.position == first + i for i, embed in enumerate(inputs))
+        prefix = canonical_prefix(context, output, first, self._engine.info.pool.page_size)
+        return prefix if in_order else Prefix(False, None)
+
+    def _add_forward_row(
+        self, run: ForwardRun, count: int, builder: BatchBuilder, reclaim: Reclaim
+    ) -> bool:
+        start, stop = run.num_run, run.num_run + count
+        size = self._engine.info.pool.page_size
+        seen = [page.content for page in run.table_pages(size) if page.fill and page.content]
+        if not self._engine.bind(run.cursor, count, seen, builder, reclaim):
+            return False
+        positions = run.positions[start:stop]
+        slots = [-1] * count
+        undo: list[tuple[Page, int]] = []
+        if run.cursor is not None:
+            undo = [(page, page.fill) for page, _ in run.cursor.spans(count)]
+            slots = run.cursor.slots(count)
+            run.note_written(list(run.cursor.spans(count)))
+            builder.filled += run.cursor.record(positions, run.tokens[start:stop])
+        pages = run.table_pages(size)
+        table = None
+        if pages:
+            queue = run.entry.queue
+            table = self._engine.place_table(queue, pages, run.visible, builder.step).id
+        row = ForwardRow(
+            table=table,
+            tokens=[0] * count,
+            embeds=[slot_of(embed) for embed in run.inputs[start:stop]],
+            positions=positions,
+            slots=slots,
+            outputs=[-1 if e is None else slot_of(e) for e in run.outputs[start:stop]],
+            mask=run.mask_rows(start, stop, pages, size),
+        )
+        for index in range(start, stop):
+            embed = run.outputs[index]
+            if embed is not None:
+                embed.write(run.positions[index] + 1, None)
+        run.num_run = stop
+        builder.forward(run.entry, row, start, undo, is_final=stop == len(run.inputs))
+        return True
+
+
+def canonical_prefix(
+    context: list[Page], output: list[Page], position: int, page_size: int
+) -> Prefix:
+    """What new tokens from ``position`` on stand behind, if they continue a canonical prefix.
+
+    The context must show exactly tokens 0..position-1 and the next slot must be the one behind.
+    """
+    opaque = Prefix(False, None)
+    if canonical_length(context, page_size) != position:
+        return opaque
+    target = next((page for page in output if page.fill < page_size), None)
+    shown = [page for page in context if page.fill]
+    if target is None or position % page_size != target.fill:
+        return opaque
+    if target.fill:
+        if not shown or shown[-1] is not target or target.content is None:
+            return opaque
+        return Prefix(True, target.content.parent)
+    last: Content | None = shown[-1].content if shown else None
+    return Prefix(True, None if last is None else last.node)
+
+
+__all__ = ["Lowering", "Outcome", "canonical_prefix", "find_embeds", "find_pages"]

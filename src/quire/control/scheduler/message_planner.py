@@ -1,0 +1,224 @@
+"""What goes into one message: claimants, decodes, then everything else, under the token budget.
+
+Owns the choice and its order. It does not know when a message is sent nor what its result says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import groupby
+
+from quire.control.flow import Flow
+from quire.control.process_table import ProcessTable
+from quire.control.queues import CommandQueue, Entry
+from quire.control.resources.memory import Reclaim
+from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.scheduler.decode_lowering import DecodeLowering
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.lowering import Lowering, Outcome
+from quire.control.scheduler.ranking import Ranking, priority_of
+from quire.control.scheduler.reclaimer import Reclaimer
+from quire.control.scheduler.restorer import Restorer
+from quire.control.scheduler.seeds import SeedSource
+from quire.control.scheduler.window import QueueWindow
+from quire.core import commands as c
+from quire.core.errors import QuireError
+
+
+class MessagePlanner:
+    """Fills one ``BatchBuilder`` after the other.
+
+    ``blocked``: commands that found no memory in the last message. They go first in the next one,
+    before any decode, so that their claims can be met by preemption.
+    """
+
+    def __init__(
+        self,
+        engine: EngineState,
+        table: ProcessTable,
+        flow: Flow,
+        fairness: FairShare,
+        ranking: Ranking,
+        seeds: SeedSource,
+    ) -> None:
+        self._engine = engine
+        self._flow = flow
+        self._fairness = fairness
+        self.ranking = ranking
+        self._lowering = Lowering(engine, seeds)
+        self.decodes = DecodeLowering(engine, seeds)
+        self.restorer = Restorer(engine)
+        self.reclaimer = Reclaimer(engine, table, ranking.rank, self.preempt)
+        self.blocked: dict[Entry, None] = {}
+        self.num_preemptions = 0
+        self._windows: dict[CommandQueue, QueueWindow] = {}
+        self._builder = BatchBuilder(0, 0)
+        self._max_commands: int | None = None
+
+    def plan(self, max_commands: int | None) -> BatchBuilder:
+        """The next message; it may be empty."""
+        for queue in self._windows:
+            self._engine.tables.trim(queue.serial, self._engine.operations)
+        self._windows = {}
+        self._max_commands = max_commands
+        self._builder = BatchBuilder(
+            self._engine.next_step, self._engine.info.pool.max_batch_tokens
+        )
+        claimants, self.blocked = self.blocked, {}
+        self._add_claimants(claimants)
+        self.restorer.add_rows(self._builder, self._reclaim_for)
+        self._add_decodes(self._engine.running)
+        heads = [queue.next_entry for queue in self._engine.ready]
+        waiting = [*self._engine.unfinished, *(entry for entry in heads if entry is not None)]
+        self._add_all(entry for entry in waiting if entry not in self.blocked)
+        self.restorer.add_rows(self._builder, self._reclaim_for)
+        return self._builder
+
+    @property
+    def _is_full(self) -> bool:
+        limit = self._max_commands
+        return limit is not None and self._builder.num_commands >= limit
+
+    def _is_waiting(self, entry: Entry) -> bool:
+        queue = entry.queue
+        is_head = queue in self._engine.ready and queue.next_entry is entry
+        return is_head or entry in self._engine.unfinished
+
+    def _ordered(self, entries: Iterable[Entry]) -> Iterator[Entry]:
+        """By priority, then the tenants' fair share, then the policy."""
+        by_priority = sorted(entries, key=lambda entry: -priority_of(entry))
+        for _, group in groupby(by_priority, key=priority_of):
+            yield from self._fairness.ordered(
+                group, lambda entry: entry.program.tenant, self.ranking.key
+            )
+
+    def _add_claimants(self, claimants: Collection[Entry]) -> None:
+        """What found no memory before, the oldest program first: nobody has pinned anything for
+        this message yet, so its claim can always be met."""
+        if not claimants:
+            return
+        oldest = self.reclaimer.oldest()
+        for group in (
+            [entry for entry in claimants if entry.program is oldest],
+            [entry for entry in claimants if entry.program is not oldest],
+        ):
+            self._add_decodes(entry for entry in group if entry in self._engine.running)
+            self._add_all(entry for entry in group if self._is_waiting(entry))
+
+    # -- decodes ---------------------------------------------------------------------------------
+
+    def _add_decodes(self, entries: Iterable[Entry]) -> None:
+        for entry in self._ordered(list(entries)):
+            run = self._engine.running.get(entry)
+            if self._is_full or self._builder.budget <= 0:
+                return
+            if run is None or run in self._builder.opened or run in self._builder.advanced:
+                continue
+            # One slot for the token that this step appends, one because a sequence whose cursor
+            # reaches its limit ends.
+            if self.decodes.bind_ahead(run, 2, self._reclaim_for(entry)):
+                self._builder.advance(run)
+                self._fairness.charge(entry.program.tenant, 1)
+            else:
+                self.blocked[entry] = None
+
+    def preempt(self, run: DecodeRun) -> None:
+        """Close the run's sequence; it goes on from its tokens when it is scheduled again."""
+        self.decodes.suspend(run)
+        del self._engine.running[run.entry]
+        self._engine.unfinished[run.entry] = None
+        run.entry.program.num_preemptions += 1
+        self.num_preemptions += 1
+
+    # -- everything else -------------------------------------------------------------------------
+
+    def _add_all(self, entries: Iterable[Entry]) -> None:
+        for entry in self._ordered(list(entries)):
+            if self._is_full:
+                return
+            if self._is_waiting(entry):
+                self._add_queue(entry)
+
+    def _add_queue(self, entry: Entry) -> None:
+        """Add ``entry`` and whatever of its queue may stand in the same message behind it."""
+        queue = entry.queue
+        window = self._windows.setdefault(queue, QueueWindow())
+        current: Entry | None = entry
+        while current is not None and not self._is_full and window.admits(current):
+            num_before = self._builder.num_tokens
+            outcome = self._try(current)
+            if outcome not in (Outcome.ADDED, Outcome.PARTIAL):
+                return
+            cost = max(1, self._builder.num_tokens - num_before)
+            self._fairness.charge(queue.program.tenant, cost)
+            self._flow.start(current)
+            window.add(current)
+            if outcome is Outcome.PARTIAL:
+                window.close()
+                self._engine.unfinished[current] = None
+                return
+            self._engine.unfinished.pop(current, None)
+            self._flow.advance(queue)
+            current = self._next_of(queue)
+
+    def _next_of(self, queue: CommandQueue) -> Entry | None:
+        """The queue's next command, if it needs the engine and nothing else holds it back."""
+        entry = queue.next_entry
+        if entry is None or entry.num_blockers or self._flow.is_host_command(entry):
+            return None
+        return entry
+
+    def _try(self, entry: Entry) -> Outcome:
+        """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
+        try:
+            outcome = self._lower(entry)
+            lost, self._builder.lost = self._builder.lost, []
+            self.restorer.request(entry, lost)
+        except QuireError as error:
+            self._engine.unfinished.pop(entry, None)
+            self._flow.fail(entry, error.record())
+            self._flow.advance(entry.queue)
+            return Outcome.WAITS
+        run = entry.run
+        is_too_long = isinstance(run, ForwardRun) and not run.is_splittable
+        if outcome is Outcome.NO_ROOM or (outcome is Outcome.NO_BUDGET and is_too_long):
+            self.blocked[entry] = None
+        return outcome
+
+    def _lower(self, entry: Entry) -> Outcome:
+        command, builder, reclaim = entry.command, self._builder, self._reclaim_for(entry)
+        match command:
+            case c.EmbedText():
+                return self._lowering.embed_text(entry, command, builder)
+            case c.CopyPage():
+                return self._lowering.copy_page(entry, command, builder, reclaim)
+            case c.Forward():
+                return self._lowering.forward(entry, command, builder, reclaim)
+            case c.GetNextDist():
+                return self._lowering.dists(entry, command, builder)
+            case c.Sample():
+                return self._lowering.sample(entry, command, builder)
+            case c.Decode():
+                return self._decode(entry, command, builder)
+            case _:
+                raise AssertionError(f"{type(command).__name__} needs no message")
+
+    def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
+        outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))
+        run = entry.run
+        if isinstance(run, DecodeRun) and run.is_open:
+            self._engine.running[entry] = run
+        return outcome
+
+    def _reclaim_for(self, entry: Entry) -> Reclaim:
+        def reclaim(num_blocks: int) -> bool:
+            kept = {run.entry for run in (*self._builder.advanced, *self._builder.opened)}
+            return self.reclaimer.reclaim(num_blocks, entry, kept)
+
+        return reclaim
+
+
+__all__ = ["MessagePlanner"]

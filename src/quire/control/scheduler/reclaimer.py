@@ -1,0 +1,170 @@
+"""Who gives up memory when the pool is used up, and in which order.
+
+Owns the order alone: idle programs' pages, the requester's own, waiting younger programs', then
+running decodes by policy. The oldest active program may claim from everyone, so somebody always
+gets on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from quire.control.process_table import ProcessTable, Program
+from quire.control.queues import Entry
+from quire.control.resources.content import Content
+from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.engine_state import EngineState
+
+Rank = tuple[float, ...]
+
+
+class Reclaimer:
+    """Frees device blocks of one engine for one requester at a time.
+
+    ``rank`` orders commands as the scheduler does (smaller runs first); ``preempt`` suspends a
+    running decode that no message in flight or in preparation carries.
+    """
+
+    def __init__(
+        self,
+        engine: EngineState,
+        table: ProcessTable,
+        rank: Callable[[Entry], Rank],
+        preempt: Callable[[DecodeRun], None],
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._rank = rank
+        self._preempt = preempt
+
+    def reclaim(self, num_blocks: int, requester: Entry, kept: set[Entry]) -> bool:
+        """Free at least one block, ``num_blocks`` if that is as easy; False if nothing can go.
+
+        ``kept``: decodes that the message in preparation already carries.
+        """
+        if not self._is_enough(num_blocks, requester, kept):
+            return False
+        return (
+            self._move_out_idle(num_blocks)
+            or self._move_out([requester.program], num_blocks)
+            or self._move_out(self._waiting(requester), num_blocks)
+            or self._preempt_one(requester, kept)
+        )
+
+    def _is_enough(self, num_blocks: int, requester: Entry, kept: set[Entry]) -> bool:
+        """Whether everything that may go makes ``num_blocks``. If not, nothing is touched: a claim
+        that cannot be met would drop, message after message, what others compute again."""
+        num_movable = 0
+        num_host = self._engine.memory.num_host_available
+        for content in self._candidates(requester, kept):
+            if content.canonical and content.tokens:
+                num_movable += 1
+            elif num_host:
+                num_host -= 1
+                num_movable += 1
+            if num_movable >= num_blocks:
+                return True
+        return False
+
+    def _candidates(self, requester: Entry, kept: set[Entry]) -> Iterator[Content]:
+        """What ``reclaim`` could move out for ``requester``, each content once."""
+        seen: set[int] = set()
+        holders = self._table.holders.get(self._engine.id)
+        idle = [] if holders is None else list(holders.values())
+        for program in (*idle, requester.program, *self._waiting(requester)):
+            for content in self._movable(program):
+                if id(content) not in seen:
+                    seen.add(id(content))
+                    yield content
+        for run in self._victims(requester, kept):
+            for content in run.pins:
+                if content.num_pins == 1 and id(content) not in seen:
+                    seen.add(id(content))
+                    yield content
+
+    def look_again(self) -> None:
+        """Nothing could go: consider every idle program once more, however it became idle."""
+        for program in self._table.idle.values():
+            self._table.note_holder(program)
+
+    def _move_out_idle(self, num_blocks: int) -> bool:
+        """Longest idle first. A program without a movable block is not looked at again until it
+        has been active, so that a thousand idle programs cost nothing."""
+        holders = self._table.holders.get(self._engine.id)
+        while holders:
+            program_id, program = next(iter(holders.items()))
+            if self._move_out([program], num_blocks):
+                return True
+            del holders[program_id]
+        return False
+
+    def _waiting(self, requester: Entry) -> list[Program]:
+        """Active programs that are younger than the requester's, youngest first."""
+        mine = requester.program.serial
+        younger = [p for p in self._table.active.values() if p.serial > mine]
+        return sorted(younger, key=lambda program: -program.serial)
+
+    def _move_out(self, programs: Iterable[Program], num_blocks: int) -> bool:
+        """Move contents of ``programs`` out, one program after the other."""
+        num_freed = 0
+        for program in programs:
+            for content in self._movable(program):
+                if self._engine.memory.move_out(content):
+                    num_freed += 1
+                    if num_freed >= num_blocks:
+                        return True
+        return num_freed > 0
+
+    def _movable(self, program: Program) -> list[Content]:
+        memory = self._engine.memory
+        contents: dict[int, Content] = {}
+        for page in program.pages.values():
+            content = page.content
+            if (
+                page.engine == self._engine.id
+                and content is not None
+                and memory.can_move_out(content)
+            ):
+                contents[id(content)] = content
+        # Later pages first: what a prefix begins with is the most likely to be shared.
+        return list(contents.values())[::-1]
+
+    def _victims(self, requester: Entry, kept: set[Entry]) -> list[DecodeRun]:
+        oldest = self.oldest()
+        mine = self._rank(requester)
+        return [
+            run
+            for entry, run in self._engine.running.items()
+            if entry is not requester
+            and entry not in kept
+            and not entry.num_in_flight
+            and self._may_take(requester, mine, entry, oldest)
+        ]
+
+    def _preempt_one(self, requester: Entry, kept: set[Entry]) -> bool:
+        victims = self._victims(requester, kept)
+        if not victims:
+            return False
+        victim = max(victims, key=lambda run: self._rank(run.entry))
+        contents = list(victim.pins)
+        self._preempt(victim)
+        for content in reversed(contents):
+            if self._engine.memory.can_move_out(content):
+                self._engine.memory.move_out(content)
+        return True
+
+    def _may_take(
+        self, requester: Entry, mine: Rank, victim: Entry, oldest: Program | None
+    ) -> bool:
+        if victim.program is requester.program:
+            return self._rank(victim) > mine
+        if requester.program is oldest:
+            return True
+        return victim.program is not oldest and self._rank(victim) > mine
+
+    def oldest(self) -> Program | None:
+        """The active program that started first: it may claim from everyone."""
+        return min(self._table.active.values(), key=lambda p: p.serial, default=None)
+
+
+__all__ = ["Reclaimer"]

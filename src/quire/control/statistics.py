@@ -1,0 +1,52 @@
+"""What the controller tells of itself, as frozen values. Owns nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.control.resources.memory import PoolStatistics
+from quire.control.resources.prefix_index import PrefixStatistics
+from quire.core.ids import EngineId
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """One engine.
+
+    ``num_running``: decodes with an open sequence · ``num_waiting``: commands that could go into
+    the next message, and begun ones without a sequence · ``step_s``: average time of a decode step
+    · ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start.
+    """
+
+    engine: EngineId
+    is_up: bool
+    pool: PoolStatistics
+    prefix: PrefixStatistics
+    num_running: int
+    num_waiting: int
+    num_in_flight: int
+    num_open_sequences: int
+    num_tables: int
+    num_free_embeds: int
+    num_preemptions: int
+    num_batches: int
+    num_rows: int
+    num_tokens: int
+    step_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """The whole controller. ``num_pending_commands``: issued and not ended, of all queues."""
+
+    policy: str
+    dispatch: str
+    num_programs: int
+    num_idle_programs: int
+    num_queues: int
+    num_pending_commands: int
+    num_exports: int
+    engines: tuple[EngineStatistics, ...]
+
+
+__all__ = ["EngineStatistics", "Statistics"]

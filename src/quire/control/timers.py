@@ -1,0 +1,65 @@
+"""When the controller has to be called again without an event of its own.
+
+Owns the heap of idle times to live and the last timer that was asked for.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from quire.control.process_table import ProcessTable, Program
+from quire.control.resources.exports import ExportTable
+from quire.core.ids import ProgramId
+
+
+class Timers:
+    """Combines dispatch times, export expiries and programs' idle times."""
+
+    def __init__(self, table: ProcessTable, exports: ExportTable) -> None:
+        self._table = table
+        self._exports = exports
+        self._idle: list[tuple[float, ProgramId]] = []
+        self._asked_s: float | None = None
+
+    def watch(self, program: Program) -> None:
+        """``program`` may end by being idle too long."""
+        if program.idle_ttl_s is not None:
+            heapq.heappush(self._idle, (program.idle_since_s + program.idle_ttl_s, program.id))
+
+    def idle_too_long(self, now_s: float) -> Iterator[Program]:
+        """Programs whose idle time is over. Those that were active meanwhile are watched on."""
+        while self._idle and self._idle[0][0] <= now_s:
+            _, program_id = heapq.heappop(self._idle)
+            program = self._table.get(program_id)
+            if program is None or program.idle_ttl_s is None:
+                continue
+            if program.entries:
+                heapq.heappush(self._idle, (now_s + program.idle_ttl_s, program_id))
+            elif program.idle_since_s + program.idle_ttl_s <= now_s:
+                yield program
+            else:
+                self.watch(program)
+
+    def fired(self) -> None:
+        """A tick has come: the timer that was asked for is used up, on time or not."""
+        self._asked_s = None
+
+    def next_timer_s(self, dispatch_s: Iterable[float]) -> float | None:
+        """The time to ask a tick for, if it is not the one that was asked for last."""
+        candidates = list(dispatch_s)
+        expiry_s = self._exports.next_expiry_s()
+        if expiry_s is not None:
+            candidates.append(expiry_s)
+        if self._idle:
+            candidates.append(self._idle[0][0])
+        if not candidates:
+            return None
+        at_s = min(candidates)
+        if at_s == self._asked_s:
+            return None
+        self._asked_s = at_s
+        return at_s
+
+
+__all__ = ["Timers"]

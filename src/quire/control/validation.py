@@ -1,0 +1,279 @@
+"""What is checked when a command is issued.
+
+Owns no state: reads the process table and the engines. What depends on commands that have not run
+yet (fills, names of exports) is checked when the command starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from quire.control.checks import (
+    check_mask,
+    check_positions,
+    check_room,
+    check_token_slots,
+    check_tokens,
+    check_top_k,
+    check_working_set,
+    distinct,
+    require,
+    require_page_quota,
+)
+from quire.control.process_table import Program
+from quire.control.queues import CommandQueue
+from quire.core import commands as c
+from quire.core.batch import EngineInfo
+from quire.core.errors import (
+    NeverFits,
+    PromptTooLong,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.ids import EmbedId, PageId
+
+
+class Validator:
+    """Checks commands against what their queue's program holds. Raises ``QuireError``s."""
+
+    def __init__(self) -> None:
+        self._checks: Mapping[type[c.Command], Callable[[Any, CommandQueue, EngineInfo], None]] = {
+            c.AllocPages: self._alloc_pages,
+            c.DeallocPages: self._dealloc_pages,
+            c.AllocEmbeds: self._alloc_embeds,
+            c.DeallocEmbeds: self._dealloc_embeds,
+            c.ExportPages: self._export_pages,
+            c.ImportPages: self._import_pages,
+            c.ImportPrefix: self._import_prefix,
+            c.CopyPage: self._copy_page,
+            c.MaskPage: self._mask_page,
+            c.TruncatePage: self._truncate_page,
+            c.EmbedText: self._embed_text,
+            c.Forward: self._forward,
+            c.GetNextDist: self._get_next_dist,
+            c.Sample: self._sample,
+            c.Decode: self._decode,
+        }
+
+    def check(self, command: c.Command, queue: CommandQueue, info: EngineInfo) -> None:
+        """Raises the error that the issuer gets; returns if the command may be queued."""
+        limit = queue.program.quotas.max_pending_commands
+        if limit is not None and len(queue.program.entries) >= limit:
+            raise QuotaExceeded(
+                f"{len(queue.program.entries)} commands are pending and the quota is {limit}: "
+                "await some before issuing more",
+                max_pending_commands=limit,
+            )
+        check = self._checks.get(type(command))
+        if check is not None:
+            check(command, queue, info)
+
+    def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue, info: EngineInfo) -> None:
+        self._new_pages(command.pages, queue.program)
+        require_page_quota(queue.program, len(command.pages))
+
+    def _new_pages(self, pages: list[PageId], program: Program) -> None:
+        distinct("pages", pages)
+        for page in pages:
+            require(page not in program.pages, f"page {page} is in use: choose a new id")
+
+    def _dealloc_pages(
+        self, command: c.DeallocPages, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        distinct("pages", command.pages)
+        self._held_pages(command.pages, queue)
+
+    def _held_pages(self, pages: Iterable[PageId], queue: CommandQueue) -> None:
+        for page_id in pages:
+            page = queue.program.pages.get(page_id)
+            if page is None or page.is_released:
+                raise UnknownHandle(
+                    f"page {page_id} is not held by this program: allocate or import it first, "
+                    "and free it once",
+                    page=page_id,
+                )
+            require(
+                page.engine == queue.engine,
+                f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
+                "export and import it there",
+            )
+
+    def _alloc_embeds(self, command: c.AllocEmbeds, queue: CommandQueue, info: EngineInfo) -> None:
+        program, embeds = queue.program, command.embeds
+        distinct("embeds", embeds)
+        for embed in embeds:
+            require(embed not in program.embeds, f"embed {embed} is in use: choose a new id")
+        if len(embeds) > info.pool.num_embeds:
+            raise NeverFits(
+                f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds}",
+                num_embeds=info.pool.num_embeds,
+            )
+        limit = program.quotas.max_embeds
+        if limit is not None and program.num_held_embeds + len(embeds) > limit:
+            raise QuotaExceeded(
+                f"{program.num_held_embeds} embeds are held, {len(embeds)} more are asked for and "
+                f"the quota is {limit}: free some first",
+                max_embeds=limit,
+            )
+
+    def _dealloc_embeds(
+        self, command: c.DeallocEmbeds, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        distinct("embeds", command.embeds)
+        self._held_embeds(command.embeds, queue)
+
+    def _held_embeds(self, embeds: Iterable[EmbedId], queue: CommandQueue) -> None:
+        for embed_id in embeds:
+            embed = queue.program.embeds.get(embed_id)
+            if embed is None or embed.is_released:
+                raise UnknownHandle(
+                    f"embed {embed_id} is not held by this program: allocate it first, and free "
+                    "it once",
+                    embed=embed_id,
+                )
+            require(
+                embed.engine == queue.engine,
+                f"embed {embed_id} lives on engine {embed.engine}, this queue on {queue.engine}",
+            )
+
+    def _export_pages(self, command: c.ExportPages, queue: CommandQueue, info: EngineInfo) -> None:
+        require(bool(command.name), "an export needs a name that is not empty")
+        require(
+            command.ttl_s is None or command.ttl_s > 0,
+            f"ttl_s is {command.ttl_s}: choose a positive time, or None for the owner's life",
+        )
+        distinct("pages", command.pages)
+        self._held_pages(command.pages, queue)
+
+    def _import_pages(self, command: c.ImportPages, queue: CommandQueue, info: EngineInfo) -> None:
+        self._new_pages(command.pages, queue.program)
+
+    def _import_prefix(
+        self, command: c.ImportPrefix, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        self._new_pages(command.pages, queue.program)
+        check_tokens(command.tokens, info)
+        num_needed = len(command.tokens) // info.pool.page_size
+        require(
+            len(command.pages) >= num_needed,
+            f"{len(command.pages)} page ids are offered for a prefix of up to {num_needed} pages: "
+            "offer len(tokens) // page_size ids",
+        )
+
+    def _copy_page(self, command: c.CopyPage, queue: CommandQueue, info: EngineInfo) -> None:
+        self._held_pages([command.source, command.target], queue)
+        require(command.source != command.target, "source and target are the same page")
+        size = info.pool.page_size
+        offsets = (command.source_offset, command.target_offset)
+        require(
+            command.num_slots >= 1
+            and min(offsets) >= 0
+            and max(offsets) + command.num_slots <= size,
+            f"{command.num_slots} slots from {offsets[0]} to {offsets[1]} do not lie within pages "
+            f"of {size} slots",
+        )
+
+    def _mask_page(self, command: c.MaskPage, queue: CommandQueue, info: EngineInfo) -> None:
+        self._held_pages([command.page], queue)
+        require(
+            len(command.visible) == info.pool.page_size,
+            f"the mask has {len(command.visible)} entries; a page has {info.pool.page_size} slots",
+        )
+
+    def _truncate_page(
+        self, command: c.TruncatePage, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        self._held_pages([command.page], queue)
+        require(
+            0 <= command.fill <= info.pool.page_size,
+            f"fill is {command.fill}; a page has {info.pool.page_size} slots",
+        )
+
+    def _embed_text(self, command: c.EmbedText, queue: CommandQueue, info: EngineInfo) -> None:
+        count = len(command.embeds)
+        require(count > 0, "embed_text needs at least one token")
+        check_token_slots(command.token_slots, count)
+        if command.token_slots is None:
+            require(
+                len(command.tokens) == count,
+                f"{len(command.tokens)} tokens for {count} embeds: give one for each",
+            )
+            check_tokens(command.tokens, info)
+        check_positions(command.positions, count, info)
+        distinct("embeds", command.embeds)
+        self._held_embeds(command.embeds, queue)
+
+    def _forward(self, command: c.Forward, queue: CommandQueue, info: EngineInfo) -> None:
+        count = len(command.inputs)
+        require(count > 0, "forward needs at least one input")
+        require(
+            len(command.outputs) <= count,
+            f"{len(command.outputs)} outputs for {count} inputs: at most one each",
+        )
+        for what, values in (
+            ("inputs", command.inputs),
+            ("outputs", command.outputs),
+        ):
+            distinct(what, values)
+            self._held_embeds(values, queue)
+        self._context_and_output(command.context, command.output, queue)
+        check_mask(command, info)
+        check_working_set(len({*command.context, *command.output}), info)
+        if command.output:
+            check_room(count, len(command.output), info)
+
+    def _context_and_output(
+        self, context: list[PageId], output: list[PageId], queue: CommandQueue
+    ) -> None:
+        distinct("context pages", context)
+        distinct("output pages", output)
+        self._held_pages(context, queue)
+        self._held_pages(output, queue)
+
+    def _get_next_dist(self, command: c.GetNextDist, queue: CommandQueue, info: EngineInfo) -> None:
+        require(bool(command.embeds), "get_next_dist needs at least one embed")
+        self._held_embeds(command.embeds, queue)
+        require(command.top_k >= 1, f"top_k is {command.top_k}: ask for at least one token")
+        check_top_k(command.top_k, "top_k", queue)
+
+    def _sample(self, command: c.Sample, queue: CommandQueue, info: EngineInfo) -> None:
+        count = len(command.embeds)
+        require(count > 0, "sample needs at least one embed")
+        self._held_embeds(command.embeds, queue)
+        check_positions(command.positions, count, info)
+        check_token_slots(command.token_slots, count)
+        distinct("token slots", command.token_slots or ())
+        check_tokens(command.history or (), info)
+
+    def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
+        count = len(command.tokens)
+        require(count > 0, "decode needs at least one token to run")
+        require(command.position >= 0, f"position {command.position} is negative")
+        check_tokens(command.tokens, info)
+        check_tokens(command.history or (), info)
+        stop = command.stop
+        require(
+            stop.min_tokens >= 0 and stop.max_tokens >= 0,
+            f"min_tokens is {stop.min_tokens} and max_tokens {stop.max_tokens}: neither may be "
+            "negative",
+        )
+        if command.position + count > info.max_model_len:
+            raise PromptTooLong(
+                f"the prompt ends at position {command.position + count} and the model has "
+                f"{info.max_model_len}: shorten it",
+                num_tokens=command.position + count,
+                max_model_len=info.max_model_len,
+            )
+        for name in ("num_logprobs", "num_prompt_logprobs"):
+            number = getattr(command, name)
+            require(number is None or number >= 0, f"{name} is {number}: choose 0 or more")
+            check_top_k(number or 0, name, queue)
+        self._context_and_output(command.context, command.output, queue)
+        check_room(count, len(command.output), info)
+        size = info.pool.page_size
+        num_output = min(len(command.output), -(-(count + stop.max_tokens) // size) + 1)
+        check_working_set(len({*command.context} - {*command.output}) + num_output, info)
+
+
+__all__ = ["Validator"]

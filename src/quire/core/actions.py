@@ -1,0 +1,63 @@
+"""What comes out of the controller: the shell carries these out, in order."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.batch import Batch
+from quire.core.commands import Dists, Imported, Sampled
+from quire.core.decoding import DecodeChunk
+from quire.core.errors import ErrorRecord
+from quire.core.ids import CommandId, EngineId, ProgramId
+
+Reply = None | DecodeChunk | Imported | Dists | Sampled
+"""``None`` for commands that only finish; see each command for its reply."""
+
+
+class ActionBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class Dispatch(ActionBase, frozen=True, kw_only=True):
+    """Send ``batch`` to ``engine``."""
+
+    engine: EngineId
+    batch: Batch
+
+
+class Deliver(ActionBase, frozen=True, kw_only=True):
+    """A reply to a command. ``last`` marks the command's end as *done*."""
+
+    program: ProgramId
+    command: CommandId
+    reply: Reply = None
+    last: bool = True
+
+
+class Fail(ActionBase, frozen=True, kw_only=True):
+    """The command's end as *failed* or (code ``program_cancelled``) *cancelled*."""
+
+    program: ProgramId
+    command: CommandId
+    error: ErrorRecord
+
+
+class Terminate(ActionBase, frozen=True, kw_only=True):
+    """Control ends a program: over its quota, its pages lost, its idle time over.
+
+    Its entry is gone and its commands have been answered; the host must stop it.
+    """
+
+    program: ProgramId
+    error: ErrorRecord
+
+
+class SetTimer(ActionBase, frozen=True, kw_only=True):
+    """Ask for a ``Tick`` at ``at_s``. A later ``SetTimer`` replaces an earlier one."""
+
+    at_s: float
+
+
+Action = Dispatch | Deliver | Fail | Terminate | SetTimer
+
+__all__ = ["Action", "ActionBase", "Deliver", "Dispatch", "Fail", "Reply", "SetTimer", "Terminate"]

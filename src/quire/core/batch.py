@@ -1,0 +1,381 @@
+"""The batch message: everything one engine step does, as flat arrays; and its result.
+
+Control sends one ``Batch`` per step and the engine answers with one ``BatchResult``. The engine
+executes messages in order, decides nothing, and is a pure function of them and its memory. Within
+one message the stages run in this order:
+
+1. ``operations``, in list order: page tables, copies, swaps, opening and closing of sequences.
+2. ``embeds``: token embeddings into embed slots.
+3. ``forward``: one ragged batch of rows. In each layer the K and V of *all* rows are written before
+   any row attends, so a later row may see what an earlier row of the same message writes (vertical
+   batching).
+4. ``dists`` and ``samples`` over embed slots, and the first token of every sequence whose last
+   prompt chunk ran in 3.
+5. ``advance``: up to ``num_steps`` decode steps of the named sequences, and of those that got
+   their first token in 4 (which counts as their first step). With prompt chunks in the same
+   message, step one of the loop and stage 3 form one batch.
+
+Token values: ``>= 0`` is a token id; ``< 0`` is ``~token_slot``, the token that an earlier stage or
+message left in that device slot.
+
+Visibility. A page table entry is a block and a 64-bit word: bit ``i`` says that slot ``i`` is
+written and unmasked for this holder. The engine stores the position of every written slot; a new
+token at position p sees the visible slots of its table at positions < p, the new tokens of its row
+at positions < p, and itself. Slots that a row writes and that stand in its table too are seen once,
+as new tokens. When a *sequence* appends, the engine sets the bit in its table itself.
+
+Layer groups. Layers that cache the same kind of block form a group (full attention, sliding window,
+recurrent state); a page maps to one block or none in each. Operations name their ``group``.
+
+Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, N sampled tokens,
+A position axes (1 for text, 3 for M-RoPE), G layer groups.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
+from quire.core.errors import ErrorRecord
+from quire.core.ids import SequenceId, TableId
+
+I32 = NDArray[np.int32]
+U64 = NDArray[np.uint64]
+F32 = NDArray[np.float32]
+
+MAX_PAGE_SIZE = 64
+"""A page's visibility is one 64-bit word."""
+
+
+def no_i32() -> I32:
+    return np.empty(0, np.int32)
+
+
+class Operation(msgspec.Struct, tag=True, kw_only=True):
+    """Base of the memory operations; they run in list order before everything else."""
+
+
+class WriteTable(Operation, kw_only=True):
+    """Set the table's entries from ``start`` on; entries behind them are cut off.
+
+    Creates the table if it is new (then ``start`` is 0).
+    """
+
+    table: TableId
+    start: int
+    blocks: I32
+    visible: U64
+    group: int = 0
+
+
+class DropTables(Operation, kw_only=True):
+    tables: list[TableId]
+
+
+class CopySlots(Operation, kw_only=True):
+    """Copy K, V and position of flat slots (block * page_size + offset), every layer."""
+
+    source: I32
+    target: I32
+    group: int = 0
+
+
+class SwapOut(Operation, kw_only=True):
+    """Copy whole device blocks to host blocks."""
+
+    blocks: I32
+    host_blocks: I32
+    group: int = 0
+
+
+class SwapIn(Operation, kw_only=True):
+    host_blocks: I32
+    blocks: I32
+    group: int = 0
+
+
+class OpenSequence(Operation, kw_only=True):
+    """Create decode state. Its first token is sampled behind a forward row that names it.
+
+    ``cursor``         where the next token is appended: entry * page_size + offset in ``table``.
+    ``limit``          the cursor may not reach this; blocks up to it are bound.
+    ``position``       position of the next token to append.
+    ``history``        tokens seen so far (prompt, then output): penalties, grammar and n-grams are
+                       rebuilt from it.
+    ``num_generated``  how many of ``history``'s last tokens were sampled (after a preemption).
+    """
+
+    sequence: SequenceId
+    epoch: int
+    table: TableId
+    cursor: int
+    limit: int
+    position: int
+    sampler: SamplerSpec
+    stop: StopSpec
+    grammar: GrammarSpec | None = None
+    num_logprobs: int | None = None
+    history: I32 = msgspec.field(default_factory=no_i32)
+    num_generated: int = 0
+
+
+class ExtendSequence(Operation, kw_only=True):
+    """Raise a sequence's ``limit`` after pages were appended to its table."""
+
+    sequence: SequenceId
+    limit: int
+
+
+class CloseSequences(Operation, kw_only=True):
+    sequences: list[SequenceId]
+
+
+BatchOperation = (
+    WriteTable
+    | DropTables
+    | CopySlots
+    | SwapOut
+    | SwapIn
+    | OpenSequence
+    | ExtendSequence
+    | CloseSequences
+)
+
+
+class EmbedRows(msgspec.Struct, kw_only=True):
+    """Stage 2. ``embeds[i]`` receives the embedding of ``tokens[i]``. All of length E."""
+
+    tokens: I32
+    embeds: I32
+
+
+class ExplicitMask(msgspec.Struct, kw_only=True):
+    """The mask of one forward row: ``bits`` is np.packbits of bool [num_new, num_columns].
+
+    Columns: every slot of the row's table in entry order, then the row's new tokens.
+    """
+
+    row: int
+    num_columns: int
+    bits: NDArray[np.uint8]
+
+
+class ForwardRows(msgspec.Struct, kw_only=True):
+    """Stage 3, ragged: row r owns tokens ``row_starts[r]:row_starts[r + 1]``.
+
+    ``row_starts`` [R+1] ·
+    ``tables`` [R] table to attend to, -1 for none ·
+    ``sequences`` [R] sequence to sample behind the row's last token, -1 for none ·
+    ``tokens`` [T] token values, read where ``embeds`` is -1 ·
+    ``embeds`` [T] input embed slot or -1 ·
+    ``positions`` [A, T] ·
+    ``slots`` [G, T] flat slot written, -1 for none ·
+    ``outputs`` [T] embed slot for the final hidden state (after the last norm), -1 for none ·
+    ``score_targets`` [T] or empty: a token id whose log probability after this token is wanted,
+    -1 for none; ``num_scores`` alternatives with them.
+    """
+
+    row_starts: I32
+    tables: I32
+    sequences: I32
+    tokens: I32
+    embeds: I32
+    positions: I32
+    slots: I32
+    outputs: I32
+    score_targets: I32 = msgspec.field(default_factory=no_i32)
+    num_scores: int = 0
+    masks: list[ExplicitMask] = msgspec.field(default_factory=list)
+
+
+class DistRows(msgspec.Struct, kw_only=True):
+    """Distributions over the vocabulary after embed slots, the best ``top_k`` of each. [D]"""
+
+    embeds: I32
+    top_k: I32
+
+
+class SampleRows(msgspec.Struct, kw_only=True):
+    """Tokens sampled after embed slots. Row i uses ``samplers[sampler_index[i]]``. [M]
+
+    ``token_slots[i]`` (or -1) keeps the token on the device; ``histories`` is empty or per sampler.
+    """
+
+    embeds: I32
+    sampler_index: I32
+    samplers: list[SamplerSpec]
+    positions: I32
+    token_slots: I32
+    histories: list[I32] = msgspec.field(default_factory=list)
+
+
+class AdvanceRows(msgspec.Struct, kw_only=True):
+    """Stage 5: sequences to advance, each at most ``max_steps`` tokens in this message. [S]
+
+    A sequence that has ended, or whose epoch is not ``epochs[i]``, is inert.
+    """
+
+    sequences: I32
+    epochs: I32
+    max_steps: I32
+
+
+class Batch(msgspec.Struct, kw_only=True, tag=True):
+    """One step's work. ``step`` counts up by one per engine life."""
+
+    step: int
+    num_steps: int = 1
+    operations: list[BatchOperation] = msgspec.field(default_factory=list)
+    embeds: EmbedRows | None = None
+    forward: ForwardRows | None = None
+    dists: DistRows | None = None
+    samples: SampleRows | None = None
+    advance: AdvanceRows | None = None
+
+
+class SequenceEnd(IntEnum):
+    """Why a sequence ended in this message; RUNNING if it did not."""
+
+    RUNNING = 0
+    STOP_TOKEN = 1
+    STOP_STRING = 2
+    GRAMMAR = 3
+    MAX_TOKENS = 4
+    NO_ROOM = 5
+    FAILED = 6
+
+
+class SequenceTokens(msgspec.Struct, kw_only=True):
+    """Tokens sampled by sequences, ragged over S (every sequence of the message, in order:
+    first those of ``forward``, then those of ``advance``).
+
+    ``token_starts`` [S+1] · ``tokens`` [N] · ``ends`` [S] SequenceEnd · ``matched`` [S] stop token
+    id, index of the stop string, or -1 · ``logprobs`` [N] and ``top_ids`` / ``top_logprobs``
+    [N, K] when any sequence asked for them (NaN and -1 elsewhere), else empty.
+    """
+
+    sequences: I32
+    epochs: I32
+    token_starts: I32
+    tokens: I32
+    ends: I32
+    matched: I32
+    logprobs: F32
+    top_ids: I32
+    top_logprobs: F32
+
+
+class RowFailure(msgspec.Struct, kw_only=True):
+    """One row that could not be executed; the others of the message were."""
+
+    stage: str
+    index: int
+    error: ErrorRecord
+
+
+class BatchResult(msgspec.Struct, kw_only=True, tag=True):
+    """What one message did.
+
+    ``elapsed_s`` is the engine's own time for it. ``dist_starts`` [D+1], ``dist_ids`` and
+    ``dist_probs`` ragged. ``samples`` [M]. ``score_logprobs`` [T] with ``score_ids`` /
+    ``score_top`` [T, num_scores] where targets were given, else empty.
+    """
+
+    step: int
+    elapsed_s: float
+    num_tokens: int = 0
+    sequences: SequenceTokens | None = None
+    dist_starts: I32 = msgspec.field(default_factory=no_i32)
+    dist_ids: I32 = msgspec.field(default_factory=no_i32)
+    dist_probs: F32 = msgspec.field(default_factory=lambda: np.empty(0, np.float32))
+    samples: I32 = msgspec.field(default_factory=no_i32)
+    score_logprobs: F32 = msgspec.field(default_factory=lambda: np.empty(0, np.float32))
+    score_ids: I32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.int32))
+    score_top: F32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.float32))
+    failures: list[RowFailure] = msgspec.field(default_factory=list)
+
+
+class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers that cache the same kind of block, and their pool.
+
+    ``bytes_per_block`` counts K and V of every layer of the group. ``window`` is the number of
+    positions that a sliding-window group still sees.
+    """
+
+    kind: Literal["full", "window", "recurrent"] = "full"
+    num_blocks: int
+    num_host_blocks: int
+    bytes_per_block: int
+    window: int | None = None
+
+
+class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of an engine's memory, fixed for its life."""
+
+    page_size: int
+    groups: tuple[LayerGroup, ...]
+    num_embeds: int
+    num_token_slots: int
+    max_sequences: int
+    max_batch_tokens: int
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an engine says of itself when it is ready.
+
+    ``digest`` identifies weights, dtypes and KV layout: pages of engines with equal digests are
+    interchangeable. ``traits`` are those of the model's backend.
+    """
+
+    model: str
+    family: str
+    digest: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_model_len: int
+    dtype: str
+    device: str
+    backend: str
+    num_parameters: int
+    pool: PoolSpec
+    traits: list[str]
+    extra: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+__all__ = [
+    "F32",
+    "I32",
+    "MAX_PAGE_SIZE",
+    "U64",
+    "AdvanceRows",
+    "Batch",
+    "BatchOperation",
+    "BatchResult",
+    "CloseSequences",
+    "CopySlots",
+    "DistRows",
+    "DropTables",
+    "EmbedRows",
+    "EngineInfo",
+    "ExplicitMask",
+    "ExtendSequence",
+    "ForwardRows",
+    "LayerGroup",
+    "OpenSequence",
+    "Operation",
+    "PoolSpec",
+    "RowFailure",
+    "SampleRows",
+    "SequenceEnd",
+    "SequenceTokens",
+    "SwapIn",
+    "SwapOut",
+    "WriteTable",
+    "no_i32",
+]

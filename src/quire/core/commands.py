@@ -1,0 +1,267 @@
+"""What a program puts on its queues: the commands of the programming interface (Pie Table 1).
+
+Every command stands in the FIFO of one queue; a queue belongs to one (model, engine). Ids are
+chosen by the issuer, so a program can allocate, use and free pages without one round trip. The
+control layer validates a command when it is issued and answers each with exactly one end: done,
+failed or cancelled. ``after`` names commands of *other* queues of the same program that must be
+done first; within a queue order is implied.
+
+Pages. A page has ``page_size`` slots; a slot is empty or written at a position. ``Forward`` and
+``Decode`` append their tokens in order at the fill cursor of ``output`` pages; a page may stand in
+``context`` and ``output`` at once. Visible to a new token: the written, unmasked slots of
+``context`` at lower positions, the new tokens of the same command at lower positions, and itself.
+An explicit mask replaces this rule (but never shows an empty or masked slot).
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
+from quire.core.ids import CommandId, EmbedId, PageId, TokenSlotId
+
+
+class CommandBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Fields of every command."""
+
+    id: CommandId
+    after: tuple[CommandId, ...] = ()
+
+
+class AllocPages(CommandBase, frozen=True, kw_only=True):
+    """Take ``pages`` into the program's address space, empty. Blocks are bound at first write."""
+
+    pages: list[PageId]
+
+
+class DeallocPages(CommandBase, frozen=True, kw_only=True):
+    """Give pages back, in the place that this command has in the queue. Twice is an error."""
+
+    pages: list[PageId]
+
+
+class AllocEmbeds(CommandBase, frozen=True, kw_only=True):
+    embeds: list[EmbedId]
+
+
+class DeallocEmbeds(CommandBase, frozen=True, kw_only=True):
+    embeds: list[EmbedId]
+
+
+class ExportPages(CommandBase, frozen=True, kw_only=True):
+    """Publish a snapshot (block, fill, positions, mask) of ``pages`` under ``name``.
+
+    Visible to programs of the same tenant until ``ttl_s`` passes without an import, the owner
+    releases it (``ReleaseExport``), or for ever if ``ttl_s`` is ``None`` and the owner lives.
+    """
+
+    pages: list[PageId]
+    name: str
+    ttl_s: float | None = 600.0
+
+
+class ReleaseExport(CommandBase, frozen=True, kw_only=True):
+    name: str
+
+
+class ImportPages(CommandBase, frozen=True, kw_only=True):
+    """Map the export ``name`` into this program. The reply is an ``Imported``.
+
+    The issuer offers ``pages`` ids, at least as many as the export has (else the error says how
+    many); unused ids stay unused.
+    """
+
+    name: str
+    pages: list[PageId]
+
+
+class ImportPrefix(CommandBase, frozen=True, kw_only=True):
+    """Map the longest indexed run of full canonical pages that holds a prefix of ``tokens``.
+
+    The reply is an ``Imported`` (possibly of nothing). At least one token is always left over, so
+    that its distribution can be computed. ``pages`` must offer ``len(tokens) // page_size`` ids.
+    """
+
+    tokens: list[int]
+    pages: list[PageId]
+
+
+class CopyPage(CommandBase, frozen=True, kw_only=True):
+    """Copy ``num_slots`` written slots, K and V and position, from ``source`` into ``target``."""
+
+    source: PageId
+    source_offset: int
+    target: PageId
+    target_offset: int
+    num_slots: int
+
+
+class MaskPage(CommandBase, frozen=True, kw_only=True):
+    """Set the holder's mask of one page: ``visible[i]`` false hides slot ``i`` from attention."""
+
+    page: PageId
+    visible: list[bool]
+
+
+class TruncatePage(CommandBase, frozen=True, kw_only=True):
+    """Forget the slots of ``page`` from ``fill`` on; the fill cursor moves back there."""
+
+    page: PageId
+    fill: int
+
+
+class EmbedText(CommandBase, frozen=True, kw_only=True):
+    """Write the embeddings of tokens, at explicit positions, into embeds (Pie ``embed_txt``).
+
+    A token is a literal id or, where ``token_slots`` is given, the one in that slot (run ahead).
+    """
+
+    tokens: list[int]
+    positions: list[int]
+    embeds: list[EmbedId]
+    token_slots: list[TokenSlotId] | None = None
+
+
+class Forward(CommandBase, frozen=True, kw_only=True):
+    """Run the transformer over ``inputs`` (Pie ``forward``).
+
+    ``context``  pages to attend to, in any order, partly filled or gapped as the program likes.
+    ``inputs``   embeds written by ``EmbedText`` (or earlier outputs), one per new token.
+    ``output``   pages that receive K and V of the new tokens; empty: they are not kept.
+    ``outputs``  embeds that receive the final hidden state of the **last** ``len(outputs)`` inputs.
+    ``mask``     explicit visibility, one row per new token over [every slot of ``context`` in list
+                 order (``page_size`` per page), then the new tokens]; rows of equal length.
+    """
+
+    context: list[PageId]
+    inputs: list[EmbedId]
+    output: list[PageId]
+    outputs: list[EmbedId]
+    mask: list[list[bool]] | None = None
+
+
+class GetNextDist(CommandBase, frozen=True, kw_only=True):
+    """The next-token distribution after each of ``embeds``; the reply is ``Dists``."""
+
+    embeds: list[EmbedId]
+    top_k: int = 256
+
+
+class Sample(CommandBase, frozen=True, kw_only=True):
+    """Sample one token after each of ``embeds``; the reply is ``Sampled``.
+
+    With ``token_slots`` the tokens also stay on the device under those names. ``positions`` feed
+    the counter-based random numbers; ``history`` feeds penalties.
+    """
+
+    embeds: list[EmbedId]
+    sampler: SamplerSpec
+    positions: list[int]
+    token_slots: list[TokenSlotId] | None = None
+    history: list[int] | None = None
+
+
+class Decode(CommandBase, frozen=True, kw_only=True):
+    """A whole loop as one command: run ``tokens``, then sample, append, stop (design, two tiers).
+
+    ``tokens`` (at least one) are run at ``position``, ``position + 1``, ...: long inputs in chunks,
+    under the token budget. Then tokens are sampled until ``stop`` or the grammar ends it or the
+    ``output`` pages are full. The last sampled token has not been run: its K and V are not in the
+    pages. Replies are ``DecodeChunk``s.
+
+    ``cache``: when ``context`` and ``output`` hold a canonical prefix (plain causal tokens from
+    position 0), pages of ``tokens`` that the prefix index already has are mapped instead of
+    computed, and full pages enter the index as they fill.
+    """
+
+    context: list[PageId]
+    output: list[PageId]
+    tokens: list[int]
+    position: int
+    sampler: SamplerSpec
+    stop: StopSpec
+    grammar: GrammarSpec | None = None
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    history: list[int] | None = None
+    cache: bool = True
+
+
+class Synchronize(CommandBase, frozen=True, kw_only=True):
+    """Done when every earlier command of the queue has ended. Answered even on a poisoned queue."""
+
+
+Command = (
+    AllocPages
+    | DeallocPages
+    | AllocEmbeds
+    | DeallocEmbeds
+    | ExportPages
+    | ReleaseExport
+    | ImportPages
+    | ImportPrefix
+    | CopyPage
+    | MaskPage
+    | TruncatePage
+    | EmbedText
+    | Forward
+    | GetNextDist
+    | Sample
+    | Decode
+    | Synchronize
+)
+
+
+class ImportedPage(msgspec.Struct, frozen=True):
+    """What an importer learns of one page: how far it is filled, the positions, the mask."""
+
+    page: PageId
+    fill: int
+    positions: list[int]
+    visible: list[bool]
+
+
+class Imported(msgspec.Struct, frozen=True, tag=True):
+    """The reply to ``ImportPages`` and ``ImportPrefix``."""
+
+    pages: list[ImportedPage]
+    num_tokens: int
+
+
+class Dists(msgspec.Struct, frozen=True, tag=True):
+    """The reply to ``GetNextDist``, one entry per embed."""
+
+    dists: list[Dist]
+
+
+class Sampled(msgspec.Struct, frozen=True, tag=True):
+    """The reply to ``Sample``, one token per embed."""
+
+    token_ids: list[int]
+
+
+__all__ = [
+    "AllocEmbeds",
+    "AllocPages",
+    "Command",
+    "CommandBase",
+    "CopyPage",
+    "DeallocEmbeds",
+    "DeallocPages",
+    "Decode",
+    "Dists",
+    "EmbedText",
+    "ExportPages",
+    "Forward",
+    "GetNextDist",
+    "ImportPages",
+    "ImportPrefix",
+    "Imported",
+    "ImportedPage",
+    "MaskPage",
+    "ReleaseExport",
+    "Sample",
+    "Sampled",
+    "Synchronize",
+    "TruncatePage",
+]

@@ -1,0 +1,125 @@
+"""Configuration as frozen values. Defaults are what a laptop wants; the CLI alone reads the
+environment and files, and builds these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from quire.core.errors import ConfigError
+from quire.core.events import Quotas
+from quire.core.ids import ModelId, TenantId
+
+DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One model on one engine.
+
+    ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages.
+    ``host_cache_bytes``: the tier that preempted and idle programs' pages are swapped to.
+    """
+
+    source: str
+    name: ModelId
+    dtype: DTypeName = "auto"
+    device: str = "auto"
+    page_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_bytes: int = 256 << 20
+    host_cache_bytes: int = 256 << 20
+    num_embeds: int = 4096
+    num_token_slots: int = 1024
+    max_sequences: int = 256
+    max_batch_tokens: int = 512
+    max_model_len: int | None = None
+    num_threads: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.page_size <= 64:
+            raise ConfigError(
+                f"page_size is {self.page_size}; a page has 1 to 64 slots: choose e.g. 16"
+            )
+        if self.max_batch_tokens < 1 or self.max_sequences < 1:
+            raise ConfigError("max_batch_tokens and max_sequences must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """``dispatch``: adaptive, eager, k_only (``k``), t_only (``t_s``).
+
+    ``step_quantum_s`` bounds the time of a message of several decode steps.
+    """
+
+    policy: str = "fcfs"
+    dispatch: str = "adaptive"
+    k: int = 8
+    t_s: float = 0.005
+    step_quantum_s: float = 0.005
+    max_steps_per_message: int = 32
+    run_ahead: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TenantConfig:
+    """A tenant, its API keys and its share. ``weight``: relative share under contention."""
+
+    id: TenantId
+    api_keys: tuple[str, ...] = ()
+    weight: float = 1.0
+    quotas: Quotas = Quotas()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """``tenants`` empty or without keys: no API key is asked for (bind to loopback only).
+
+    ``body_timeout_s`` bounds the arrival of a request's body, ``write_timeout_s`` each write to a
+    slow reader. ``allow_native_upload`` lets clients launch Python source, which then runs with the
+    rights of this process: only for callers who are trusted with it.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    allowed_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 4 << 20
+    max_requests: int = 1024
+    body_timeout_s: float = 30.0
+    write_timeout_s: float = 30.0
+    drain_timeout_s: float = 30.0
+    session_ttl_s: float = 600.0
+    allow_native_upload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """One node: its engines, scheduler, tenants. ``record_path``: write the event log there."""
+
+    engines: tuple[EngineConfig, ...]
+    scheduler: SchedulerConfig = SchedulerConfig()
+    tenants: tuple[TenantConfig, ...] = field(
+        default_factory=lambda: (TenantConfig(TenantId("default")),)
+    )
+    engine_process: bool = True
+    record_path: Path | None = None
+
+    def __post_init__(self) -> None:
+        names = [engine.name for engine in self.engines]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two engines have the same model name: {sorted(names)}")
+        if not names:
+            raise ConfigError("a node needs at least one engine: name a model")
+
+
+__all__ = [
+    "DTypeName",
+    "EngineConfig",
+    "NodeConfig",
+    "SchedulerConfig",
+    "ServerConfig",
+    "TenantConfig",
+]

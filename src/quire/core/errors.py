@@ -1,0 +1,264 @@
+"""The one exception tree, and its form on a wire.
+
+::
+
+    QuireError
+    ├── ConfigError            the node cannot start as configured
+    ├── ModelError             a model directory cannot be served
+    │   ├── ModelNotFound
+    │   ├── ModelFormatError
+    │   └── UnsupportedModel
+    ├── RequestError           the caller must change the request; retrying is useless
+    │   ├── InvalidArgument
+    │   ├── UnknownHandle
+    │   ├── PromptTooLong
+    │   ├── NeverFits
+    │   ├── GrammarError
+    │   └── TraitMissing
+    ├── AccessError            who the caller is does not allow it
+    │   ├── Unauthorized
+    │   └── Forbidden
+    ├── CapacityError          true now, may be false later: a retry is safe
+    │   ├── PoolExhausted
+    │   ├── QuotaExceeded
+    │   ├── MailboxFull
+    │   └── Draining
+    ├── QueueError
+    │   └── QueuePoisoned      an earlier command of the queue failed
+    ├── ProgramError
+    │   ├── ProgramCancelled
+    │   ├── ProgramFailed      the program's own exception
+    │   ├── ProgramTerminated  ended by the node, with the reason
+    │   └── MailboxClosed      the other side of a mailbox has gone
+    └── EngineError
+        ├── EngineLost
+        ├── EngineFault        the engine answered with an error
+        ├── PageLost           an opaque page did not survive an engine
+        └── ProtocolMismatch
+
+A message says what happened, the values, and the remedy. On a wire an error is an ``ErrorRecord``;
+``code`` is the stable name that clients may test.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+
+class ErrorRecord(msgspec.Struct, frozen=True):
+    """An error as data: what travels between processes and into HTTP bodies."""
+
+    code: str
+    message: str
+    retriable: bool = False
+    details: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class QuireError(Exception):
+    """Base of every error that Quire raises on purpose.
+
+    ``details`` holds the figures of the message for programs; ``retriable`` says whether the same
+    request may succeed later.
+    """
+
+    code: ClassVar[str] = "internal_error"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+    def record(self) -> ErrorRecord:
+        return ErrorRecord(self.code, self.message, self.retriable, self.details)
+
+
+class ConfigError(QuireError):
+    code = "invalid_config"
+
+
+class ModelError(QuireError):
+    code = "model_error"
+
+
+class ModelNotFound(ModelError):
+    code = "model_not_found"
+
+
+class ModelFormatError(ModelError):
+    code = "model_format_error"
+
+
+class UnsupportedModel(ModelError):
+    code = "unsupported_model"
+
+
+class RequestError(QuireError):
+    code = "invalid_request"
+
+
+class InvalidArgument(RequestError):
+    code = "invalid_argument"
+
+
+class UnknownHandle(RequestError):
+    """A page, embed, queue or name that this program does not hold (or no longer holds)."""
+
+    code = "unknown_handle"
+
+
+class PromptTooLong(RequestError):
+    code = "context_length_exceeded"
+
+
+class NeverFits(RequestError):
+    """The working set of one command exceeds the whole pool; refused when it is issued."""
+
+    code = "never_fits"
+
+
+class GrammarError(RequestError):
+    code = "invalid_grammar"
+
+
+class TraitMissing(RequestError):
+    code = "trait_missing"
+
+
+class AccessError(QuireError):
+    code = "access_denied"
+
+
+class Unauthorized(AccessError):
+    code = "unauthorized"
+
+
+class Forbidden(AccessError):
+    code = "forbidden"
+
+
+class CapacityError(QuireError):
+    code = "capacity"
+    retriable = True
+
+
+class PoolExhausted(CapacityError):
+    code = "pool_exhausted"
+
+
+class QuotaExceeded(CapacityError):
+    code = "quota_exceeded"
+
+
+class MailboxFull(CapacityError):
+    """The other side does not read: back-pressure was ignored up to the bound."""
+
+    code = "mailbox_full"
+
+
+class Draining(CapacityError):
+    code = "draining"
+
+
+class QueueError(QuireError):
+    code = "queue_error"
+
+
+class QueuePoisoned(QueueError):
+    """Raised for every command behind a failed one until the queue is reset."""
+
+    code = "queue_poisoned"
+
+
+class ProgramError(QuireError):
+    code = "program_error"
+
+
+class ProgramCancelled(ProgramError):
+    code = "program_cancelled"
+
+
+class ProgramFailed(ProgramError):
+    code = "program_failed"
+
+
+class ProgramTerminated(ProgramError):
+    code = "program_terminated"
+
+
+class MailboxClosed(ProgramError):
+    code = "mailbox_closed"
+
+
+class EngineError(QuireError):
+    code = "engine_error"
+
+
+class EngineLost(EngineError):
+    code = "engine_lost"
+    retriable = True
+
+
+class EngineFault(EngineError):
+    code = "engine_fault"
+
+
+class PageLost(EngineError):
+    code = "page_lost"
+
+
+class ProtocolMismatch(EngineError):
+    code = "protocol_mismatch"
+
+
+def _tree(root: type[QuireError]) -> list[type[QuireError]]:
+    return [root] + [leaf for child in root.__subclasses__() for leaf in _tree(child)]
+
+
+_BY_CODE: dict[str, type[QuireError]] = {cls.code: cls for cls in _tree(QuireError)}
+
+
+def from_record(record: ErrorRecord) -> QuireError:
+    """The exception that ``record`` stands for; an unknown code becomes a plain ``QuireError``."""
+    return _BY_CODE.get(record.code, QuireError)(record.message, **record.details)
+
+
+__all__ = [
+    "AccessError",
+    "CapacityError",
+    "ConfigError",
+    "Draining",
+    "EngineError",
+    "EngineFault",
+    "EngineLost",
+    "ErrorRecord",
+    "Forbidden",
+    "GrammarError",
+    "InvalidArgument",
+    "MailboxClosed",
+    "MailboxFull",
+    "ModelError",
+    "ModelFormatError",
+    "ModelNotFound",
+    "NeverFits",
+    "PageLost",
+    "PoolExhausted",
+    "ProgramCancelled",
+    "ProgramError",
+    "ProgramFailed",
+    "ProgramTerminated",
+    "PromptTooLong",
+    "ProtocolMismatch",
+    "QueueError",
+    "QueuePoisoned",
+    "QuireError",
+    "QuotaExceeded",
+    "RequestError",
+    "TraitMissing",
+    "Unauthorized",
+    "UnknownHandle",
+    "UnsupportedModel",
+    "from_record",
+]

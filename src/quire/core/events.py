@@ -1,0 +1,165 @@
+"""What goes into the controller. Every event carries its time; the controller has no clock.
+
+Events are plain data, so that a run can be recorded and replayed (``quire replay``).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from quire.core.batch import BatchResult, EngineInfo
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+
+ProgramForm = Literal["session", "inferlet", "workflow"]
+
+
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """``time_s`` is monotonic seconds; it never goes back between two events."""
+
+    time_s: float
+
+
+class EngineUp(EventBase, frozen=True, kw_only=True):
+    """An engine is ready (for the first time, or again, with empty memory)."""
+
+    engine: EngineId
+    model: ModelId
+    info: EngineInfo
+
+
+class EngineDown(EventBase, frozen=True, kw_only=True):
+    """An engine is lost; whatever was in flight on it will not be answered."""
+
+    engine: EngineId
+    error: ErrorRecord
+
+
+class Quotas(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds on one program, enforced by control. ``None``: unbounded."""
+
+    max_pages: int | None = None
+    max_exported_pages: int | None = None
+    max_embeds: int | None = None
+    max_generated_tokens: int | None = None
+    max_pending_commands: int | None = 10_000
+    max_dist_top_k: int = 256
+
+
+class ProgramStarted(EventBase, frozen=True, kw_only=True):
+    """A program enters the process table.
+
+    ``priority``: higher runs first. ``client_id`` is the client's own name for it (a session id).
+    ``idle_ttl_s``: the entry ends by itself after so long without a command (sessions).
+    """
+
+    program: ProgramId
+    tenant: TenantId
+    form: ProgramForm
+    name: str
+    client_id: str | None = None
+    parent: ProgramId | None = None
+    priority: int = 0
+    deadline_s: float | None = None
+    idle_ttl_s: float | None = None
+    quotas: Quotas = Quotas()
+
+
+class ProgramEnded(EventBase, frozen=True, kw_only=True):
+    """A program has ended or is cancelled: what it holds is freed, its commands cancelled."""
+
+    program: ProgramId
+    reason: str = "finished"
+
+
+class QueueCreated(EventBase, frozen=True, kw_only=True):
+    """``depth``: the graph depth that the queue serves (Ayo). ``priority``: higher runs first."""
+
+    program: ProgramId
+    queue: QueueId
+    engine: EngineId
+    thread: ThreadId = ThreadId(0)
+    depth: int = 0
+    priority: int = 0
+
+
+class QueuePrioritySet(EventBase, frozen=True, kw_only=True):
+    program: ProgramId
+    queue: QueueId
+    priority: int
+
+
+class QueueReset(EventBase, frozen=True, kw_only=True):
+    """Cancel the queue's commands; clear its poison. What it allocated stays."""
+
+    program: ProgramId
+    queue: QueueId
+
+
+class QueueClosed(EventBase, frozen=True, kw_only=True):
+    """Cancel the queue's commands and free everything that was allocated through it."""
+
+    program: ProgramId
+    queue: QueueId
+
+
+class CommandsIssued(EventBase, frozen=True, kw_only=True):
+    """Commands for one queue, in order."""
+
+    program: ProgramId
+    queue: QueueId
+    commands: list[Command]
+
+
+class CommandCancelled(EventBase, frozen=True, kw_only=True):
+    """Cancel one command. A decode in flight ends after its last message; others likewise."""
+
+    program: ProgramId
+    command: CommandId
+
+
+class StepCompleted(EventBase, frozen=True, kw_only=True):
+    engine: EngineId
+    result: BatchResult
+
+
+class Tick(EventBase, frozen=True, kw_only=True):
+    """Time has reached a ``SetTimer``; or simply: look again."""
+
+
+Event = (
+    EngineUp
+    | EngineDown
+    | ProgramStarted
+    | ProgramEnded
+    | QueueCreated
+    | QueuePrioritySet
+    | QueueReset
+    | QueueClosed
+    | CommandsIssued
+    | CommandCancelled
+    | StepCompleted
+    | Tick
+)
+
+__all__ = [
+    "CommandCancelled",
+    "CommandsIssued",
+    "EngineDown",
+    "EngineUp",
+    "Event",
+    "EventBase",
+    "ProgramEnded",
+    "ProgramForm",
+    "ProgramStarted",
+    "QueueClosed",
+    "QueueCreated",
+    "QueuePrioritySet",
+    "QueueReset",
+    "Quotas",
+    "StepCompleted",
+    "Tick",
+]

@@ -1,0 +1,224 @@
+"""The Protocols between layers. Each has at least two implementations; a fake counts.
+
+Conformance suites for them live in ``quire.testing.conformance``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from quire.core.actions import Reply
+from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+
+
+@runtime_checkable
+class Clock(Protocol):
+    """Monotonic time in seconds. Owned by the shell; the controller never sees it."""
+
+    def now_s(self) -> float: ...
+
+
+@runtime_checkable
+class EngineCore(Protocol):
+    """The engine as a function: executes batches in order and owns all device memory.
+
+    Not thread-safe; one caller. ``execute`` never raises for a bad row (see
+    ``BatchResult.failures``); it raises ``EngineFault`` only when its memory can no longer be
+    trusted, after which the engine must be replaced.
+    """
+
+    @property
+    def info(self) -> EngineInfo: ...
+
+    def execute(self, batch: Batch) -> BatchResult: ...
+
+    def close(self) -> None:
+        """Release memory; idempotent."""
+        ...
+
+
+class EngineTransport(Protocol):
+    """The shell's way to one engine, wherever it runs.
+
+    ``start`` returns when the engine is ready and the versions agree. ``send`` never blocks.
+    Results arrive through ``on_result`` on the shell's loop, in order;
+    ``on_lost`` is called at most once.
+    """
+
+    async def start(
+        self,
+        on_result: Callable[[BatchResult], None],
+        on_lost: Callable[[str], None],
+    ) -> EngineInfo: ...
+
+    def send(self, batch: Batch) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back, for one model. Thread-safe and free of state."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]: ...
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``. ``special``: literal special tokens are recognised in it."""
+        ...
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str: ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token adds to the output (empty for special tokens)."""
+        ...
+
+
+class ReadyCommand(msgspec.Struct, kw_only=True):
+    """What a policy may know of a command (or running decode) that could be scheduled now.
+
+    Figures of its program and thread come from the process table. ``arrival_s`` is when it was
+    issued, ``ready_s`` when nothing held it back any more. ``service_tokens`` counts tokens that
+    the engine has computed for it so far.
+    """
+
+    program: ProgramId
+    tenant: TenantId
+    queue: QueueId
+    command: CommandId
+    priority: int
+    depth: int
+    arrival_s: float
+    ready_s: float
+    service_tokens: int
+    num_tokens_next: int
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Orders ready commands and picks victims. Pure bookkeeping: no I/O, no clock.
+
+    ``key`` sorts ascending: the smallest runs first. Victims of preemption are taken from the other
+    end. Queue priority and the tenant's fair share come before the policy's key.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]: ...
+
+    def on_served(self, command: ReadyCommand, num_tokens: int, now_s: float) -> None:
+        """The engine has computed ``num_tokens`` for the command."""
+        ...
+
+    def on_program_ended(self, program: ProgramId) -> None: ...
+
+
+@runtime_checkable
+class DispatchPolicy(Protocol):
+    """Decides *when* a batch is sent (Pie 5.2, Table 5); the policy decides *what* is in it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def max_commands(self) -> int | None:
+        """At most so many commands in one message (``eager``: 1)."""
+        ...
+
+    def ready_at_s(
+        self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
+    ) -> float | None:
+        """When to dispatch: ``now_s`` or earlier for at once, later for a timer, None to wait."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One model as programs and the edge see it. ``defaults`` come from generation_config.json.
+
+    ``special_tokens``: bos_token, eos_token and the like, as chat templates expect them.
+    """
+
+    id: ModelId
+    engine: EngineId
+    info: EngineInfo
+    tokenizer: Tokenizer
+    chat_template: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+class ReplySink(Protocol):
+    """Where a program's replies arrive. Called on the loop of the program's own runtime."""
+
+    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None: ...
+
+    def on_failure(self, command: CommandId, error: ErrorRecord) -> None: ...
+
+    def on_terminated(self, error: ErrorRecord) -> None:
+        """The node has ended the program; no further reply will come."""
+        ...
+
+
+class ProgramPort(Protocol):
+    """One program's connection to its node. The port stamps the program's identity on all of it.
+
+    Every method may be called from the program's runtime thread and returns at once; what control
+    refuses arrives as a failure of the command. Given to a runtime by the node (or by the test
+    kit), which keeps it alive until ``close``.
+    """
+
+    @property
+    def program(self) -> ProgramId: ...
+
+    @property
+    def quotas(self) -> Quotas: ...
+
+    def models(self) -> Sequence[ServedModel]:
+        """The models of this node, the default one first."""
+        ...
+
+    def create_queue(
+        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+    ) -> None: ...
+
+    def set_queue_priority(self, queue: QueueId, priority: int) -> None: ...
+
+    def reset_queue(self, queue: QueueId) -> None: ...
+
+    def close_queue(self, queue: QueueId) -> None:
+        """Cancel what the queue still holds and free everything allocated through it."""
+        ...
+
+    def issue(self, queue: QueueId, commands: list[Command]) -> None: ...
+
+    def cancel(self, command: CommandId) -> None: ...
+
+    def close(self, reason: str = "finished") -> None:
+        """The program has ended. Idempotent."""
+        ...
+
+
+__all__ = [
+    "Clock",
+    "DispatchPolicy",
+    "EngineCore",
+    "EngineTransport",
+    "Policy",
+    "ProgramPort",
+    "ReadyCommand",
+    "ReplySink",
+    "ServedModel",
+    "Tokenizer",
+]

@@ -1,0 +1,42 @@
+"""The programming interface's traits and their versions (Pie 4.4).
+
+A trait is a set of functions that a model's backend offers together. A program asks which traits a
+model has; a backend that lacks one does not list it. Versions are integers; a change that breaks a
+program raises the number.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Trait(StrEnum):
+    CORE = "Core"
+    MESSAGING = "Messaging"
+    NET = "Net"
+    ALLOCATE = "Allocate"
+    FORWARD = "Forward"
+    INPUT_TEXT = "InputText"
+    TOKENIZE = "Tokenize"
+    OUTPUT_TEXT = "OutputText"
+    SAMPLE = "Sample"
+    DECODE = "Decode"
+    GRAMMAR = "Grammar"
+
+
+VERSIONS: dict[Trait, int] = dict.fromkeys(Trait, 1)
+
+SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
+    Trait.FORWARD: (Trait.ALLOCATE,),
+    Trait.INPUT_TEXT: (Trait.ALLOCATE, Trait.FORWARD),
+    Trait.TOKENIZE: (Trait.INPUT_TEXT,),
+    Trait.OUTPUT_TEXT: (Trait.ALLOCATE,),
+    Trait.SAMPLE: (Trait.OUTPUT_TEXT,),
+    Trait.DECODE: (Trait.FORWARD, Trait.SAMPLE),
+    Trait.GRAMMAR: (Trait.DECODE,),
+}
+
+NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET})
+"""Traits that the node itself serves, whatever the model."""
+
+__all__ = ["NODE_TRAITS", "SUPERTRAITS", "VERSIONS", "Trait"]

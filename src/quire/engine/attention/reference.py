@@ -1,0 +1,190 @@
+"""Attention in plain PyTorch: the definition that every other backend must equal.
+
+Rows of similar shape are padded into one group; a group gathers its K and V through one index and
+attends with one additive mask, both built once per step and used in every layer.
+
+Shapes: T new tokens, R rows of a group, Q padded tokens per row, C padded slots per row,
+N heads, K KV heads, G heads per KV head, D head size.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.attention.decode_plan import PaddedDecodePlan, decode_attention
+from quire.engine.attention.visible_slots import VisibleSlots, visible_slots
+from quire.engine.kv_cache.pool import LayerCache
+
+I64 = NDArray[np.int64]
+
+_MIN_CONTEXT_BITS = 8
+
+
+def hidden_bias(dtype: torch.dtype) -> float:
+    """The additive mask of what is not seen: finite, so that padding rows never become NaN."""
+    return torch.finfo(dtype).min / 2
+
+
+def length_class(lengths: I64) -> I64:
+    """Rows of one class are padded to the longest of them: classes are powers of four."""
+    bits = np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64)
+    return (np.maximum(bits, _MIN_CONTEXT_BITS) + 1) // 2
+
+
+class TorchAttention:
+    """``AttentionBackend`` in PyTorch operations, on any device."""
+
+    name = "torch"
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, null_slot: int) -> None:
+        self._device = device
+        self._dtype = dtype
+        self._null_slot = null_slot
+
+    def plan(self, rows: AttentionRows) -> PaddedPlan:
+        context = visible_slots(rows)
+        num_new = np.diff(rows.row_starts)
+        classes = length_class(context.counts + num_new) * 64 + np.ceil(np.log2(num_new)) // 2
+        groups = [
+            self._group(rows, context, np.flatnonzero(classes == one)) for one in np.unique(classes)
+        ]
+        return PaddedPlan(groups)
+
+    def plan_decode(self, rows: AttentionRows, num_steps: int) -> PaddedDecodePlan:
+        context = visible_slots(rows, horizon=num_steps)
+        return PaddedDecodePlan(
+            context,
+            rows.positions,
+            num_steps,
+            null_slot=self._null_slot,
+            device=self._device,
+            dtype=self._dtype,
+        )
+
+    def _group(self, rows: AttentionRows, context: VisibleSlots, members: I64) -> PaddedGroup:
+        tokens_RQ = _padded_tokens(rows, members)
+        slots_RC, allowed_RQC = _padded_context(rows, context, members, tokens_RQ, self._null_slot)
+        valid_RQ = tokens_RQ >= 0
+        blind = valid_RQ & ~allowed_RQC.any(axis=-1)
+        return PaddedGroup(
+            tokens_RQ=self._to_device(np.maximum(tokens_RQ, 0)),
+            valid=self._to_device(np.flatnonzero(valid_RQ)),
+            slots_RC=self._to_device(slots_RC),
+            bias_R1QC=self._bias(allowed_RQC),
+            blind=self._to_device(np.flatnonzero(blind)) if blind.any() else None,
+        )
+
+    def _bias(self, allowed_RQC: NDArray[np.bool_]) -> Tensor:
+        allowed = torch.from_numpy(allowed_RQC).to(self._device).unsqueeze(1)
+        bias = torch.zeros(allowed.shape, dtype=self._dtype, device=self._device)
+        return bias.masked_fill_(~allowed, hidden_bias(self._dtype))
+
+    def _to_device(self, array: I64) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)
+
+
+def _padded_tokens(rows: AttentionRows, members: I64) -> I64:
+    """Indices of the members' new tokens ``[R, Q]``, -1 where a row has fewer."""
+    starts = rows.row_starts[members]
+    counts = rows.row_starts[members + 1] - starts
+    column = np.arange(counts.max())
+    return np.where(column < counts[:, None], starts[:, None] + column, -1)
+
+
+def _padded_context(
+    rows: AttentionRows, context: VisibleSlots, members: I64, tokens_RQ: I64, null_slot: int
+) -> tuple[I64, NDArray[np.bool_]]:
+    """Slots ``[R, C]`` of context and new tokens, and who sees them ``[R, Q, C]``."""
+    num_context = context.counts[members]
+    num_new = (tokens_RQ >= 0).sum(axis=1)
+    num_columns = int((num_context + num_new).max())
+    slots_RC = np.full((len(members), num_columns), null_slot, np.int64)
+    positions_RC = np.full(slots_RC.shape, np.iinfo(np.int64).max)
+    place = np.full(rows.num_rows, -1)
+    place[members] = np.arange(len(members))
+    mine = place[context.rows] >= 0
+    at = (place[context.rows[mine]], context.offsets[mine])
+    slots_RC[at], positions_RC[at] = context.slots[mine], context.positions[mine]
+
+    row, query = np.nonzero(tokens_RQ >= 0)
+    token = tokens_RQ[row, query]
+    own = num_context[row] + query
+    slots_RC[row, own], positions_RC[row, own] = rows.slots[token], rows.positions[token]
+    positions_RQ = np.where(tokens_RQ >= 0, rows.positions[tokens_RQ], 0)
+    allowed_RQC = positions_RC[:, None, :] < positions_RQ[:, :, None]
+    allowed_RQC[row, query, own] = True
+    for member, mask in rows.masks.items():
+        if (r := place[member]) >= 0:
+            allowed_RQC[r] = False
+            columns = context.columns[context.starts[member] : context.starts[member + 1]]
+            new = np.arange(mask.shape[1] - len(mask), mask.shape[1])
+            shown = mask[:, np.concatenate((columns, new))]
+            allowed_RQC[r, : len(mask), : shown.shape[1]] = shown
+    return slots_RC, allowed_RQC
+
+
+class PaddedGroup:
+    """Rows padded to common lengths. ``blind`` lists queries (of R * Q) that see nothing."""
+
+    def __init__(
+        self,
+        tokens_RQ: Tensor,
+        valid: Tensor,
+        slots_RC: Tensor,
+        bias_R1QC: Tensor,
+        blind: Tensor | None,
+    ) -> None:
+        self.num_rows, self.num_queries = tokens_RQ.shape
+        self.tokens = tokens_RQ.view(-1)
+        self.valid = valid
+        self.members = self.tokens[valid]
+        self.slots = slots_RC.view(-1)
+        self.bias_R1QC = bias_R1QC
+        self.blind = blind
+
+    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+        """Output ``[num_members, N * D]``, in the order of ``members``."""
+        _, num_heads, head_dim = q_TND.shape
+        shape = (self.num_rows, -1, *cache.keys_SKD.shape[1:])
+        keys_RKCD = cache.keys_SKD.index_select(0, self.slots).view(shape).transpose(1, 2)
+        values_RKCD = cache.values_SKD.index_select(0, self.slots).view(shape).transpose(1, 2)
+        q_RQND = q_TND.index_select(0, self.tokens).view(
+            self.num_rows, self.num_queries, num_heads, head_dim
+        )
+        if self.num_queries == 1:
+            out = decode_attention(q_RQND[:, 0], keys_RKCD, values_RKCD, self.bias_R1QC)
+        else:
+            out_RNQD = F.scaled_dot_product_attention(
+                q_RQND.transpose(1, 2),
+                keys_RKCD,
+                values_RKCD,
+                attn_mask=self.bias_R1QC,
+                enable_gqa=True,
+            )
+            out = out_RNQD.transpose(1, 2).reshape(-1, num_heads * head_dim)
+        if self.blind is not None:
+            out.index_fill_(0, self.blind, 0.0)
+        return out.index_select(0, self.valid)
+
+
+class PaddedPlan:
+    """``AttentionPlan`` over the groups of a step."""
+
+    def __init__(self, groups: list[PaddedGroup]) -> None:
+        self._groups = groups
+
+    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+        num_tokens, num_heads, head_dim = q_TND.shape
+        out = q_TND.new_empty(num_tokens, num_heads * head_dim)
+        for group in self._groups:
+            out.index_copy_(0, group.members, group.attend(q_TND, cache))
+        return out
+
+
+__all__ = ["I32", "PaddedGroup", "PaddedPlan", "TorchAttention", "hidden_bias", "length_class"]

@@ -1,0 +1,77 @@
+"""Reads values from an untrusted ``config.json`` or ``generation_config.json`` within bounds.
+
+A configuration sizes allocations, so every number is checked against what any real model could
+mean before it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from quire.core.errors import ModelFormatError
+
+
+class ConfigReader:
+    """Typed, bounded access to one JSON object; ``where`` names it in error messages."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self.values = values
+        self.where = where
+
+    def has(self, name: str) -> bool:
+        return self.values.get(name) is not None
+
+    def integer(self, name: str, high: int, *, low: int = 1, default: int | None = None) -> int:
+        """An integer in ``low..high``."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self._bad(name, value, f"an integer from {low} to {high}")
+        return value
+
+    def number(self, name: str, *, low: float, high: float, default: float | None = None) -> float:
+        """A finite number in ``low..high``."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._bad(name, value, "a number")
+        if not (math.isfinite(value) and low <= value <= high):
+            raise self._bad(name, value, f"a number from {low:g} to {high:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool | None = None) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self._bad(name, value, "true or false")
+        return value
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self._bad(name, value, "a string")
+        return value
+
+    def section(self, name: str) -> ConfigReader | None:
+        """The object under ``name``, or None when it is absent or null."""
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self._bad(name, value, "an object")
+        return ConfigReader(value, f"{self.where}: {name}")
+
+    def _value(self, name: str, default: Any) -> Any:
+        value = self.values.get(name)
+        if value is not None:
+            return value
+        if default is None:
+            raise ModelFormatError(
+                f"{self.where} has no {name!r}: the checkpoint is incomplete; export it again"
+            )
+        return default
+
+    def _bad(self, name: str, value: Any, wanted: str) -> ModelFormatError:
+        return ModelFormatError(
+            f"{self.where} has {name} = {str(value)[:80]!r}, but it must be {wanted}: "
+            "the file is damaged or not meant for this architecture"
+        )

@@ -1,0 +1,73 @@
+"""Chooses device, number format and threads for a model; knows nothing of its layers."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from quire.core.config import DTypeName
+from quire.core.errors import ConfigError
+
+_DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+_CACHE_RESIDENT_PARAMETERS = 32_000_000
+"""Up to here a step is bound by overhead, not by reading weights: float32 and one thread win."""
+
+
+def choose_device(name: str) -> torch.device:
+    """``auto``: CUDA when there is one, else the CPU.
+
+    Raises:
+        ConfigError: no such device on this machine.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as exc:
+        reason = str(exc).splitlines()[0]
+        raise ConfigError(
+            f"device {name!r} cannot be used ({reason}): choose cpu, or cuda with a CUDA build"
+        ) from exc
+    return device
+
+
+def choose_dtype(
+    name: DTypeName, device: torch.device, checkpoint: torch.dtype, num_parameters: int
+) -> torch.dtype:
+    """``auto``: the checkpoint's own format on accelerators and for large models on CPUs that
+    multiply bfloat16 natively; else float32. float16 is slow and inexact on CPUs."""
+    if name != "auto":
+        return _DTYPES[name]
+    if device.type != "cpu":
+        return checkpoint
+    large = num_parameters > _CACHE_RESIDENT_PARAMETERS
+    if checkpoint == torch.bfloat16 and large and _multiplies_bfloat16():
+        return torch.bfloat16
+    return torch.float32
+
+
+def choose_num_threads(wanted: int | None, num_parameters: int) -> int:
+    """Threads for one operation: one for small models, whose steps are shorter than a hand-over."""
+    if wanted is not None:
+        if wanted < 1:
+            raise ConfigError(f"num_threads is {wanted}; it must be at least 1")
+        return wanted
+    if num_parameters <= _CACHE_RESIDENT_PARAMETERS:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _multiplies_bfloat16() -> bool:
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))

@@ -1,0 +1,40 @@
+"""Collects the rows of a message that could not be executed; the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quire.core.batch import RowFailure
+from quire.core.errors import EngineFault, QuireError
+
+
+class Failures:
+    """Failures of one message, in the order in which they were found."""
+
+    def __init__(self) -> None:
+        self.rows: list[RowFailure] = []
+
+    def add(self, stage: str, index: int, error: QuireError) -> None:
+        """``stage`` is the field of ``Batch`` that the row stands in."""
+        self.rows.append(RowFailure(stage=stage, index=index, error=error.record()))
+
+    @contextmanager
+    def isolate(self, stage: str, index: int) -> Iterator[None]:
+        """What the caller's request did wrong inside becomes the row's failure."""
+        try:
+            yield
+        except EngineFault:
+            raise
+        except QuireError as exc:
+            self.add(stage, index, exc)
+
+
+def check_message(condition: bool, what: str) -> None:
+    """A message that contradicts itself is no row's fault: the peer is broken.
+
+    Raises:
+        EngineFault: ``condition`` is false.
+    """
+    if not condition:
+        raise EngineFault(f"malformed batch message: {what}; control and engine disagree")

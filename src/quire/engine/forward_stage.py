@@ -1,0 +1,198 @@
+"""Stage 3 of a message: checks forward rows and makes them, with the decode rows, one ragged batch.
+
+Owns validation of rows, explicit masks and the scores asked for. A bad row is left out; the others
+are executed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import I32, ForwardRows
+from quire.core.errors import InvalidArgument, QuireError
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.embed_slots import EmbedSlots, TokenSlots
+from quire.engine.failures import Failures, check_message
+from quire.engine.kv_cache.page_tables import PageTables
+from quire.engine.kv_cache.pool import KVPool
+from quire.engine.sequences import Sequences
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardLimits:
+    vocab_size: int
+    max_model_len: int
+    max_batch_tokens: int
+    num_axes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """The executable rows of a ``ForwardRows``. ``kept`` rows of the message, ``tokens_of`` theirs.
+
+    ``values`` [T] are token ids with token slots resolved. ``tokens`` indexes the message's tokens.
+    """
+
+    kept: I64
+    row_starts: I64
+    tokens: I64
+    values: I64
+    masks: dict[int, NDArray[np.bool_]]
+
+
+class ForwardStage:
+    """Validates and assembles forward rows."""
+
+    def __init__(
+        self,
+        pool: KVPool,
+        tables: PageTables,
+        sequences: Sequences,
+        embeds: EmbedSlots,
+        token_slots: TokenSlots,
+        limits: ForwardLimits,
+    ) -> None:
+        self._pool = pool
+        self._tables = tables
+        self._sequences = sequences
+        self._embeds = embeds
+        self._token_slots = token_slots
+        self._limits = limits
+
+    def check(self, rows: ForwardRows, failures: Failures) -> CheckedRows:
+        """The rows that can be executed; the others are reported.
+
+        Raises:
+            EngineFault: arrays that do not fit each other.
+        """
+        self._check_shapes(rows)
+        values = self._token_slots.resolve(rows.tokens)
+        token_ok = self._token_ok(rows, values)
+        starts = rows.row_starts.astype(np.int64)
+        row_ok = np.logical_and.reduceat(token_ok, starts[:-1]) if len(starts) > 1 else token_ok
+        masks = {mask.row: mask for mask in rows.masks}
+        kept: list[int] = []
+        kept_masks: dict[int, NDArray[np.bool_]] = {}
+        for row, tokens_ok in enumerate(row_ok.tolist()):
+            try:
+                if not tokens_ok:
+                    raise self._token_error(rows, values, row)
+                self._check_row(rows, row)
+                if row in masks:
+                    kept_masks[len(kept)] = self._unpack(rows, row, masks[row].num_columns)
+            except QuireError as exc:
+                failures.add("forward", row, exc)
+            else:
+                kept.append(row)
+        kept_R = np.array(kept, np.int64)
+        lengths = np.diff(starts)[kept_R]
+        tokens = np.flatnonzero(np.repeat(np.isin(np.arange(len(row_ok)), kept_R), np.diff(starts)))
+        return CheckedRows(
+            kept=kept_R,
+            row_starts=np.concatenate(([0], np.cumsum(lengths))),
+            tokens=tokens,
+            values=np.maximum(values[tokens], 0),
+            masks=kept_masks,
+        )
+
+    def attention_rows(
+        self, rows: ForwardRows, checked: CheckedRows, decoding_R: I64, slots_R: I64
+    ) -> AttentionRows:
+        """The checked rows followed by one row per decoding sequence, as attention sees them."""
+        slots = rows.slots[0, checked.tokens].astype(np.int64)
+        scratch = self._pool.first_scratch + np.arange(len(slots))
+        slots = np.where(slots < 0, scratch, slots)
+        num_tokens = len(slots)
+        tables = [*rows.tables[checked.kept].tolist(), *self._sequences.table[decoding_R].tolist()]
+        positions = np.concatenate(
+            (rows.positions[0, checked.tokens], self._sequences.position[decoding_R])
+        )
+        starts = num_tokens + 1 + np.arange(len(decoding_R))
+        return AttentionRows(
+            row_starts=np.concatenate((checked.row_starts, starts)),
+            positions=positions.astype(np.int32),
+            slots=np.concatenate((slots, slots_R)),
+            pages=self._tables.page_lists(tables),
+            slot_positions=self._pool.positions_AS[0],
+            page_size=self._pool.page_size,
+            masks=checked.masks,
+        )
+
+    def _check_shapes(self, rows: ForwardRows) -> None:
+        num_rows, num_tokens = len(rows.row_starts) - 1, len(rows.tokens)
+        per_token = [rows.embeds, rows.outputs]
+        if len(rows.score_targets):
+            per_token.append(rows.score_targets)
+        check_message(all(len(a) == num_tokens for a in per_token), "token arrays differ")
+        check_message(
+            len(rows.tables) == len(rows.sequences) == num_rows, "row arrays differ in length"
+        )
+        check_message(rows.positions.shape == (self._limits.num_axes, num_tokens), "positions")
+        check_message(rows.slots.shape == (1, num_tokens), "slots: this engine has one layer group")
+        starts = rows.row_starts
+        check_message(
+            num_rows >= 0 and starts[0] == 0 and starts[-1] == num_tokens, "row_starts and tokens"
+        )
+        check_message(bool((np.diff(starts) > 0).all()), "a row without tokens")
+
+    def _token_ok(self, rows: ForwardRows, values: I64) -> NDArray[np.bool_]:
+        limits, pool = self._limits, self._pool
+        ok = (rows.embeds >= 0) | ((values >= 0) & (values < limits.vocab_size))
+        ok &= (rows.embeds >= -1) & (rows.embeds < self._embeds.num_embeds)
+        ok &= (rows.outputs >= -1) & (rows.outputs < self._embeds.num_embeds)
+        ok &= ((rows.positions >= 0) & (rows.positions < limits.max_model_len)).all(axis=0)
+        ok &= (rows.slots[0] >= -1) & (rows.slots[0] < pool.num_slots)
+        if len(rows.score_targets):
+            ok &= (rows.score_targets >= -1) & (rows.score_targets < limits.vocab_size)
+        ok &= np.arange(len(ok)) < limits.max_batch_tokens
+        return ok
+
+    def _token_error(self, rows: ForwardRows, values: I64, row: int) -> InvalidArgument:
+        span = slice(int(rows.row_starts[row]), int(rows.row_starts[row + 1]))
+        limits = self._limits
+        named: dict[str, tuple[NDArray[np.integer], int, int]] = {
+            "token ids": (values[span][rows.embeds[span] < 0], 0, limits.vocab_size),
+            "positions": (rows.positions[:, span], 0, limits.max_model_len),
+            "input embeds": (rows.embeds[span], -1, self._embeds.num_embeds),
+            "output embeds": (rows.outputs[span], -1, self._embeds.num_embeds),
+            "slots": (rows.slots[0, span], -1, self._pool.num_slots),
+            "score targets": (rows.score_targets[span], -1, limits.vocab_size),
+        }
+        for name, (array, low, high) in named.items():
+            if array.size and not (array.min() >= low and array.max() < high):
+                return InvalidArgument(
+                    f"forward row {row}: {name} {int(array.min())}..{int(array.max())} are outside "
+                    f"{max(low, 0)}..{high - 1}"
+                )
+        return InvalidArgument(
+            f"forward row {row} ends at token {span.stop} of the step; at most "
+            f"{limits.max_batch_tokens} fit: send shorter chunks"
+        )
+
+    def _check_row(self, rows: ForwardRows, row: int) -> None:
+        if rows.tables[row] >= 0:
+            self._tables.get(int(rows.tables[row]))
+        if rows.sequences[row] >= 0:
+            self._sequences.check_open(int(rows.sequences[row]))
+
+    def _unpack(self, rows: ForwardRows, row: int, num_columns: int) -> NDArray[np.bool_]:
+        num_new = int(rows.row_starts[row + 1] - rows.row_starts[row])
+        table = int(rows.tables[row])
+        num_pages = self._tables.get(table).num_pages if table >= 0 else 0
+        wanted = num_pages * self._pool.page_size + num_new
+        bits = next(mask.bits for mask in rows.masks if mask.row == row)
+        if num_columns != wanted or bits.size != (num_new * num_columns + 7) // 8:
+            raise InvalidArgument(
+                f"the mask of forward row {row} has {num_columns} columns in {bits.size} bytes; "
+                f"its {num_pages} pages and {num_new} new tokens make {wanted} columns"
+            )
+        flat = np.unpackbits(bits.reshape(-1), count=num_new * num_columns)
+        return flat.reshape(num_new, num_columns).astype(np.bool_)
+
+
+__all__ = ["I32", "CheckedRows", "ForwardLimits", "ForwardStage"]

@@ -1,0 +1,1 @@
+"""KV memory: pools of blocks on device and host, resident page tables, written positions."""

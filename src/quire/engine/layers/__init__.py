@@ -1,0 +1,1 @@
+"""Layers that model families share. Plain objects holding tensors; inference only."""

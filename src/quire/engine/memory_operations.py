@@ -1,0 +1,141 @@
+"""Stage 1 of a message: page tables, copies, swaps, opening and closing of sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.batch import (
+    I32,
+    BatchOperation,
+    CloseSequences,
+    CopySlots,
+    DropTables,
+    ExtendSequence,
+    OpenSequence,
+    SwapIn,
+    SwapOut,
+    WriteTable,
+)
+from quire.core.errors import GrammarError, InvalidArgument, QuireError
+from quire.core.interfaces import Tokenizer
+from quire.engine.failures import Failures, check_message
+from quire.engine.kv_cache.page_tables import PageTables
+from quire.engine.kv_cache.pool import KVPool
+from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher
+from quire.engine.sampling.plan import check_sampler
+from quire.engine.sequences import SequenceObjects, Sequences, TokenHistory
+from quire.engine.stopping import ByteStopMatcher
+
+
+class MemoryOperations:
+    """Applies operations to the engine's tables, pool and sequences."""
+
+    def __init__(
+        self,
+        pool: KVPool,
+        tables: PageTables,
+        sequences: Sequences,
+        tokenizer: Tokenizer,
+        grammars: GrammarCompiler,
+        vocab_size: int,
+    ) -> None:
+        self._pool = pool
+        self._tables = tables
+        self._sequences = sequences
+        self._tokenizer = tokenizer
+        self._grammars = grammars
+        self._vocab_size = vocab_size
+
+    def run(self, operations: Sequence[BatchOperation], failures: Failures) -> None:
+        """Apply all in order. An operation that cannot be applied fails alone."""
+        for index, operation in enumerate(operations):
+            check_message(getattr(operation, "group", 0) == 0, "this engine has one layer group")
+            with failures.isolate("operations", index):
+                self._apply(operation)
+
+    def _apply(self, operation: BatchOperation) -> None:
+        match operation:
+            case WriteTable(table=table, start=start, blocks=blocks, visible=visible):
+                check_message(len(blocks) == len(visible), "blocks and visible differ in length")
+                _check_range("block", blocks, self._pool.num_blocks)
+                self._tables.write(table, start, blocks, visible)
+            case DropTables(tables=dropped):
+                for table in dropped:
+                    self._tables.drop(table)
+            case CopySlots(source=source, target=target):
+                check_message(len(source) == len(target), "source and target differ in length")
+                _check_range("slot", source, self._pool.num_slots)
+                _check_range("slot", target, self._pool.num_slots)
+                self._pool.copy_slots(source, target)
+            case SwapOut(blocks=blocks, host_blocks=host_blocks):
+                self._check_swap(blocks, host_blocks)
+                self._pool.swap_out(blocks, host_blocks)
+            case SwapIn(blocks=blocks, host_blocks=host_blocks):
+                self._check_swap(blocks, host_blocks)
+                self._pool.swap_in(host_blocks, blocks)
+            case OpenSequence():
+                self._open(operation)
+            case ExtendSequence(sequence=sequence, limit=limit):
+                self._sequences.extend(sequence, limit)
+            case CloseSequences(sequences=closed):
+                for sequence in closed:
+                    self._sequences.close(sequence)
+
+    def _check_swap(self, blocks: I32, host_blocks: I32) -> None:
+        check_message(len(blocks) == len(host_blocks), "a swap's block lists differ in length")
+        _check_range("block", blocks, self._pool.num_blocks)
+        _check_range("host block", host_blocks, self._pool.num_host_blocks)
+
+    def _open(self, operation: OpenSequence) -> None:
+        """Open the sequence; what is wrong with its request fails it, but leaves it open.
+
+        (Control closes what it opened, whatever became of it.)
+        """
+        check_message(
+            0 <= operation.num_generated <= len(operation.history),
+            f"{operation.num_generated} of {len(operation.history)} tokens were generated",
+        )
+        self._tables.get(operation.table)
+        history = TokenHistory(operation.history, operation.num_generated)
+        objects = SequenceObjects(operation.sampler, history)
+        try:
+            check_sampler(operation.sampler, self._vocab_size)
+            _check_range("stop token", np.array(operation.stop.token_ids, np.int64), 1 << 31)
+            objects.strings = self._string_matcher(operation)
+            objects.grammar = self._grammar_matcher(operation)
+        except QuireError as exc:
+            objects.failure = exc
+        self._sequences.open(operation, objects)
+        if objects.failure is not None:
+            raise objects.failure
+
+    def _string_matcher(self, operation: OpenSequence) -> ByteStopMatcher | None:
+        strings = operation.stop.strings
+        if not strings:
+            return None
+        if not all(strings):
+            raise InvalidArgument("a stop string is empty: leave it out")
+        matcher = ByteStopMatcher(strings)
+        for token in operation.history[len(operation.history) - operation.num_generated :]:
+            matcher.push(self._tokenizer.token_bytes(int(token)))
+        return matcher
+
+    def _grammar_matcher(self, operation: OpenSequence) -> GrammarMatcher | None:
+        if operation.grammar is None:
+            return None
+        matcher = self._grammars.compile(operation.grammar)
+        generated = operation.history[len(operation.history) - operation.num_generated :]
+        try:
+            matcher.consume(generated.tolist())
+        except GrammarError as exc:
+            raise GrammarError(f"the tokens generated so far break the constraint: {exc}") from exc
+        return matcher
+
+
+def _check_range(what: str, values: I32, size: int) -> None:
+    if len(values) and not (values.min() >= 0 and values.max() < size):
+        raise InvalidArgument(
+            f"{what} {int(values.min())}..{int(values.max())} is outside 0..{size - 1}"
+        )

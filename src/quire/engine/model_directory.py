@@ -1,0 +1,131 @@
+"""Finds a model directory and reads its JSON files; trusts nothing that stands in them.
+
+Owns: hub ids and local paths, size limits, the refusal of code and pickles. Knows nothing of
+tensors or torch.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from quire.core.errors import ModelFormatError, ModelNotFound, UnsupportedModel
+
+MAX_JSON_BYTES = 64 << 20
+"""No metadata file of a model comes near it; the largest are tokenizers of some 20 MB."""
+
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+
+class ModelDirectory:
+    """A local directory in the Hugging Face layout."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).is_file()
+
+    def read_text(self, name: str, max_bytes: int = MAX_JSON_BYTES) -> str:
+        """The UTF-8 text of the file ``name``.
+
+        Raises:
+            ModelFormatError: missing, larger than ``max_bytes``, or not UTF-8.
+        """
+        path = self.path / name
+        try:
+            status = path.stat()
+            if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+                raise ModelFormatError(
+                    f"{path} is not a regular file: put the model's own {name} there"
+                )
+            size = status.st_size
+            if size > max_bytes:
+                raise ModelFormatError(
+                    f"{path} has {size} bytes; at most {max_bytes} are read: "
+                    "check that the file is what its name says"
+                )
+            return path.read_bytes().decode("utf-8")
+        except FileNotFoundError as exc:
+            raise ModelFormatError(
+                f"{self.path} has no {name}: a model directory needs config.json, tokenizer.json "
+                "and *.safetensors (see `save_pretrained` of transformers)"
+            ) from exc
+        except OSError as exc:
+            raise ModelFormatError(f"{path} cannot be read: {exc}") from exc
+        except UnicodeDecodeError as exc:
+            raise ModelFormatError(f"{path} is not UTF-8 ({exc}): save it again as UTF-8") from exc
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """The JSON object in the file ``name``; errors as for ``read_text``."""
+        text = self.read_text(name)
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as exc:
+            raise ModelFormatError(
+                f"{self.path / name} is not valid JSON ({exc}): download or export it again"
+            ) from exc
+        if not isinstance(value, dict):
+            raise ModelFormatError(
+                f"{self.path / name} holds a JSON {type(value).__name__}, not an object: "
+                "download or export it again"
+            )
+        return value
+
+    def read_json_if_present(self, name: str) -> dict[str, Any]:
+        return self.read_json(name) if self.has(name) else {}
+
+    def read_config(self) -> dict[str, Any]:
+        """``config.json``, refused when the model brings its own code.
+
+        Raises:
+            UnsupportedModel: ``auto_map`` names Python code of the directory.
+        """
+        config = self.read_json("config.json")
+        if config.get("auto_map"):
+            raise UnsupportedModel(
+                f"{self.path / 'config.json'} asks for the model's own Python code (auto_map "
+                f"{str(config['auto_map'])[:200]}); Quire never runs code of a model "
+                "directory: use a checkpoint of a built-in architecture"
+            )
+        return config
+
+    def pickle_files(self) -> list[str]:
+        """Names of weight files that are pickles, which Quire does not open."""
+        return sorted(p.name for p in self.path.iterdir() if p.suffix in _PICKLE_SUFFIXES)
+
+    def gguf_files(self) -> list[str]:
+        """Names of weight files of llama.cpp, which Quire does not read."""
+        return sorted(p.name for p in self.path.iterdir() if p.suffix == ".gguf")
+
+
+def locate(source: str) -> ModelDirectory:
+    """The directory for a path or a hub id (which is downloaded into the hub's cache).
+
+    Raises:
+        ModelNotFound: neither a directory nor a repository that can be reached.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return ModelDirectory(path.resolve())
+    if path.exists() or not _HUB_ID.fullmatch(source):
+        raise ModelNotFound(
+            f"{source!r} is neither a directory nor a hub id like 'org/name': "
+            "give the path of a directory with config.json and *.safetensors"
+        )
+    try:
+        return ModelDirectory(Path(snapshot_download(source, allow_patterns=_WANTED_FILES)))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
+        first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
+        raise ModelNotFound(
+            f"no directory {source!r}, and the hub repository of that name cannot be had "
+            f"({first_line}): check the spelling and the network, or give a local directory"
+        ) from exc

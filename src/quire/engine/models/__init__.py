@@ -1,0 +1,1 @@
+"""Model families: one readable definition each over the shared ``quire.engine.layers``."""

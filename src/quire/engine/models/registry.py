@@ -1,0 +1,57 @@
+"""Which family serves which ``model_type``. To add one, write its module and name it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.layers.parameters import Parameters
+from quire.engine.models.decoder import CausalLM, Decoder, DecoderConfig
+from quire.engine.models.llama import read_llama
+from quire.engine.models.qwen2 import read_qwen2
+from quire.engine.models.qwen3 import read_qwen3
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One architecture: how its configuration is read and how its model is built."""
+
+    name: str
+    architectures: tuple[str, ...]
+    read: Callable[[ConfigReader], DecoderConfig]
+    build: Callable[[DecoderConfig, Parameters], CausalLM] = Decoder
+
+
+FAMILIES: dict[str, Family] = {
+    "llama": Family("llama", ("LlamaForCausalLM",), read_llama),
+    "qwen2": Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2),
+    "qwen3": Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3),
+}
+"""By ``model_type``."""
+
+
+def family_of(config: dict[str, Any], where: str) -> Family:
+    """The family of a ``config.json``.
+
+    Raises:
+        UnsupportedModel: no built-in family; the message lists those there are.
+    """
+    model_type = config.get("model_type")
+    family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
+    architectures = config.get("architectures")
+    if family is None or not _names_one_of(architectures, family.architectures):
+        raise UnsupportedModel(
+            f"{where} is a {str(model_type)[:80]!r} with architectures {str(architectures)[:200]}; "
+            f"built in are {sorted(name for f in FAMILIES.values() for name in f.architectures)}"
+        )
+    return family
+
+
+def _names_one_of(architectures: Any, served: tuple[str, ...]) -> bool:
+    """Whether ``architectures`` is absent or names a served one."""
+    if architectures is None:
+        return True
+    return isinstance(architectures, list) and any(name in served for name in architectures)

@@ -1,0 +1,142 @@
+"""Constraints on the output: llguidance matchers over the model's own vocabulary.
+
+Owns compilation, its limits, and the allowed-token masks. A matcher can always be rebuilt from its
+specification and the tokens generated so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from numpy.typing import NDArray
+
+from quire.core.decoding import GrammarSpec
+from quire.core.errors import GrammarError
+from quire.engine.tokenizer import HuggingFaceTokenizer
+
+MAX_SOURCE_BYTES = 1 << 18
+"""Larger schemas exist, but none that a decode should wait for."""
+
+_LEXER_FUEL = 200_000
+"""A fifth of llguidance's default: nested repetitions fail in tenths of a second, not seconds."""
+
+
+class GrammarMatcher:
+    """The state of one sequence's constraint."""
+
+    __slots__ = ("_matcher",)
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def fill_mask(self, mask_W: NDArray[np.int32]) -> None:
+        """Write the allowed tokens as bits, 32 per word; the words beyond it stay as they are.
+
+        Raises:
+            GrammarError: the parser ran into a limit.
+        """
+        self._matcher.unsafe_compute_mask_ptr(mask_W.ctypes.data, mask_W.nbytes)
+        self._check()
+
+    def consume(self, tokens: Sequence[int]) -> None:
+        """Advance over sampled tokens.
+
+        Raises:
+            GrammarError: a token that the grammar does not allow, or a limit.
+        """
+        for token in tokens:
+            self._matcher.consume_token(int(token))
+        self._check()
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing can follow the output so far."""
+        return bool(self._matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarError(
+                f"the constraint cannot be followed: {self._matcher.get_error()[:500]}; "
+                "simplify the schema or grammar"
+            )
+
+
+class _Vocabulary:
+    """What llguidance wants to know of a tokenizer, over the ``vocab_size`` ids of the model.
+
+    Not its own reading of tokenizer.json: that takes every added token in angle brackets for a
+    special one, and then a grammar cannot say ``<tool_call>``, which models write as text.
+    """
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        ids = range(vocab_size)
+        self.eos_token_id = next(iter(tokenizer.eos_token_ids), ids.stop - 1)
+        self.special_token_ids = [i for i in ids if not tokenizer.token_bytes(i)]
+        self.tokens = [tokenizer.token_bytes(i) or f"<|{i}|>".encode() for i in ids]
+
+    def __call__(self, text: str) -> list[int]:
+        return self._tokenizer.encode(text, special=False)
+
+
+class GrammarCompiler:
+    """Compiles ``GrammarSpec`` for one tokenizer and model vocabulary."""
+
+    def __init__(self, tokenizer: HuggingFaceTokenizer, vocab_size: int) -> None:
+        self._tokenizer = tokenizer
+        self._vocab_size = vocab_size
+
+    def compile(self, spec: GrammarSpec) -> GrammarMatcher:
+        """A matcher at the start of the output.
+
+        Raises:
+            GrammarError: a source that is too large, malformed or over llguidance's limits.
+        """
+        matcher = LLMatcher(
+            self._ll_tokenizer,
+            _source(spec),
+            log_level=0,
+            limits=LLParserLimits(initial_lexer_fuel=_LEXER_FUEL),
+        )
+        if matcher.is_error():
+            raise GrammarError(
+                f"the {spec.kind} cannot be compiled: {matcher.get_error()[:500]}; correct it"
+            )
+        return GrammarMatcher(matcher)
+
+    @cached_property
+    def _ll_tokenizer(self) -> LLTokenizer:
+        eos = list(self._tokenizer.eos_token_ids)
+        vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
+        return LLTokenizer(vocabulary, eos_token=eos or None)
+
+
+def _source(spec: GrammarSpec) -> str:
+    _check_text(spec)
+    match spec.kind:
+        case "json_schema":
+            try:
+                return str(LLMatcher.grammar_from_json_schema(spec.source))
+            except ValueError as exc:
+                raise GrammarError(f"the json_schema is not valid JSON: {exc}") from exc
+        case "regex":
+            return str(LLMatcher.grammar_from_regex(spec.source))
+        case "lark":
+            return str(LLMatcher.grammar_from_lark(spec.source))
+
+
+def _check_text(spec: GrammarSpec) -> None:
+    try:
+        size = len(spec.source.encode())
+    except UnicodeEncodeError as exc:
+        raise GrammarError(f"the {spec.kind} is not valid Unicode ({exc}): correct it") from exc
+    if size > MAX_SOURCE_BYTES:
+        raise GrammarError(
+            f"the {spec.kind} has {size} bytes; at most {MAX_SOURCE_BYTES} are compiled: "
+            "split or simplify it"
+        )

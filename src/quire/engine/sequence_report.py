@@ -1,0 +1,121 @@
+"""The sequences of one message: who takes part, what they sampled, how they ended.
+
+Entry e is one sequence of the message, in the contract's order: those of ``forward``, then those of
+``advance``. Samples are recorded step by step and made ragged by entry at the end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import F32, I32, SequenceEnd, SequenceTokens
+from quire.engine.sampling.logprobs import RowLogprobs
+from quire.engine.sequences import NO_TOKEN, Sequences
+
+I64 = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Entries:
+    """Columns by entry. ``steps_left``: tokens it may still sample in this message.
+
+    ``inert`` entries had ended before, or are named with a stale epoch; ``unknown`` ones are not
+    open. ``stages`` and ``indices`` say where an entry's failure is reported.
+    """
+
+    sequences: I64
+    epochs: I64
+    steps_left: I64
+    inert: NDArray[np.bool_]
+    unknown: NDArray[np.bool_]
+    stages: list[str]
+    indices: list[int]
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One step's tokens: ``entries`` [n] and ``tokens`` [n]; log probabilities where wanted."""
+
+    entries: I64
+    tokens: I64
+    logprobs: RowLogprobs | None
+
+
+class SequenceReport:
+    """Collects a message's samples. ``entries`` are fixed when the message begins."""
+
+    def __init__(self, entries: Entries) -> None:
+        self.entries = entries
+        self._steps: list[Sampled] = []
+        self._num_flushed = 0
+
+    def record(self, sampled: Sampled) -> None:
+        self._steps.append(sampled)
+
+    def unflushed(self) -> list[tuple[int, I32]]:
+        """(sequence, tokens) sampled since the last call, for the histories."""
+        steps, self._num_flushed = self._steps[self._num_flushed :], len(self._steps)
+        if not steps:
+            return []
+        entries, tokens, _ = _ragged(steps)
+        present, starts = np.unique(entries, return_index=True)
+        parts = np.split(tokens.astype(np.int32), starts[1:])
+        sequences = self.entries.sequences[present].tolist()
+        return list(zip(sequences, parts, strict=True))
+
+    def result(self, sequences: Sequences) -> SequenceTokens:
+        """The message's answer, with the ends as they stand in ``sequences``."""
+        silent = self.entries.inert | self.entries.unknown
+        rows = np.where(silent, 0, self.entries.sequences)
+        ends = np.where(silent, SequenceEnd.RUNNING, sequences.end[rows])
+        ends[self.entries.unknown] = SequenceEnd.FAILED
+        matched = np.where(silent, NO_TOKEN, sequences.matched[rows])
+        entries, tokens, order = _ragged(self._steps)
+        counts = np.bincount(entries, minlength=len(self.entries))
+        chosen, top_ids, top = self._logprobs(order)
+        return SequenceTokens(
+            sequences=self.entries.sequences.astype(np.int32),
+            epochs=self.entries.epochs.astype(np.int32),
+            token_starts=np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+            tokens=tokens.astype(np.int32),
+            ends=ends.astype(np.int32),
+            matched=matched.astype(np.int32),
+            logprobs=chosen,
+            top_ids=top_ids,
+            top_logprobs=top,
+        )
+
+    def _logprobs(self, order: I64) -> tuple[F32, I32, F32]:
+        wanted = [step.logprobs for step in self._steps if step.logprobs is not None]
+        if not wanted:
+            return np.empty(0, np.float32), np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
+        width = max(step.top_ids.shape[1] for step in wanted)
+        chosen = np.full(len(order), np.nan, np.float32)
+        top_ids = np.full((len(order), width), -1, np.int32)
+        top = np.full((len(order), width), np.nan, np.float32)
+        start = 0
+        for step in self._steps:
+            end = start + len(step.tokens)
+            if step.logprobs is not None:
+                chosen[start:end] = step.logprobs.chosen
+                top_ids[start:end, : step.logprobs.top_ids.shape[1]] = step.logprobs.top_ids
+                top[start:end, : step.logprobs.top.shape[1]] = step.logprobs.top
+            start = end
+        return chosen[order], top_ids[order], top[order]
+
+
+def _ragged(steps: list[Sampled]) -> tuple[I64, I64, I64]:
+    """Entries and tokens of all steps, sorted by entry in order of time; and that order."""
+    if not steps:
+        empty = np.empty(0, np.int64)
+        return empty, empty, empty
+    entries = np.concatenate([step.entries for step in steps])
+    tokens = np.concatenate([step.tokens for step in steps])
+    order = np.argsort(entries, kind="stable")
+    return entries[order], tokens[order], order

@@ -1,0 +1,224 @@
+"""One message from beginning to end: the stages of ``quire.core.batch``, in order."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import (
+    Batch,
+    BatchResult,
+    DistRows,
+    EmbedRows,
+    ForwardRows,
+    SampleRows,
+    SequenceEnd,
+)
+from quire.core.errors import InvalidArgument, QuireError
+from quire.engine.decode_stage import DecodeStage
+from quire.engine.embed_slots import EmbedSlots, TokenSlots
+from quire.engine.failures import Failures, check_message
+from quire.engine.forward_stage import ForwardStage
+from quire.engine.memory_operations import MemoryOperations
+from quire.engine.model_runner import ModelRunner
+from quire.engine.sampling.candidates import top_k
+from quire.engine.sampling.logprobs import row_logprobs
+from quire.engine.sampling.plan import SamplingPlan, SamplingRow, check_sampler, no_i32
+from quire.engine.sequence_report import SequenceReport
+from quire.engine.sequences import Sequences
+
+I64 = NDArray[np.int64]
+
+_SCORE_ROWS = 64
+"""Score rows whose logits are held at a time; all of a long prompt would be gigabytes."""
+
+
+class Step:
+    """Executes messages over the engine's parts."""
+
+    def __init__(
+        self,
+        operations: MemoryOperations,
+        forward: ForwardStage,
+        decode: DecodeStage,
+        runner: ModelRunner,
+        sequences: Sequences,
+        embeds: EmbedSlots,
+        token_slots: TokenSlots,
+        vocab_size: int,
+        device: torch.device,
+    ) -> None:
+        self._operations = operations
+        self._forward = forward
+        self._decode = decode
+        self._runner = runner
+        self._sequences = sequences
+        self._embeds = embeds
+        self._token_slots = token_slots
+        self._vocab_size = vocab_size
+        self._device = device
+
+    def run(self, batch: Batch) -> BatchResult:
+        """Run one message; ``elapsed_s`` is left at 0."""
+        check_message(batch.num_steps >= 1, f"num_steps is {batch.num_steps}")
+        failures = Failures()
+        result = BatchResult(step=batch.step, elapsed_s=0.0, failures=failures.rows)
+        self._operations.run(batch.operations, failures)
+        if batch.embeds is not None:
+            self._embed(batch.embeds, failures)
+        report = self._decode.begin(batch, failures)
+        if batch.forward is not None:
+            self._run_forward(batch.forward, report, result, failures)
+        if batch.dists is not None:
+            self._dists(batch.dists, result, failures)
+        if batch.samples is not None:
+            self._samples(batch.samples, result, failures)
+        result.num_tokens += self._decode.loop(report, failures)
+        if len(report.entries):
+            result.sequences = report.result(self._sequences)
+        return result
+
+    def _embed(self, rows: EmbedRows, failures: Failures) -> None:
+        check_message(len(rows.tokens) == len(rows.embeds), "embed arrays differ in length")
+        tokens = self._token_slots.resolve(rows.tokens)
+        ok = self._embeds.contains(rows.embeds) & (tokens >= 0) & (tokens < self._vocab_size)
+        for index in np.flatnonzero(~ok).tolist():
+            error = InvalidArgument(
+                f"token {int(tokens[index])} into embed {int(rows.embeds[index])}: the vocabulary "
+                f"has {self._vocab_size} tokens, there are {self._embeds.num_embeds} embeds"
+            )
+            failures.add("embeds", index, error)
+        if ok.any():
+            vectors = self._runner.model.embed(self._runner.to_device(tokens[ok]))
+            self._embeds.write(rows.embeds[ok], vectors)
+
+    def _run_forward(
+        self, rows: ForwardRows, report: SequenceReport, result: BatchResult, failures: Failures
+    ) -> None:
+        checked = self._forward.check(rows, failures)
+        entries = report.entries
+        decoding = self._decode.ready(report)
+        decode_rows = entries.sequences[decoding]
+        slots = self._decode.next_slots(decode_rows)
+        ragged = self._forward.attention_rows(rows, checked, decode_rows, slots)
+        last_tokens = self._sequences.last_token[decode_rows]
+        embeds = np.concatenate((rows.embeds[checked.tokens], np.full(len(decoding), -1, np.int32)))
+        result.num_tokens += len(embeds)
+        if len(embeds):
+            tokens = np.concatenate((checked.values, last_tokens))
+            hidden = self._runner.run_rows(ragged, tokens, embeds)
+            self._keep_outputs(rows, checked.tokens, hidden)
+        else:
+            hidden = torch.empty(0, device=self._device)
+        if len(rows.score_targets):
+            self._score(rows, checked.tokens, hidden, result)
+        first, last = self._first_tokens(rows, checked.kept, checked.row_starts, report)
+        places = np.concatenate((last, len(checked.values) + np.arange(len(decoding))))
+        sampling = np.concatenate((first, decoding))
+        if len(sampling):
+            chosen = hidden.index_select(0, self._runner.to_device(places))
+            self._decode.finish_step(report, decoding, sampling, chosen, failures)
+
+    def _first_tokens(
+        self, rows: ForwardRows, kept: I64, row_starts: I64, report: SequenceReport
+    ) -> tuple[I64, I64]:
+        """Entries that sample behind a prompt row, and the places of those rows' last tokens."""
+        place_of_row = {row: int(end) - 1 for row, end in zip(kept, row_starts[1:], strict=True)}
+        first, last = [], []
+        for entry, (stage, index) in enumerate(
+            zip(report.entries.stages, report.entries.indices, strict=True)
+        ):
+            if stage != "forward":
+                break
+            if report.entries.steps_left[entry] == 0:
+                continue
+            if index in place_of_row:
+                first.append(entry)
+                last.append(place_of_row[index])
+            else:
+                self._sequences.end[report.entries.sequences[entry]] = SequenceEnd.FAILED
+        return np.array(first, np.int64), np.array(last, np.int64)
+
+    def _keep_outputs(self, rows: ForwardRows, tokens: I64, hidden_TH: Tensor) -> None:
+        outputs = rows.outputs[tokens]
+        wanted = np.flatnonzero(outputs >= 0)
+        if len(wanted):
+            vectors = hidden_TH.index_select(0, self._runner.to_device(wanted))
+            self._embeds.write(outputs[wanted], vectors)
+
+    def _score(
+        self, rows: ForwardRows, tokens: I64, hidden_TH: Tensor, result: BatchResult
+    ) -> None:
+        num_tokens, num_top = len(rows.tokens), min(rows.num_scores, self._vocab_size)
+        result.score_logprobs = np.full(num_tokens, np.nan, np.float32)
+        result.score_ids = np.full((num_tokens, num_top), -1, np.int32)
+        result.score_top = np.full((num_tokens, num_top), np.nan, np.float32)
+        wanted = np.flatnonzero(rows.score_targets[tokens] >= 0)
+        for start in range(0, len(wanted), _SCORE_ROWS):
+            part = wanted[start : start + _SCORE_ROWS]
+            places = tokens[part]
+            logits = self._runner.logits(hidden_TH.index_select(0, self._runner.to_device(part)))
+            scores = row_logprobs(logits, rows.score_targets[places].astype(np.int64), num_top)
+            result.score_logprobs[places] = scores.chosen
+            result.score_ids[places], result.score_top[places] = scores.top_ids, scores.top
+
+    def _dists(self, rows: DistRows, result: BatchResult, failures: Failures) -> None:
+        check_message(len(rows.embeds) == len(rows.top_k), "dist arrays differ in length")
+        ok = self._embeds.contains(rows.embeds) & (rows.top_k >= 1)
+        for index in np.flatnonzero(~ok).tolist():
+            error = InvalidArgument(
+                f"the best {int(rows.top_k[index])} tokens after embed {int(rows.embeds[index])}: "
+                f"ask for at least one, of an embed below {self._embeds.num_embeds}"
+            )
+            failures.add("dists", index, error)
+        counts = np.where(ok, np.minimum(rows.top_k, self._vocab_size), 0)
+        result.dist_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+        if not ok.any():
+            return
+        probs_DV = self._runner.logits(self._embeds.read(rows.embeds[ok])).softmax(dim=-1)
+        values_DK, ids_DK = top_k(probs_DV, int(counts.max()))
+        wanted = np.arange(int(counts.max())) < counts[ok][:, None]
+        result.dist_ids = ids_DK.cpu().numpy()[wanted].astype(np.int32)
+        result.dist_probs = values_DK.cpu().numpy()[wanted]
+
+    def _samples(self, rows: SampleRows, result: BatchResult, failures: Failures) -> None:
+        result.samples = np.full(len(rows.embeds), -1, np.int32)
+        check_message(
+            len(rows.histories) in (0, len(rows.samplers)), "histories are not one per sampler"
+        )
+        good, plan_rows = [], []
+        for index, which in enumerate(rows.sampler_index.tolist()):
+            with failures.isolate("samples", index):
+                self._check_sample(rows, index)
+                history = rows.histories[which] if rows.histories else no_i32()
+                plan_rows.append(SamplingRow(rows.samplers[which], history, history))
+                good.append(index)
+        if not good:
+            return
+        logits_MV = self._runner.logits(self._embeds.read(rows.embeds[good]))
+        plan = SamplingPlan(plan_rows, self._vocab_size, self._device)
+        tokens, chosen = plan.sample(logits_MV, rows.positions[good].astype(np.int64))
+        for index, token, was_chosen in zip(good, tokens.tolist(), chosen, strict=True):
+            if not was_chosen:
+                failures.add("samples", index, _nothing_to_sample())
+                continue
+            result.samples[index] = token
+            if rows.token_slots[index] >= 0:
+                self._token_slots.write(rows.token_slots[index : index + 1], np.array([token]))
+
+    def _check_sample(self, rows: SampleRows, index: int) -> None:
+        check_sampler(rows.samplers[rows.sampler_index[index]], self._vocab_size)
+        embed, slot = int(rows.embeds[index]), int(rows.token_slots[index])
+        if not 0 <= embed < self._embeds.num_embeds or slot >= self._token_slots.num_slots:
+            raise InvalidArgument(
+                f"sample after embed {embed} into token slot {slot}: there are "
+                f"{self._embeds.num_embeds} embeds and {self._token_slots.num_slots} token slots"
+            )
+
+
+def _nothing_to_sample() -> QuireError:
+    return InvalidArgument(
+        "no token can be sampled: the sampler excludes every one, or the logits are not numbers"
+    )

@@ -1,0 +1,141 @@
+"""Text to tokens and back for one model directory. Imports no torch, so that the edge can use it.
+
+Owns the mapping from token ids to the bytes they add, for byte-level and SentencePiece-style
+vocabularies. Knows nothing of chat templates.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tokenizers
+
+from quire.core.errors import ModelFormatError
+from quire.engine.model_card import eos_token_ids
+from quire.engine.model_directory import MAX_JSON_BYTES, locate
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def load_tokenizer(source: str) -> HuggingFaceTokenizer:
+    """The tokenizer of a directory or hub id.
+
+    Raises:
+        ModelNotFound: no such directory or repository.
+        ModelFormatError: no tokenizer.json, or one that cannot be read.
+    """
+    directory = locate(source)
+    if not directory.has("tokenizer.json"):
+        raise ModelFormatError(
+            f"{directory.path} has no tokenizer.json: save a fast tokenizer into it "
+            "(transformers.AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+        )
+    text = directory.read_text("tokenizer.json", MAX_JSON_BYTES)
+    try:
+        return HuggingFaceTokenizer(text, eos_token_ids(directory))
+    except ModelFormatError:
+        raise
+    except Exception as exc:  # the Rust library raises plain Exception
+        raise ModelFormatError(
+            f"{directory.path / 'tokenizer.json'} is not a tokenizer ({exc}): export it again"
+        ) from exc
+
+
+class HuggingFaceTokenizer:
+    """``quire.core.interfaces.Tokenizer`` over the ``tokenizers`` library."""
+
+    def __init__(self, tokenizer_json: str, eos_token_ids: tuple[int, ...]) -> None:
+        self._recognising = tokenizers.Tokenizer.from_str(tokenizer_json)
+        self._recognising.no_truncation()
+        self._recognising.no_padding()
+        self._literal = tokenizers.Tokenizer.from_str(self._recognising.to_str())
+        self._literal.encode_special_tokens = True
+        self._vocab_size = self._recognising.get_vocab_size(with_added_tokens=True)
+        self._eos_token_ids = eos_token_ids
+        self._bytes = _bytes_by_id(json.loads(tokenizer_json), self._recognising)
+
+    @property
+    def vocab_size(self) -> int:
+        return self._vocab_size
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self._eos_token_ids
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of ``text``; nothing (no BOS) is added to it.
+
+        ``special``: literal special tokens are recognised in it, else they are ordinary text.
+        """
+        tokenizer = self._recognising if special else self._literal
+        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
+        text: str = self._recognising.decode(list(token_ids), skip_special_tokens=skip_special)
+        return text
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes that the token adds to the output; empty for special and unknown tokens."""
+        return self._bytes.get(token_id, b"")
+
+    def to_json(self) -> str:
+        """The tokenizer in the form of tokenizer.json, without truncation or padding."""
+        text: str = self._recognising.to_str()
+        return text
+
+
+def _bytes_by_id(values: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> dict[int, bytes]:
+    added = {token["id"]: token for token in values.get("added_tokens", [])}
+    to_bytes = _byte_level_bytes if _is_byte_level(values) else _sentencepiece_bytes
+    table = {}
+    for text, token_id in tokenizer.get_vocab(with_added_tokens=True).items():
+        if token_id not in added:
+            table[token_id] = to_bytes(text)
+        elif not added[token_id].get("special", False):
+            table[token_id] = text.encode()
+    return table
+
+
+def _is_byte_level(values: dict[str, Any]) -> bool:
+    return any(_names_byte_level(values.get(part)) for part in ("decoder", "pre_tokenizer"))
+
+
+def _names_byte_level(component: Any) -> bool:
+    if isinstance(component, dict):
+        if component.get("type") == "ByteLevel":
+            return True
+        return any(_names_byte_level(value) for value in component.values())
+    if isinstance(component, list):
+        return any(_names_byte_level(value) for value in component)
+    return False
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-ins: the visible Latin-1 characters, then code points from 256 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in set(visible)]
+    alphabet = {chr(byte): byte for byte in visible}
+    alphabet.update({chr(256 + index): byte for index, byte in enumerate(hidden)})
+    return alphabet
+
+
+_ALPHABET = _byte_alphabet()
+
+
+def _byte_level_bytes(text: str) -> bytes:
+    if all(character in _ALPHABET for character in text):
+        return bytes(_ALPHABET[character] for character in text)
+    return text.encode()
+
+
+def _sentencepiece_bytes(text: str) -> bytes:
+    if (match := _BYTE_TOKEN.fullmatch(text)) is not None:
+        return bytes([int(match[1], 16)])
+    return text.replace("▁", " ").encode()
+
+
+__all__ = ["HuggingFaceTokenizer", "load_tokenizer"]

@@ -1,0 +1,46 @@
+"""The asyncio shell around the I/O-free core: control thread, engines, program hosts, sessions.
+
+An edge needs ``Node`` and the values below; nothing here imports torch.
+"""
+
+from quire.node.calls import BuiltIn, Call
+from quire.node.conversations import Turn
+from quire.node.health import EngineHealth, EngineState, NodeHealth
+from quire.node.latency import EngineLatencies, HistogramSnapshot
+from quire.node.message_log import Attachment, Message
+from quire.node.metrics import NodeStatistics, ProcessRecord
+from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
+from quire.node.node import Node
+from quire.node.programs import LogLine, ProgramHandle, ProgramRecord
+from quire.node.replay import Divergence, ReplayReport, replay
+from quire.node.sessions import SessionHandle, SessionLimits
+from quire.node.supervisor import RestartLimits
+
+__all__ = [
+    "SHIPPED_MODEL",
+    "Attachment",
+    "BuiltIn",
+    "Call",
+    "Divergence",
+    "EngineHealth",
+    "EngineLatencies",
+    "EngineState",
+    "HistogramSnapshot",
+    "LogLine",
+    "Message",
+    "ModelFiles",
+    "Node",
+    "NodeHealth",
+    "NodeStatistics",
+    "ProcessRecord",
+    "ProgramHandle",
+    "ProgramRecord",
+    "ReplayReport",
+    "RestartLimits",
+    "SessionHandle",
+    "SessionLimits",
+    "Turn",
+    "read_model_files",
+    "replay",
+    "resolve_source",
+]

@@ -1,0 +1,42 @@
+"""Who may start work on the node, and whether anyone may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.core.config import TenantConfig
+from quire.core.errors import Draining, Forbidden
+from quire.core.ids import TenantId
+
+
+class Admission:
+    """The node's tenants, and its door."""
+
+    def __init__(self, tenants: Sequence[TenantConfig]) -> None:
+        self._tenants = {tenant.id: tenant for tenant in tenants}
+        self._draining = False
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    def close(self) -> None:
+        """Take no new work from now on."""
+        self._draining = True
+
+    def check(self) -> None:
+        """Raises ``Draining`` once the node takes no new work."""
+        if self._draining:
+            raise Draining(
+                "this node is stopping and takes no new work: retry on another, or later"
+            )
+
+    def tenant(self, tenant: TenantId) -> TenantConfig:
+        """Raises ``Forbidden`` for a tenant that is not configured."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            raise Forbidden(f"no tenant {tenant!r} on this node: add it to the configuration")
+        return known
+
+
+__all__ = ["Admission"]

@@ -1,0 +1,325 @@
+"""The control thread: the one place where the controller runs.
+
+Owns the controller, its inbox, its timer and the connections to engines. Producers on any thread
+leave events in the inbox; each is stamped with its time here, in the order of handling, so that the
+controller's time never goes back. No user code and nothing that blocks ever runs on this thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from quire.control import Controller
+from quire.core.actions import Action, Dispatch, SetTimer, Terminate
+from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.errors import EngineLost, ErrorRecord, QuireError
+from quire.core.events import (
+    EngineDown,
+    EngineUp,
+    Event,
+    ProgramEnded,
+    QueueCreated,
+    StepCompleted,
+    Tick,
+)
+from quire.core.ids import EngineId, ModelId, ProgramId
+from quire.core.interfaces import Clock, ReplySink
+from quire.node.engine_users import EngineUsers
+from quire.node.loops import call_on
+from quire.node.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+EventAt = Callable[[float], Event]
+"""Makes the event once its time is known."""
+
+Send = Callable[[Batch], None]
+
+T = TypeVar("T")
+
+_MAX_EVENTS_PER_ROUND = 256
+"""After so many events the loop looks at engines and timers before it goes on."""
+
+_IDLE_CHECK_S = 1.0
+_CALL_TIMEOUT_S = 10.0
+
+
+class Observer(Protocol):
+    """Sees every event and what the controller answered, on the control thread. Must be quick."""
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None: ...
+
+    def observe_failure(self, event: Event, error: Exception) -> None:
+        """The controller has raised instead of answering."""
+        ...
+
+    def flush(self) -> None:
+        """The inbox is empty for the moment."""
+        ...
+
+
+class ControlThread:
+    """``post``, ``add_program``, ``call`` and ``submit`` are for any thread; the methods of engines
+    are for coroutines that ``submit`` runs here.
+
+    ``on_failure`` is called here when the controller has failed. ``debug``: check the controller's
+    invariants whenever it has been idle for a moment.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        *,
+        clock: Clock,
+        observers: Sequence[Observer] = (),
+        on_failure: Callable[[], None] | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._controller = controller
+        self._clock = clock
+        self._observers = observers
+        self._on_failure = on_failure
+        self._debug = debug
+        self._inbox: deque[EventAt] = deque()
+        self._awake = False
+        self._in_round = False
+        self._outbox = Outbox()
+        self._engines: dict[EngineId, Send] = {}
+        self._users = EngineUsers()
+        self._given_up: dict[EngineId, ErrorRecord] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle_check: asyncio.TimerHandle | None = None
+        self._last_s = 0.0
+        self._failure: QuireError | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._thread = threading.Thread(target=self._main, name="quire-control", daemon=True)
+
+    @property
+    def failure(self) -> QuireError | None:
+        """Why the controller can no longer be trusted; ``None`` as long as it can."""
+        return self._failure
+
+    def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. Everything it served must have ended before. Idempotent."""
+        if self._thread.is_alive():
+            call_on(self._loop, self._loop.stop)
+            self._thread.join()
+
+    def post(self, event_at: EventAt) -> None:
+        self._inbox.append(event_at)
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._awake:  # two producers may both wake it: one round then finds nothing
+            self._awake = True
+            call_on(self._loop, self._round)
+
+    def add_program(
+        self, program: ProgramId, loop: asyncio.AbstractEventLoop, sink: ReplySink
+    ) -> None:
+        """Deliver the program's replies to ``sink`` on ``loop``. Comes before its first event.
+
+        Raises:
+            QuireError: the control thread has failed.
+        """
+        self._outbox.add_program(program, loop, sink)
+        if self._failure is not None:  # looked at last: a failure just now has not told this one
+            self._outbox.forget(program)
+            raise self._failure
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run ``coroutine`` on the control thread's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, read: Callable[[Controller], T]) -> T:
+        """Let ``read`` look at the controller between two events and wait for its answer.
+
+        It takes as long as the round at hand, microseconds to a few milliseconds.
+        """
+        if not self._thread.is_alive() or threading.current_thread() is self._thread:
+            return read(self._controller)
+        answer: Future[T] = Future()
+
+        def look() -> None:
+            try:
+                answer.set_result(read(self._controller))
+            except Exception as exc:
+                answer.set_exception(exc)
+
+        call_on(self._loop, look)
+        return answer.result(_CALL_TIMEOUT_S)
+
+    # -- engines, on the control thread ------------------------------------------------------------
+
+    def engine_up(self, engine: EngineId, model: ModelId, info: EngineInfo, send: Send) -> None:
+        """Raises ``ConfigError`` for an engine that the controller cannot serve."""
+        self._engines[engine] = send  # its first batch may be an answer to this very event
+        try:
+            self._handle_now(lambda t: EngineUp(time_s=t, engine=engine, model=model, info=info))
+        except QuireError:
+            del self._engines[engine]
+            raise
+
+    def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
+        """What was in flight fails; all else waits for the engine to come back."""
+        self._engines.pop(engine, None)
+        self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
+
+    def engine_given_up(self, engine: EngineId, error: ErrorRecord) -> None:
+        """It will not come back: programs with queues on it would wait for ever, so they end."""
+        self._given_up[engine] = error
+        for program in self._users.of(engine):
+            self._terminate(program, error)
+        self._outbox.flush()
+
+    def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
+        """The program hears the reason; what control answers to its commands comes too late."""
+        self._outbox.add(Terminate(program=program, error=error))
+        self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
+        self._wake()
+
+    def step_completed(self, engine: EngineId, result: BatchResult) -> None:
+        """Raises ``EngineFault`` for a result that belongs to no message."""
+        if engine in self._engines:  # else it was lost between the result and this call
+            self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=result))
+
+    def _handle_now(self, event_at: EventAt) -> None:
+        """Behind what is in the inbox, so that late joiners get into the next batch. What the
+        controller refuses (a ``QuireError``) is the caller's to deal with."""
+        self._round()
+        if self._failure is not None:
+            return
+        self._in_round = True
+        try:
+            self._handle(self._stamped(event_at))
+        except QuireError:
+            raise
+        except Exception as exc:
+            self._fail(exc)
+        finally:
+            self._in_round = False
+            self._outbox.flush()
+        self._flush_observers()
+
+    # -- rounds ------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._close_loop()
+
+    def _close_loop(self) -> None:
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+    def _round(self) -> None:
+        if self._in_round:
+            return
+        self._awake = False  # before the inbox is read: a later producer wakes us again
+        self._in_round = True
+        try:
+            self._handle_inbox()
+        except Exception as exc:
+            self._fail(exc)
+        finally:
+            self._in_round = False
+        self._outbox.flush()
+
+    def _handle_inbox(self) -> None:
+        if self._failure is not None:
+            self._inbox.clear()  # every program has been told; nobody waits for an answer
+            return
+        for _ in range(_MAX_EVENTS_PER_ROUND):
+            if not self._inbox:
+                break
+            self._handle(self._stamped(self._inbox.popleft()))
+        if self._inbox:
+            self._awake = True
+            self._loop.call_soon(self._round)
+            return
+        self._flush_observers()
+
+    def _stamped(self, event_at: EventAt) -> Event:
+        self._last_s = max(self._last_s, self._clock.now_s())
+        return event_at(self._last_s)
+
+    def _flush_observers(self) -> None:
+        for observer in self._observers:
+            observer.flush()
+        if self._debug and self._idle_check is None:
+            self._idle_check = self._loop.call_later(_IDLE_CHECK_S, self._check_invariants)
+
+    def _handle(self, event: Event) -> None:
+        try:
+            actions = self._controller.handle(event)
+        except Exception as exc:
+            for observer in self._observers:
+                observer.observe_failure(event, exc)
+            raise
+        for observer in self._observers:
+            observer.observe(event, actions)
+        for action in actions:
+            if isinstance(action, Dispatch):
+                self._engines[action.engine](action.batch)
+            elif isinstance(action, SetTimer):
+                self._set_timer(action.at_s)
+            else:
+                self._outbox.add(action)
+                if isinstance(action, Terminate):
+                    self._users.forget(action.program)
+        self._users.follow(event)
+        if isinstance(event, ProgramEnded):
+            self._outbox.forget(event.program)
+        elif isinstance(event, QueueCreated) and event.engine in self._given_up:
+            self._terminate(event.program, self._given_up[event.engine])
+
+    def _set_timer(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(max(0.0, at_s - self._clock.now_s()), self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._inbox.append(lambda t: Tick(time_s=t))
+        self._round()
+
+    def _check_invariants(self) -> None:
+        self._idle_check = None
+        try:
+            self._controller.check_invariants()
+        except Exception as exc:
+            self._fail(exc)
+            self._outbox.flush()
+
+    def _fail(self, exc: Exception) -> None:
+        """A bug of ours: no state of the controller can be trusted, so every program is ended."""
+        logger.critical("the controller failed; every program is ended", exc_info=exc)
+        self._failure = EngineLost(
+            f"the node's controller failed ({type(exc).__name__}: {exc}): restart the node and "
+            "report this with its event log"
+        )
+        self._inbox.clear()
+        self._outbox.terminate_all(self._failure.record())
+        for observer in self._observers:
+            observer.flush()
+        if self._on_failure is not None:
+            self._on_failure()
+
+
+__all__ = ["ControlThread", "EventAt", "Observer", "Send"]

@@ -1,0 +1,30 @@
+"""The one place of this layer that imports the real engine, and with it torch: late, because a node
+with engine processes must not load torch itself, and an engine process wants to greet first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.config import EngineConfig
+from quire.core.interfaces import EngineCore
+
+OnProgress = Callable[[str, float], None]
+"""``(stage, fraction from 0 to 1)``."""
+
+
+def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
+    """The engine that ``config`` describes, ready to execute. Blocks while it loads.
+
+    Raises:
+        ModelError: the model directory cannot be served.
+        ConfigError: it does not fit this machine.
+    """
+    on_progress("starting", 0.0)
+    from quire.engine.engine import Engine
+
+    engine = Engine(config, lambda done, total: on_progress("loading weights", done / total))
+    on_progress("ready", 1.0)
+    return engine
+
+
+__all__ = ["OnProgress", "load_engine"]

@@ -1,0 +1,206 @@
+"""What runs in an engine process: ``python -m quire.node.engine_process``.
+
+Reads its launch order from standard input, shakes hands with the node, loads the model with
+progress reports, then executes batches in order until it is told to end. It ends by SIGTERM, when
+its node goes away, or with the engine's own fault. The node's process never imports this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from io import RawIOBase
+from types import FrameType
+from typing import BinaryIO
+
+import msgspec
+import zmq
+
+from quire import __version__
+from quire.core.batch import Batch
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineFault, ProtocolMismatch, QuireError, from_record
+from quire.core.interfaces import EngineCore
+from quire.core.wire import PROTOCOL_VERSION
+from quire.node.engine_loading import OnProgress, load_engine
+from quire.node.transports.messages import (
+    Faulted,
+    FromEngine,
+    Hello,
+    LaunchOrder,
+    LoadFailed,
+    Progress,
+    Pulse,
+    Ready,
+    Refused,
+    ToEngine,
+    Welcome,
+    engine_codec,
+    node_codec,
+)
+
+logger = logging.getLogger(__name__)
+
+EXIT_NODE_GONE = 3
+EXIT_REFUSED = 4
+EXIT_LOAD_FAILED = 5
+EXIT_FAULT = 6
+
+_PR_SET_PDEATHSIG = 1
+
+Load = Callable[[EngineConfig, OnProgress], EngineCore]
+
+
+class Executing:
+    """Whether a batch is running, and since when. Guards it from the end of the process."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self.end_asked = False
+
+    def __enter__(self) -> None:
+        self._since_s = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since_s = None
+        if self.end_asked:
+            raise SystemExit(0)
+
+    def busy_s(self) -> float:
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """At once when idle or loading, else behind the batch at hand."""
+        self.end_asked = True
+        if self._since_s is None:
+            raise SystemExit(0)
+
+
+class NodeLink:
+    """The child's end of the socket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = 1000  # a last word (LoadFailed, Faulted) should still go out
+        self._socket.connect(endpoint)
+        self._decoder = node_codec()
+        self._encoder = engine_codec()
+
+    def say(self, message: FromEngine) -> None:
+        self._socket.send_multipart(self._encoder.encode(message))
+
+    def hear(self) -> ToEngine:
+        return self._decoder.decode(self._socket.recv_multipart())
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+def shake_hands(link: NodeLink, order: LaunchOrder) -> None:
+    """Raises ``ProtocolMismatch`` when either side refuses the other."""
+    link.say(
+        Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=order.token)
+    )
+    answer = link.hear()
+    if isinstance(answer, Refused):
+        raise from_record(answer.error)
+    if not isinstance(answer, Welcome):
+        raise ProtocolMismatch(f"expected Welcome from the node, got {type(answer).__name__}")
+
+
+def serve(link: NodeLink, order: LaunchOrder, load: Load, executing: Executing) -> int:
+    """Load, then execute batches until an exception ends it; returns the exit status."""
+    try:
+        engine = load(
+            order.config, lambda stage, done: link.say(Progress(stage=stage, fraction=done))
+        )
+    except QuireError as exc:
+        link.say(LoadFailed(error=exc.record()))
+        return EXIT_LOAD_FAILED
+    try:
+        link.say(Ready(info=engine.info))
+        while True:
+            batch = link.hear()
+            if not isinstance(batch, Batch):
+                raise ProtocolMismatch(f"expected a Batch, got {type(batch).__name__}")
+            with executing:
+                link.say(engine.execute(batch))
+    except QuireError as exc:
+        link.say(Faulted(error=exc.record()))
+        return EXIT_FAULT
+    except Exception as exc:
+        logger.exception("the engine failed; its memory can no longer be trusted")
+        link.say(Faulted(error=EngineFault(f"{type(exc).__name__}: {exc}").record()))
+        return EXIT_FAULT
+    finally:
+        engine.close()
+
+
+def run(order: LaunchOrder, lifeline: RawIOBase, answers: BinaryIO, load: Load) -> int:
+    """A whole life behind the launch order; returns the exit status."""
+    executing = Executing()
+    signal.signal(signal.SIGTERM, executing.on_sigterm)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its engines end
+    threading.Thread(
+        target=answer_heartbeats, args=(lifeline, answers, executing), daemon=True
+    ).start()
+    link = NodeLink(order.endpoint)
+    try:
+        shake_hands(link, order)
+        return serve(link, order, load, executing)
+    except ProtocolMismatch as exc:
+        logger.error("%s", exc)
+        return EXIT_REFUSED
+    finally:
+        link.close()
+
+
+def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, executing: Executing) -> None:
+    """One ``Pulse`` per line; the end of the lines is the end of the node, and so of us."""
+    while lifeline.readline():
+        answers.write(msgspec.json.encode(Pulse(busy_s=executing.busy_s())) + b"\n")
+        answers.flush()
+    os._exit(EXIT_NODE_GONE)  # no clean-up: nobody is left to answer, and memory goes with us
+
+
+def die_with_parent() -> None:
+    """Linux: be killed when the node dies, even while stuck in native code. Elsewhere the end of
+    standard input does it."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def take_stdin() -> RawIOBase:
+    """Standard input without a buffer, whose lock a thread that reads would hold at exit."""
+    return open(0, "rb", buffering=0, closefd=False)
+
+
+def take_stdout() -> BinaryIO:
+    """Keep standard output for heartbeats; what a library prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def main() -> int:
+    die_with_parent()
+    lifeline, answers = take_stdin(), take_stdout()
+    line = lifeline.readline()
+    if not line:
+        return EXIT_NODE_GONE
+    order = msgspec.json.decode(line, type=LaunchOrder)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    return run(order, lifeline, answers, load_engine)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""All engines of the node: their supervisors, and the models that they make available.
+
+Called from the edge's loop; carries each step over to the control thread. Must not know how an
+engine is reached or what runs on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from quire.core.batch import EngineInfo
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineLost, QuireError
+from quire.core.ids import EngineId
+from quire.core.interfaces import Clock, ServedModel
+from quire.node.control_thread import ControlThread
+from quire.node.engine_loading import OnProgress
+from quire.node.health import EngineHealth, EngineState
+from quire.node.models import ModelFiles, ModelTable
+from quire.node.supervisor import EngineSupervisor, RestartLimits, TransportFactory
+
+
+@dataclass(frozen=True, slots=True)
+class EngineBackend:
+    """Where engines and the files of their models come from. ``read_files`` may block."""
+
+    make_transport: TransportFactory
+    read_files: Callable[[EngineConfig], ModelFiles]
+    limits: RestartLimits | None = None
+
+
+class EngineFleet:
+    """``on_progress(text, fraction)`` and ``on_change()`` (of ``health``) are called on the control
+    thread."""
+
+    def __init__(
+        self,
+        configs: Sequence[EngineConfig],
+        backend: EngineBackend,
+        control: ControlThread,
+        *,
+        clock: Clock,
+        on_progress: OnProgress,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.models = ModelTable(configs)
+        self._configs = configs
+        self._backend = backend
+        self._control = control
+        self._files: dict[EngineId, ModelFiles] = {}
+        self._starting: list[asyncio.Task[None]] = []
+        self._supervisors = [
+            EngineSupervisor(
+                config,
+                backend.make_transport,
+                control,
+                clock=clock,
+                on_ready=partial(self._on_ready, config),
+                on_change=on_change,
+                on_progress=partial(_named, on_progress, config.name),
+                limits=backend.limits,
+            )
+            for config in configs
+        ]
+
+    def health(self) -> Mapping[EngineId, EngineHealth]:
+        return {supervisor.engine: supervisor.health for supervisor in self._supervisors}
+
+    def find_model(self, name: str | None) -> ServedModel:
+        """The model called ``name``; the default one for ``None``.
+
+        Raises:
+            ModelNotFound: no model has that name.
+            EngineLost: it is not loaded yet, or its engine has been given up.
+        """
+        wanted = self.models.name_of(name)
+        health = self.health()[EngineId(wanted)]
+        if health.state is EngineState.FAILED:
+            raise EngineLost(f"model {wanted} cannot be served: {health.detail}")
+        return self.models.get(wanted)
+
+    async def start(self, *, wait_ready: bool) -> None:
+        """Start all engines at once.
+
+        Raises:
+            QuireError: with ``wait_ready``, the first error that keeps one from becoming ready.
+        """
+        self._starting = [
+            asyncio.create_task(self._start(config, supervisor), name=f"start {config.name}")
+            for config, supervisor in zip(self._configs, self._supervisors, strict=True)
+        ]
+        await asyncio.gather(*self._starting)
+        if wait_ready:
+            await asyncio.gather(
+                *(
+                    asyncio.wrap_future(self._control.submit(supervisor.wait_ready()))
+                    for supervisor in self._supervisors
+                )
+            )
+
+    async def stop(self) -> None:
+        """End all engines. Idempotent."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(
+            *(
+                asyncio.wrap_future(self._control.submit(supervisor.stop()))
+                for supervisor in self._supervisors
+            )
+        )
+
+    async def _start(self, config: EngineConfig, supervisor: EngineSupervisor) -> None:
+        try:
+            self._files[supervisor.engine] = await asyncio.to_thread(
+                self._backend.read_files, config
+            )
+        except QuireError as exc:
+            await asyncio.wrap_future(self._control.submit(supervisor.fail(exc)))
+            return
+        await asyncio.wrap_future(self._control.submit(supervisor.start()))
+
+    def _on_ready(self, config: EngineConfig, info: EngineInfo) -> None:
+        """On the control thread, when control knows the engine."""
+        self.models.put(config.name, info, self._files[EngineId(config.name)])
+
+
+def _named(on_progress: OnProgress, engine: str, stage: str, fraction: float) -> None:
+    on_progress(f"{engine}: {stage}", fraction)
+
+
+__all__ = ["EngineBackend", "EngineFleet"]

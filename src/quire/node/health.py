@@ -1,0 +1,87 @@
+"""What the node says of its engines: frozen snapshots, and the legal transitions between states.
+
+Knows nothing of how engines run; ``supervisor`` moves the states, ``node`` collects them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from quire.core.ids import EngineId
+
+
+class EngineState(StrEnum):
+    """LOADING: first start. RESTARTING: lost, being started again. FAILED: given up, with the
+    reason kept. STOPPED: closed by the node."""
+
+    LOADING = "loading"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
+    EngineState.LOADING: frozenset(
+        {EngineState.READY, EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}
+    ),
+    EngineState.READY: frozenset({EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}),
+    EngineState.RESTARTING: frozenset(
+        {EngineState.READY, EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}
+    ),
+    EngineState.FAILED: frozenset({EngineState.STOPPED}),
+    EngineState.STOPPED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineHealth:
+    """``detail`` says why it is not ready (or what it is loading); ``progress`` is 0 to 1."""
+
+    state: EngineState
+    detail: str = ""
+    restarts: int = 0
+    progress: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealth:
+    """``ready``: new work is accepted and every engine can do it.
+
+    ``alive``: nothing is dead (loading and draining count as alive). ``detail``: the first reason
+    why the node is not ready, empty otherwise.
+    """
+
+    ready: bool
+    alive: bool
+    draining: bool
+    engines: Mapping[EngineId, EngineHealth]
+    detail: str = ""
+
+
+def node_health(
+    engines: Mapping[EngineId, EngineHealth], *, draining: bool, failure: str | None
+) -> NodeHealth:
+    """Join engine states; ``failure`` is why the control thread has died, if it has."""
+    unready = [
+        f"engine {engine} is {health.state}" + (f": {health.detail}" if health.detail else "")
+        for engine, health in engines.items()
+        if health.state is not EngineState.READY
+    ]
+    dead = any(
+        health.state in (EngineState.RESTARTING, EngineState.FAILED) for health in engines.values()
+    )
+    reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
+    reasons += unready
+    return NodeHealth(
+        ready=not reasons,
+        alive=failure is None and not dead,
+        draining=draining,
+        engines=dict(engines),
+        detail=reasons[0] if reasons else "",
+    )
+
+
+__all__ = ["TRANSITIONS", "EngineHealth", "EngineState", "NodeHealth", "node_health"]

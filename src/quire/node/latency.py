@@ -1,0 +1,182 @@
+"""How long clients wait: time to first token, between tokens, to the end, per engine.
+
+Observes events and actions on the control thread, so every form of program is measured by the same
+rule: a *request* is one ``Decode`` command, from its arrival to its end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.core.actions import Action, Deliver, Fail, Terminate
+from quire.core.commands import Decode
+from quire.core.decoding import DecodeChunk
+from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, QueueCreated
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+
+FIRST_TOKEN_BOUNDS_S = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+    1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+)  # fmt: skip
+INTER_TOKEN_BOUNDS_S = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5,
+    5.0, 10.0,
+)  # fmt: skip
+REQUEST_BOUNDS_S = (
+    0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0,
+    60.0, 120.0, 240.0, 480.0,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSnapshot:
+    """``counts[i]`` observations lie in ``(bounds_s[i - 1], bounds_s[i]]``; the last entry of
+    ``counts`` (one more than bounds) lies above all bounds. Not cumulative."""
+
+    bounds_s: tuple[float, ...]
+    counts: tuple[int, ...]
+    sum_s: float
+
+    @property
+    def num_observations(self) -> int:
+        return sum(self.counts)
+
+
+class Histogram:
+    """Counts of durations in fixed buckets."""
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self._bounds_s = bounds_s
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_s = 0.0
+
+    def observe(self, duration_s: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds_s, duration_s)] += times
+        self._sum_s += duration_s * times
+
+    def snapshot(self) -> HistogramSnapshot:
+        return HistogramSnapshot(self._bounds_s, tuple(self._counts), self._sum_s)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLatencies:
+    """``inter_token`` counts each token behind the first, with its share of its chunk's time."""
+
+    time_to_first_token: HistogramSnapshot
+    inter_token: HistogramSnapshot
+    request: HistogramSnapshot
+    num_finished: int
+    num_failed: int
+    num_cancelled: int
+
+
+class _EngineLatency:
+    def __init__(self) -> None:
+        self.first_token = Histogram(FIRST_TOKEN_BOUNDS_S)
+        self.inter_token = Histogram(INTER_TOKEN_BOUNDS_S)
+        self.request = Histogram(REQUEST_BOUNDS_S)
+        self.num_finished = 0
+        self.num_failed = 0
+        self.num_cancelled = 0
+
+    def snapshot(self) -> EngineLatencies:
+        return EngineLatencies(
+            self.first_token.snapshot(),
+            self.inter_token.snapshot(),
+            self.request.snapshot(),
+            self.num_finished,
+            self.num_failed,
+            self.num_cancelled,
+        )
+
+
+@dataclass(slots=True)
+class _Request:
+    engine: _EngineLatency
+    arrived_s: float
+    last_token_s: float | None = None
+
+
+class LatencyObserver:
+    """An ``Observer`` of the control thread; ``snapshot`` is to be called there too."""
+
+    def __init__(self) -> None:
+        self._engines: dict[EngineId, _EngineLatency] = {}
+        self._queues: dict[ProgramId, dict[QueueId, EngineId]] = {}
+        self._requests: dict[tuple[ProgramId, CommandId], _Request] = {}
+
+    def snapshot(self) -> Mapping[EngineId, EngineLatencies]:
+        return {engine: latency.snapshot() for engine, latency in self._engines.items()}
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        if isinstance(event, CommandsIssued):
+            self._issued(event)
+        elif isinstance(event, QueueCreated):
+            self._queues.setdefault(event.program, {})[event.queue] = event.engine
+        for action in actions:
+            if isinstance(action, Deliver):
+                self._delivered(action, event.time_s)
+            elif isinstance(action, Fail):
+                self._failed(action)
+            elif isinstance(action, Terminate):
+                self._queues.pop(action.program, None)
+        if isinstance(event, ProgramEnded):
+            self._queues.pop(event.program, None)
+        elif isinstance(event, QueueClosed):
+            self._queues.get(event.program, {}).pop(event.queue, None)
+
+    def observe_failure(self, event: Event, error: Exception) -> None:
+        """Nothing was delivered."""
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+    def _issued(self, event: CommandsIssued) -> None:
+        engine = self._queues.get(event.program, {}).get(event.queue)
+        if engine is None:
+            return  # control refuses commands on a queue that does not exist
+        for command in event.commands:
+            if isinstance(command, Decode):
+                latency = self._engines.setdefault(engine, _EngineLatency())
+                self._requests[event.program, command.id] = _Request(latency, event.time_s)
+
+    def _delivered(self, action: Deliver, now_s: float) -> None:
+        request = self._requests.get((action.program, action.command))
+        if request is None:
+            return
+        if isinstance(action.reply, DecodeChunk) and action.reply.token_ids:
+            self._tokens(request, len(action.reply.token_ids), now_s)
+        if action.last:
+            del self._requests[action.program, action.command]
+            request.engine.request.observe(now_s - request.arrived_s)
+            request.engine.num_finished += 1
+
+    def _tokens(self, request: _Request, num_tokens: int, now_s: float) -> None:
+        latency = request.engine
+        if request.last_token_s is None:
+            latency.first_token.observe(now_s - request.arrived_s)
+            num_tokens -= 1  # those that came with the first token cost no further wait
+            if num_tokens:
+                latency.inter_token.observe(0.0, num_tokens)
+        else:
+            latency.inter_token.observe((now_s - request.last_token_s) / num_tokens, num_tokens)
+        request.last_token_s = now_s
+
+    def _failed(self, action: Fail) -> None:
+        request = self._requests.pop((action.program, action.command), None)
+        if request is None:
+            return
+        if action.error.code == "program_cancelled":
+            request.engine.num_cancelled += 1
+        else:
+            request.engine.num_failed += 1
+
+
+__all__ = [
+    "EngineLatencies",
+    "Histogram",
+    "HistogramSnapshot",
+    "LatencyObserver",
+]

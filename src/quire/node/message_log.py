@@ -1,0 +1,161 @@
+"""What a program has sent to its clients: kept for a while, read by any number of them.
+
+Lives on the edge's loop. Owns the bound: when the log is full, the oldest message goes; a client
+that is attached and has not read it yet makes the program wait, up to a limit, and is then detached
+with an error. Must not know what runs the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from quire.core.errors import MailboxFull, QuireError
+from quire.node.loops import Bell
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """``sequence`` counts the program's messages from 1; a gap shows what was no longer kept."""
+
+    sequence: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogLimits:
+    """``stall_s``: how long a full log waits for an attached client that does not read."""
+
+    max_messages: int = 1024
+    max_bytes: int = 8 << 20
+    stall_s: float = 30.0
+
+
+class MessageLog:
+    """One writer, any number of ``Attachment``s, all on one loop."""
+
+    def __init__(self, limits: LogLimits | None = None) -> None:
+        self._limits = limits or LogLimits()
+        self._kept: deque[Message] = deque()
+        self._num_bytes = 0
+        self._last = 0
+        self._closed = False
+        self._attachments: set[Attachment] = set()
+        self._changed = Bell()
+
+    @property
+    def num_messages(self) -> int:
+        """All that were ever sent."""
+        return self._last
+
+    @property
+    def num_dropped(self) -> int:
+        """Those that are no longer kept."""
+        return self._last - len(self._kept)
+
+    def attach(self, after: int = 0) -> Attachment:
+        """Read messages with a sequence above ``after``, as far as they are kept."""
+        attachment = Attachment(self, after)
+        if not self._closed:
+            self._attachments.add(attachment)
+        return attachment
+
+    async def put(self, text: str) -> None:
+        """Append, after making room."""
+        num_bytes = len(text.encode("utf-8", "surrogatepass"))
+        while self._kept and not self._fits(num_bytes):
+            await self._drop_oldest()
+        self._last += 1
+        self._kept.append(Message(self._last, text))
+        self._num_bytes += num_bytes
+        self._changed.ring()
+
+    def close(self) -> None:
+        """No further message comes; what is kept can still be read."""
+        self._closed = True
+        self._attachments.clear()
+        self._changed.ring()
+
+    def _fits(self, num_bytes: int) -> bool:
+        return (
+            len(self._kept) < self._limits.max_messages
+            and self._num_bytes + num_bytes <= self._limits.max_bytes
+        )
+
+    async def _drop_oldest(self) -> None:
+        oldest = self._kept[0]
+        try:
+            async with asyncio.timeout(self._limits.stall_s):
+                while self._behind(oldest):
+                    await self._changed.wait()
+        except TimeoutError:
+            for attachment in self._behind(oldest):
+                self.detach(
+                    attachment,
+                    MailboxFull(
+                        f"this client has not read message {oldest.sequence} for "
+                        f"{self._limits.stall_s:g} s and is detached: read faster, or attach again"
+                    ),
+                )
+        self._kept.popleft()
+        self._num_bytes -= len(oldest.text.encode("utf-8", "surrogatepass"))
+
+    def _behind(self, oldest: Message) -> list[Attachment]:
+        return [one for one in self._attachments if one.position < oldest.sequence]
+
+    # -- for attachments ---------------------------------------------------------------------------
+
+    def detach(self, attachment: Attachment, error: QuireError | None = None) -> None:
+        attachment.end(error)
+        self._attachments.discard(attachment)
+        self._changed.ring()
+
+    async def next_after(self, attachment: Attachment) -> Message | None:
+        """The next kept message behind the attachment's position; ``None`` at the end."""
+        while not attachment.ended:
+            index = max(0, attachment.position - self.num_dropped)
+            if index < len(self._kept):
+                self._changed.ring()
+                return self._kept[index]
+            if self._closed:
+                break
+            await self._changed.wait()
+        return None
+
+
+class Attachment:
+    """One client's view of a program's messages: iterate, and ``close`` when done."""
+
+    def __init__(self, log: MessageLog, after: int) -> None:
+        self._log = log
+        self._error: QuireError | None = None
+        self.position = after
+        self.ended = False
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        """Raises ``MailboxFull`` once this client has been detached for reading too slowly."""
+        message = await self._log.next_after(self)
+        if self._error is not None:
+            raise self._error
+        if message is None:
+            raise StopAsyncIteration
+        self.position = message.sequence
+        return message
+
+    def close(self) -> None:
+        """Idempotent; ends a pending iteration."""
+        self._log.detach(self)
+
+    def end(self, error: QuireError | None) -> None:
+        """For the log: nothing more comes."""
+        if not self.ended:
+            self.ended = True
+            self._error = error
+
+
+__all__ = ["Attachment", "LogLimits", "Message", "MessageLog"]

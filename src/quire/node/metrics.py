@@ -1,0 +1,43 @@
+"""What the node has counted, as one frozen value; the server turns it into Prometheus text.
+
+Knows no metric names and no exposition format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.control import ProcessRow, Statistics
+from quire.core.ids import EngineId
+from quire.node.health import NodeHealth
+from quire.node.latency import EngineLatencies
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatistics:
+    """One moment of a node.
+
+    ``latencies``: engines that have served no decode yet are missing. ``recording_failure``: why
+    the event log has ended early, if it has.
+    """
+
+    health: NodeHealth
+    controller: Statistics
+    latencies: Mapping[EngineId, EngineLatencies]
+    num_programs_running: int
+    num_sessions: int
+    num_calls: int
+    uptime_s: float
+    recording_failure: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One line of the process table. ``id``: the public id of a program or session."""
+
+    id: str | None
+    row: ProcessRow
+
+
+__all__ = ["NodeStatistics", "ProcessRecord"]

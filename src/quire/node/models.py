@@ -1,0 +1,136 @@
+"""The models of the node as programs and the edge see them: tokenizer, template, defaults.
+
+Reads a model's small files (never its weights, never torch) and joins them with what the engine
+said of itself. Owns the list of served models.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from quire.core.batch import EngineInfo
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineLost, ModelNotFound
+from quire.core.ids import EngineId, ModelId
+from quire.core.interfaces import ServedModel, Tokenizer
+from quire.engine.model_card import read_model_card
+from quire.engine.tokenizer import load_tokenizer
+
+SHIPPED_MODEL = "quire-mini"
+"""The model inside the package; also what is served when none is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What stands in a model's directory besides weights. ``defaults`` are sampling defaults."""
+
+    tokenizer: Tokenizer
+    chat_template: str | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    special_tokens: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_model_files(config: EngineConfig) -> ModelFiles:
+    """Read the files of ``config.source``; blocks on disk (and the network, for a hub id).
+
+    Raises:
+        ModelNotFound, ModelFormatError, UnsupportedModel: see ``quire.engine``.
+    """
+    card = read_model_card(config.source)
+    return ModelFiles(
+        tokenizer=load_tokenizer(config.source),
+        chat_template=card.chat_template,
+        defaults=card.defaults,
+        special_tokens=card.special_tokens,
+    )
+
+
+def resolve_source(source: str | None) -> str:
+    """``source``, or the directory of the shipped model for its name or ``None``.
+
+    A directory of that name in the working directory does not shadow the shipped model; write
+    ``./quire-mini`` for it.
+
+    Raises:
+        ModelNotFound: this installation has no shipped model.
+    """
+    if source not in (None, SHIPPED_MODEL):
+        return source
+    path = Path(str(files("quire"))) / "assets" / SHIPPED_MODEL
+    if not (path / "config.json").is_file():
+        raise ModelNotFound(
+            f"the shipped model is missing from this installation ({path}): install quire again, "
+            "or name a model directory"
+        )
+    return str(path)
+
+
+def resolve_engine(config: EngineConfig) -> EngineConfig:
+    """``config`` with a source that an engine process can open."""
+    return replace(config, source=resolve_source(config.source))
+
+
+class ModelTable:
+    """The served models in the order of the configuration; the first is the default one.
+
+    Written by the edge, read from any thread: ``models`` is a new tuple after each change.
+    """
+
+    def __init__(self, configs: Sequence[EngineConfig]) -> None:
+        self._order = [config.name for config in configs]
+        self._loaded: dict[ModelId, ServedModel] = {}
+        self._models: tuple[ServedModel, ...] = ()
+        self._lock = threading.Lock()
+
+    def models(self) -> tuple[ServedModel, ...]:
+        """Those loaded so far."""
+        return self._models
+
+    def name_of(self, name: str | None) -> ModelId:
+        """``name``, or that of the default model; ``ModelNotFound`` if no model has it."""
+        wanted = self._order[0] if name is None else ModelId(name)
+        if wanted not in self._order:
+            raise ModelNotFound(
+                f"no model {name!r} is served here; served: {', '.join(self._order)}",
+                served=list(self._order),
+            )
+        return wanted
+
+    def get(self, name: ModelId) -> ServedModel:
+        """Raises ``EngineLost`` for one that is configured, but not loaded yet."""
+        model = self._loaded.get(name)
+        if model is None:
+            raise EngineLost(f"model {name} is still being loaded: try again in a moment")
+        return model
+
+    def put(self, name: ModelId, info: EngineInfo, model_files: ModelFiles) -> None:
+        """The engine of ``name`` is ready."""
+        model = ServedModel(
+            id=name,
+            engine=EngineId(name),
+            info=info,
+            tokenizer=model_files.tokenizer,
+            chat_template=model_files.chat_template,
+            defaults=model_files.defaults,
+            special_tokens=model_files.special_tokens,
+        )
+        with self._lock:
+            self._loaded[name] = model
+            self._models = tuple(
+                self._loaded[known] for known in self._order if known in self._loaded
+            )
+
+
+__all__ = [
+    "SHIPPED_MODEL",
+    "ModelFiles",
+    "ModelTable",
+    "read_model_files",
+    "resolve_engine",
+    "resolve_source",
+]

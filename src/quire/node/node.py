@@ -1,0 +1,378 @@
+"""The node: one object that an edge (HTTP, a test, a notebook) starts, uses and stops.
+
+Joins the control thread, the engines, the program hosts, sessions and launched programs. Every
+method belongs to the event loop that called ``start``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.core.config import EngineConfig, NodeConfig
+from quire.core.errors import UnknownHandle
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId, TenantId
+from quire.core.interfaces import EngineTransport, ReplySink, ServedModel
+from quire.node.admission import Admission
+from quire.node.clock import SystemClock
+from quire.node.control_factory import make_controller
+from quire.node.control_thread import ControlThread, Observer
+from quire.node.conversations import Turn
+from quire.node.engine_loading import OnProgress, load_engine
+from quire.node.engines import EngineBackend, EngineFleet
+from quire.node.health import NodeHealth, node_health
+from quire.node.hosts import ProgramHosts
+from quire.node.latency import LatencyObserver
+from quire.node.loops import Bell, call_on
+from quire.node.metrics import NodeStatistics, ProcessRecord
+from quire.node.models import ModelFiles, read_model_files, resolve_engine
+from quire.node.program_start import ProgramStart, start_program
+from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
+from quire.node.quotas import tightest
+from quire.node.recorder import EventRecorder
+from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, SessionTable
+from quire.node.supervisor import RestartLimits, TransportFactory
+from quire.node.transports import InProcessTransport, ZeroMQTransport
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.event_port import EventPort
+from quire.programs.runtime.native import NativeConfig
+from quire.programs.runtime.watchdog import BlockedLoop
+
+logger = logging.getLogger(__name__)
+
+_CALLS_END_S = 15.0
+
+
+class Node:
+    """``transport_factory`` and ``model_files`` replace the real engines and the files of their
+    models (tests, embedding). ``native`` sets the loops that programs run on. ``debug``: check
+    control's invariants whenever it is idle.
+
+    Raises:
+        ConfigError: no such policy, or an impossible figure.
+        ModelNotFound: the shipped model is asked for and not there.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        transport_factory: Callable[[EngineConfig], EngineTransport] | None = None,
+        model_files: Callable[[EngineConfig], ModelFiles] = read_model_files,
+        session_limits: SessionLimits | None = None,
+        restart_limits: RestartLimits | None = None,
+        native: NativeConfig | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._config = config
+        self._admission = Admission(config.tenants)
+        backend = EngineBackend(
+            _transport_factory(config, transport_factory), model_files, restart_limits
+        )
+        self._clock = SystemClock()
+        self._numbers = map(ProgramId, itertools.count(1))
+        self._started_s = self._clock.now_s()
+        self._stopping: asyncio.Task[None] | None = None
+        self._drain_ended = asyncio.Event()
+        self._drain_limit: asyncio.TimerHandle | None = None
+        self._recorder: EventRecorder | None = None
+        self._latencies = LatencyObserver()
+        self._observers: list[Observer] = [self._latencies]
+        self._control = self._make_control(debug)
+        self._fleet = EngineFleet(
+            _engine_configs(config, own_models=transport_factory is None),
+            backend,
+            self._control,
+            clock=self._clock,
+            on_progress=self._report,
+            on_change=self._on_health_change,
+        )
+        self._hosts = ProgramHosts(self._on_blocked, native)
+        self._programs = ProgramTable()
+        self._sessions = self._make_sessions(session_limits)
+        self._health_changed = Bell()
+        self._progress: OnProgress | None = None
+        self._running = False
+
+    def _make_control(self, debug: bool) -> ControlThread:
+        return ControlThread(
+            make_controller(self._config.scheduler, self._config.tenants),
+            clock=self._clock,
+            observers=self._observers,
+            on_failure=self._on_health_change,
+            debug=debug,
+        )
+
+    def _make_sessions(self, limits: SessionLimits | None) -> SessionTable:
+        return SessionTable(
+            self._control,
+            self._hosts.built_in,
+            self._fleet.models.models,
+            self._numbers,
+            self._admission.check,
+            limits,
+        )
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self, progress: OnProgress | None = None, *, wait_ready: bool = True) -> None:
+        """Start everything. ``progress(text, fraction)`` reports the loading of models.
+
+        Without ``wait_ready`` it returns while models are being loaded; see ``health``.
+
+        Raises:
+            QuireError: the event log cannot be written, or (``wait_ready``) an engine cannot be
+                started; nothing is left running then.
+        """
+        assert not self._running, "a node is started once"
+        self._loop = asyncio.get_running_loop()
+        self._progress = progress
+        if self._config.record_path is not None:
+            self._recorder = EventRecorder(self._config.record_path, self._config)
+            self._observers.append(self._recorder)
+        self._running = True
+        self._control.start()
+        self._hosts.start()
+        try:
+            await self._fleet.start(wait_ready=wait_ready)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self, drain_timeout_s: float = 0.0) -> None:
+        """Refuse new work, let running work finish for ``drain_timeout_s``, then cancel the rest
+        and end everything. Idempotent; of several calls the limit that ends first holds."""
+        self._admission.close()
+        if not self._running:
+            return
+        self._limit_drain(drain_timeout_s)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(), name="stop the node")
+        await asyncio.shield(self._stopping)
+
+    def _limit_drain(self, limit_s: float) -> None:
+        ends_s = self._loop.time() + limit_s
+        if self._drain_limit is not None:
+            if self._drain_limit.when() <= ends_s:
+                return
+            self._drain_limit.cancel()
+        self._drain_limit = self._loop.call_at(ends_s, self._drain_ended.set)
+
+    async def _stop(self) -> None:
+        idle = asyncio.create_task(self._wait_idle())
+        cut_short = asyncio.create_task(self._drain_ended.wait())
+        await asyncio.wait({idle, cut_short}, return_when=asyncio.FIRST_COMPLETED)
+        idle.cancel()
+        cut_short.cancel()
+        for call in self._sessions.calls():
+            call.cancel("the node is stopping")
+        for handle in self._programs.running():
+            handle.terminate("the node is stopping")
+        try:
+            async with asyncio.timeout(_CALLS_END_S):
+                await self._sessions.close()
+        except TimeoutError:
+            logger.error(
+                "a built-in program has not ended %g s after its cancellation", _CALLS_END_S
+            )
+        await self._hosts.close()
+        await self._programs.close()
+        await self._fleet.stop()
+        self._control.stop()
+        if self._recorder is not None:
+            self._recorder.close()
+        if self._drain_limit is not None:
+            self._drain_limit.cancel()
+
+    async def _wait_idle(self) -> None:
+        await self._sessions.wait_idle()
+        await self._programs.wait_idle()
+
+    # -- what is there -----------------------------------------------------------------------------
+
+    def health(self) -> NodeHealth:
+        failure = self._control.failure
+        return node_health(
+            self._fleet.health(),
+            draining=self._admission.draining,
+            failure=None if failure is None else failure.message,
+        )
+
+    async def wait_health(self, accept: Callable[[NodeHealth], bool]) -> NodeHealth:
+        """Wait until ``accept(health())``; looks after each change of an engine's or control's
+        state."""
+        while not accept(health := self.health()):
+            await self._health_changed.wait()
+        return health
+
+    def models(self) -> Sequence[ServedModel]:
+        """Those that are loaded, the default one first."""
+        return self._fleet.models.models()
+
+    def model(self, name: str | None = None) -> ServedModel:
+        """The model called ``name``; the default one for ``None``.
+
+        Raises:
+            ModelNotFound: no such model; the message names those that are served.
+            EngineLost: it is still being loaded, or its engine has been given up.
+        """
+        return self._fleet.find_model(name)
+
+    def processes(self, tenant: TenantId | None = None) -> list[ProcessRecord]:
+        """The process table: every program of any form that has not ended."""
+        rows = self._control.call(lambda controller: controller.processes())
+        return [
+            ProcessRecord(
+                self._programs.public_id(row.program) or self._sessions.public_id(row.program), row
+            )
+            for row in rows
+            if tenant is None or row.tenant == tenant
+        ]
+
+    def statistics(self) -> NodeStatistics:
+        controller, latencies = self._control.call(
+            lambda controller: (controller.statistics(), self._latencies.snapshot())
+        )
+        return NodeStatistics(
+            health=self.health(),
+            controller=controller,
+            latencies=latencies,
+            num_programs_running=len(self._programs.running()),
+            num_sessions=len(self._sessions),
+            num_calls=len(self._sessions.calls()),
+            uptime_s=self._clock.now_s() - self._started_s,
+            recording_failure=None if self._recorder is None else self._recorder.failure,
+        )
+
+    # -- programs ----------------------------------------------------------------------------------
+
+    def launch(
+        self,
+        program: Inferlet,
+        args: Sequence[str] = (),
+        *,
+        tenant: TenantId,
+        client_id: str | None = None,
+        priority: int = 0,
+        parent: str | None = None,
+        quotas: Quotas | None = None,
+    ) -> ProgramHandle:
+        """Start ``program`` on the users' loop; ``parent`` is a public id of the same tenant.
+
+        ``quotas`` may only tighten those of the program and of the tenant.
+
+        Raises:
+            Draining: the node is stopping.
+            TraitMissing: the default model lacks a trait that the program needs.
+            QuotaExceeded: too many programs of this tenant are running.
+            UnknownHandle: no such parent.
+        """
+        self._admission.check()
+        bounds = tightest(self._admission.tenant(tenant).quotas, program.quotas, quotas)
+        start = ProgramStart(
+            tenant=tenant,
+            form="inferlet",
+            name=program.name,
+            client_id=client_id,
+            parent=None if parent is None else self._parent(parent, tenant),
+            priority=priority,
+            quotas=bounds,
+        )
+        launch = Launch(tenant, tuple(args), client_id, parent, priority)
+        return self._programs.launch(
+            program, launch, self._hosts.users, partial(self._connect, start)
+        )
+
+    def _connect(
+        self, start: ProgramStart, sink: ReplySink, loop: asyncio.AbstractEventLoop
+    ) -> EventPort:
+        number = next(self._numbers)
+        start_program(self._control, number, start, loop, sink)
+        return EventPort(number, start.quotas, self._fleet.models.models, self._control.post)
+
+    def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
+        """A launched program, running or recently ended; ``UnknownHandle`` for any other."""
+        return self._programs.find(public_id, tenant)
+
+    def programs(self, tenant: TenantId | None = None) -> list[ProgramRecord]:
+        """Launched programs in order of launch, recently ended ones included."""
+        return [handle.record() for handle in self._programs.all(tenant)]
+
+    def session(
+        self,
+        tenant: TenantId,
+        client_id: str | None = None,
+        *,
+        turns: Sequence[Turn] = (),
+        parent: str | None = None,
+        priority: int = 0,
+    ) -> SessionHandle:
+        """The session that ``client_id`` names, opened if need be.
+
+        Without a ``client_id`` it is the session whose answer ``turns`` continue, else a new one:
+        of one call, or (with ``turns``) one that a later prompt may join after ``remember``.
+        ``parent`` is a client id or public id; one that is not known here is left out, since
+        clients name parents that other nodes have served.
+
+        Raises:
+            Draining: the node is stopping.
+            QuotaExceeded: too many sessions are busy.
+        """
+        self._admission.check()
+        start = SessionStart(
+            tenant=tenant,
+            client_id=client_id,
+            parent=None if parent is None else self._sessions.program_of(tenant, parent),
+            priority=priority,
+            quotas=self._admission.tenant(tenant).quotas,
+            one_call=client_id is None and not turns,
+        )
+        return self._sessions.open(start, turns)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _parent(self, public_id: str, tenant: TenantId) -> ProgramId:
+        session = self._sessions.program_of(tenant, public_id)
+        if session is not None:
+            return session
+        handle = self._programs.find(public_id, tenant)
+        if handle.ended:
+            raise UnknownHandle(f"the parent {public_id!r} has ended: launch without it")
+        return handle.program
+
+    def _on_blocked(self, blocked: BlockedLoop) -> None:
+        """On the watchdog's thread."""
+        call_on(self._loop, self._programs.note_blocked, blocked.program, blocked.stack)
+
+    def _on_health_change(self) -> None:
+        """On the control thread."""
+        call_on(self._loop, self._health_changed.ring)
+
+    def _report(self, text: str, fraction: float) -> None:
+        """On the control thread."""
+        if self._progress is not None:
+            call_on(self._loop, self._progress, text, fraction)
+
+
+def _engine_configs(config: NodeConfig, *, own_models: bool) -> tuple[EngineConfig, ...]:
+    """With sources that an engine process can open; a given transport's sources are its own."""
+    return tuple(map(resolve_engine, config.engines)) if own_models else config.engines
+
+
+def _transport_factory(
+    config: NodeConfig, given: Callable[[EngineConfig], EngineTransport] | None
+) -> TransportFactory:
+    if given is not None:
+        return lambda engine, on_progress: given(engine)
+    if config.engine_process:
+        return ZeroMQTransport
+    return lambda engine, on_progress: InProcessTransport(
+        engine.name, partial(load_engine, engine, on_progress)
+    )
+
+
+__all__ = ["Node"]

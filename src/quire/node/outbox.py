@@ -1,0 +1,87 @@
+"""Replies on their way from the control thread to the programs' own loops.
+
+Collects what one control round delivers and hands each loop its share in one call. Must not know
+what a reply means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.errors import ErrorRecord
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ReplySink
+from quire.node.loops import call_on
+
+Delivery = Deliver | Fail | Terminate
+
+
+@dataclass(frozen=True, slots=True)
+class _Subscriber:
+    loop: asyncio.AbstractEventLoop
+    sink: ReplySink
+
+
+class Outbox:
+    """``add_program`` is called from any thread, the rest on the control thread alone."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[ProgramId, _Subscriber] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, list[tuple[ReplySink, Delivery]]] = {}
+
+    def __len__(self) -> int:
+        """Programs that still expect replies."""
+        return len(self._subscribers)
+
+    def add_program(
+        self, program: ProgramId, loop: asyncio.AbstractEventLoop, sink: ReplySink
+    ) -> None:
+        """Before the program's first event is posted; ids are never reused."""
+        assert program not in self._subscribers
+        self._subscribers[program] = _Subscriber(loop, sink)
+
+    def add(self, delivery: Delivery) -> None:
+        """Nothing is kept for a program that has been forgotten: its port was closed."""
+        subscriber = self._subscribers.get(delivery.program)
+        if subscriber is None:
+            return
+        self._pending.setdefault(subscriber.loop, []).append((subscriber.sink, delivery))
+        if isinstance(delivery, Terminate):
+            self.forget(delivery.program)
+
+    def forget(self, program: ProgramId) -> None:
+        """The program has ended. What was added before still goes out."""
+        self._subscribers.pop(program, None)
+
+    def terminate_all(self, error: ErrorRecord) -> None:
+        for program in list(self._subscribers):
+            self.add(Terminate(program=program, error=error))
+
+    def flush(self) -> None:
+        pending, self._pending = self._pending, {}
+        for loop, deliveries in pending.items():
+            call_on(loop, _deliver, deliveries)  # a closed loop runs no program any more
+
+
+def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:
+    for sink, delivery in deliveries:
+        try:
+            _deliver_one(sink, delivery)
+        except Exception as exc:  # one program's fault must not cost another its reply
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"a reply sink failed on {delivery!r}", "exception": exc}
+            )
+
+
+def _deliver_one(sink: ReplySink, delivery: Delivery) -> None:
+    if isinstance(delivery, Deliver):
+        sink.on_reply(delivery.command, delivery.reply, delivery.last)
+    elif isinstance(delivery, Fail):
+        sink.on_failure(delivery.command, delivery.error)
+    else:
+        sink.on_terminated(delivery.error)
+
+
+__all__ = ["Delivery", "Outbox"]

@@ -1,0 +1,335 @@
+"""Launched programs as their clients see them: public ids, records, messages, logs, results.
+
+Lives on the edge's loop. Owns the table of programs, running and recently ended; a tenant sees its
+own alone. Must not know how a program is executed (``Runtime`` does) nor what it computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    ProgramTerminated,
+    QuireError,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.ids import ProgramId, TenantId
+from quire.node.message_log import Attachment, LogLimits, MessageLog
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.running import Connect, ProgramState, RunningProgram, Runtime
+
+LogLevel = Literal["info", "warning", "error"]
+
+SIGNALS = ("message", "end_of_input", "cancel")
+
+
+def public_id() -> str:
+    """A name that says nothing and cannot be guessed."""
+    return f"prog-{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """``time_s`` is Unix time."""
+
+    time_s: float
+    level: LogLevel
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRecord:
+    """One launched program at one moment. Times are Unix times; ``parent`` is a public id.
+
+    ``num_dropped_messages`` counts messages that are no longer kept for those who attach.
+    """
+
+    id: str
+    program: ProgramId
+    tenant: TenantId
+    name: str
+    args: tuple[str, ...]
+    client_id: str | None
+    parent: str | None
+    priority: int
+    state: ProgramState
+    started_s: float
+    ended_s: float | None
+    result: Any
+    error: ErrorRecord | None
+    num_messages: int
+    num_dropped_messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a program is launched with, besides its code."""
+
+    tenant: TenantId
+    args: tuple[str, ...] = ()
+    client_id: str | None = None
+    parent: str | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """Per tenant: programs running at once, ended ones that are remembered. Per program: log lines
+    that are kept."""
+
+    max_running: int = 1024
+    max_ended: int = 256
+    max_log_lines: int = 256
+    messages: LogLimits = field(default_factory=LogLimits)
+
+
+class ProgramHandle:
+    """One launched program. Every method belongs to the edge's loop."""
+
+    def __init__(self, launch: Launch, name: str, limits: ProgramLimits) -> None:
+        self.id = public_id()
+        self.tenant = launch.tenant
+        self._launch = launch
+        self.name = name
+        self._messages = MessageLog(limits.messages)
+        self._log: deque[LogLine] = deque(maxlen=limits.max_log_lines)
+        self._started_s = time.time()
+        self._ended_s: float | None = None
+        self._result: Any = None
+        self._ended = asyncio.Event()
+        self._abandoned: ProgramTerminated | None = None
+        self._running: RunningProgram
+        self._pump: asyncio.Task[None]
+
+    def begin(self, running: RunningProgram, on_ended: Callable[[ProgramHandle], None]) -> None:
+        """For the table: the runtime has taken it."""
+        self._running = running
+        self._note("info", f"launched with {len(self._launch.args)} arguments")
+        self._pump = asyncio.create_task(self._follow(on_ended), name=f"messages of {self.id}")
+
+    @property
+    def program(self) -> ProgramId:
+        return self._running.id
+
+    @property
+    def ended(self) -> bool:
+        """The program has ended and its last message is in the log."""
+        return self._ended.is_set()
+
+    def record(self) -> ProgramRecord:
+        error = self._running.error
+        return ProgramRecord(
+            id=self.id,
+            program=self._running.id,
+            tenant=self.tenant,
+            name=self.name,
+            args=self._launch.args,
+            client_id=self._launch.client_id,
+            parent=self._launch.parent,
+            priority=self._launch.priority,
+            state=self._running.state,
+            started_s=self._started_s,
+            ended_s=self._ended_s,
+            result=self._result,
+            error=None if error is None else error.record(),
+            num_messages=self._messages.num_messages,
+            num_dropped_messages=self._messages.num_dropped,
+        )
+
+    async def send(self, message: str) -> None:
+        """Send to the program's ``receive``; waits while it has too many unread messages.
+
+        Raises:
+            MailboxFull: it reads nothing at all.
+            MailboxClosed: it has ended, or its input was closed.
+        """
+        await self._running.send(message)
+
+    def attach(self, after: int = 0) -> Attachment:
+        """Read the program's messages with a sequence above ``after``; any number of clients may.
+
+        Close the attachment when done: one that is neither read nor closed slows the program down.
+        """
+        return self._messages.attach(after)
+
+    def signal(self, name: str, message: str | None = None) -> None:
+        """``message`` (with its text), ``end_of_input`` or ``cancel``.
+
+        Raises:
+            InvalidArgument: another name, or a text where none or one belongs.
+            MailboxFull, MailboxClosed: see ``send``.
+        """
+        if name not in SIGNALS:
+            raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
+        if (name == "message") is (message is None):
+            raise InvalidArgument("the signal 'message' has a text, the others have none")
+        self._note("info", f"signal {name}")
+        if message is not None:
+            self._running.send(message)
+        elif name == "end_of_input":
+            self._running.close_input()
+        else:
+            self._running.cancel("cancelled by a signal of its client")
+
+    def terminate(self, reason: str = "terminated by its owner") -> None:
+        """Idempotent, in every state; ``result`` says when it has ended."""
+        if not self._running.state.ended:
+            self._note("warning", f"terminate: {reason}")
+            self._running.cancel(reason)
+
+    async def result(self) -> Any:
+        """What the program returned, once everything it held is free.
+
+        Raises:
+            ProgramFailed, ProgramCancelled, ProgramTerminated, or the node's own error.
+        """
+        await self._ended.wait()
+        if (error := self._running.error or self._abandoned) is not None:
+            raise error
+        return self._result
+
+    async def wait_ended(self) -> None:
+        await self._ended.wait()
+
+    def logs(self) -> Sequence[LogLine]:
+        """What the node noted about the program, oldest first."""
+        return tuple(self._log)
+
+    async def close(self) -> None:
+        """The node has stopped its programs: let those who wait know, whatever state this one is
+        left in."""
+        self._messages.close()
+        if self._running.state.ended:
+            await self._ended.wait()
+        elif not self.ended:
+            self._pump.cancel()
+            await asyncio.wait({self._pump})
+            self._abandoned = ProgramTerminated(
+                f"program {self.name!r} blocked its loop while the node stopped and was left behind"
+            )
+            self._note("error", self._abandoned.message)
+            self._ended.set()
+
+    def note_blocked(self, stack: str) -> None:
+        """For the watchdog: the program has not awaited anything for too long."""
+        self._note("error", f"the program blocks its loop: await something\n{stack}")
+
+    async def _follow(self, on_ended: Callable[[ProgramHandle], None]) -> None:
+        async for message in self._running.messages():
+            await self._messages.put(message)
+        try:
+            self._result = await self._running.result()
+            self._note("info", "finished")
+        except QuireError as exc:
+            self._note("error", f"{exc.code}: {exc.message}")
+        for error in self._running.unobserved_failures:
+            self._note("warning", f"a failure that nobody awaited: {error.code}: {error.message}")
+        for task in self._running.leaked_tasks:
+            self._note("warning", f"a task was still running at the end: {task}")
+        self._ended_s = time.time()
+        self._messages.close()
+        self._ended.set()
+        on_ended(self)
+
+    def _note(self, level: LogLevel, text: str) -> None:
+        self._log.append(LogLine(time.time(), level, text))
+
+
+class ProgramTable:
+    """Launched programs by public id."""
+
+    def __init__(self, limits: ProgramLimits | None = None) -> None:
+        self._limits = limits or ProgramLimits()
+        self._handles: dict[str, ProgramHandle] = {}
+        self._by_program: dict[ProgramId, ProgramHandle] = {}
+        self._ended: dict[TenantId, deque[str]] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def launch(
+        self, inferlet: Inferlet, launch: Launch, runtime: Runtime, connect: Connect
+    ) -> ProgramHandle:
+        """Start ``inferlet`` on ``runtime``.
+
+        Raises:
+            QuotaExceeded: the tenant has too many running.
+        """
+        running = self.running(launch.tenant)
+        if len(running) >= self._limits.max_running:
+            raise QuotaExceeded(
+                f"{len(running)} programs of this tenant are running, "
+                f"{self._limits.max_running} are allowed: wait for one to end, or terminate one"
+            )
+        handle = ProgramHandle(launch, inferlet.name, self._limits)
+        handle.begin(runtime.launch(inferlet, launch.args, connect), self._on_ended)
+        self._handles[handle.id] = handle
+        self._by_program[handle.program] = handle
+        self._idle.clear()
+        return handle
+
+    def find(self, wanted: str, tenant: TenantId) -> ProgramHandle:
+        """Raises ``UnknownHandle`` for an id that does not exist for this tenant (any more)."""
+        handle = self._handles.get(wanted)
+        if handle is None or handle.tenant != tenant:
+            raise UnknownHandle(
+                f"no program {wanted!r}: it was never launched by this tenant, or ended long ago"
+            )
+        return handle
+
+    def all(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
+        """In order of launch, ended ones included; of every tenant for ``None``."""
+        return [
+            handle for handle in self._handles.values() if tenant is None or handle.tenant == tenant
+        ]
+
+    def running(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
+        return [handle for handle in self.all(tenant) if not handle.ended]
+
+    def public_id(self, program: ProgramId) -> str | None:
+        handle = self._by_program.get(program)
+        return None if handle is None else handle.id
+
+    def note_blocked(self, program: str | None, stack: str) -> None:
+        """The watchdog has found a blocked loop; ``program`` is what it calls the blocking one."""
+        for handle in self.running():
+            if program == f"{handle.program} ({handle.name})":
+                handle.note_blocked(stack)
+
+    async def wait_idle(self) -> None:
+        """Returns when no program is running."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        """The runtime has been closed."""
+        for handle in self.all():
+            await handle.close()
+
+    def _on_ended(self, handle: ProgramHandle) -> None:
+        ended = self._ended.setdefault(handle.tenant, deque())
+        ended.append(handle.id)
+        if len(ended) > self._limits.max_ended:
+            forgotten = self._handles.pop(ended.popleft())
+            del self._by_program[forgotten.program]
+        if not self.running():
+            self._idle.set()
+
+
+__all__ = [
+    "SIGNALS",
+    "Launch",
+    "LogLine",
+    "ProgramHandle",
+    "ProgramLimits",
+    "ProgramRecord",
+    "ProgramTable",
+    "public_id",
+]

@@ -1,0 +1,23 @@
+"""Bounds from several sides on one program: the tightest of each holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.events import Quotas
+
+
+def tightest(*quotas: Quotas | None) -> Quotas:
+    """The smallest of every field; ``None`` (unbounded) only where all are."""
+    given = [one for one in quotas if one is not None]
+    bounds: dict[str, int] = {}
+    for field in Quotas.__struct_fields__:
+        values = [value for one in given if (value := getattr(one, field)) is not None]
+        if values:
+            bounds[field] = min(values)
+    return msgspec.structs.replace(_UNBOUNDED, **bounds)
+
+
+_UNBOUNDED = Quotas(max_pending_commands=None)
+
+__all__ = ["tightest"]

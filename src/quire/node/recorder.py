@@ -1,0 +1,216 @@
+"""The event log: every event that the controller was given, and a digest of what it answered.
+
+Owns the file and its format. The log holds no API keys and no weights, but all tokens: it is as
+confidential as the prompts. ``replay`` reads it.
+
+A log is a sequence of messages of ``core.wire``, each as: number of frames, then for each frame its
+length and its bytes; numbers are unsigned 32-bit little-endian. The first message is a
+``LogHeader``, all others are ``LogEntry``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quire import __version__
+from quire.core.actions import Action
+from quire.core.config import NodeConfig, SchedulerConfig
+from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.events import Event, Quotas
+from quire.core.ids import TenantId
+from quire.core.wire import Codec, Frame
+
+logger = logging.getLogger(__name__)
+
+_U32 = struct.Struct("<I")
+_MAX_FRAME_BYTES = 1 << 30
+
+
+class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant without its keys."""
+
+    id: TenantId
+    weight: float
+    quotas: Quotas
+
+
+class LogHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What a controller must be built from to do the same again."""
+
+    release: str
+    scheduler: SchedulerConfig
+    tenants: list[RecordedTenant]
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """``digest`` covers the actions of this event and, through its predecessor, all before.
+
+    ``failure``: what the controller raised instead of answering.
+    """
+
+    event: Event
+    digest: bytes
+    failure: str | None = None
+
+
+class ActionChain:
+    """The digest chain over encoded actions (BLAKE2b, 16 bytes)."""
+
+    def __init__(self) -> None:
+        self._codec: Codec[list[Action]] = Codec(list[Action])
+        self._digest = bytes(16)
+
+    def extend(self, actions: Sequence[Action]) -> bytes:
+        digest = hashlib.blake2b(self._digest, digest_size=16)
+        for frame in self._codec.encode(list(actions)):
+            digest.update(_U32.pack(len(frame)))
+            digest.update(frame)
+        self._digest = digest.digest()
+        return self._digest
+
+
+class EventRecorder:
+    """An ``Observer`` of the control thread that writes the log.
+
+    A disk that fails ends the recording, not the node: ``failure`` then says why.
+    """
+
+    def __init__(self, path: Path, config: NodeConfig) -> None:
+        """Start a new log at ``path``, replacing what is there.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        self._path = path
+        self._codec: Codec[LogHeader | LogEntry] = Codec(LogHeader | LogEntry)
+        self._chain = ActionChain()
+        self._failure: str | None = None
+        try:
+            self._file = path.open("wb")
+            self._write(_header(config))
+            self._file.flush()
+        except OSError as exc:
+            raise ConfigError(f"the event log {path} cannot be written: {exc}") from exc
+
+    @property
+    def failure(self) -> str | None:
+        return self._failure
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        self._record(LogEntry(event=event, digest=self._chain.extend(actions)))
+
+    def observe_failure(self, event: Event, error: Exception) -> None:
+        self._record(LogEntry(event=event, digest=self._chain.extend([]), failure=describe(error)))
+
+    def _record(self, entry: LogEntry) -> None:
+        if self._failure is not None:
+            return
+        try:
+            self._write(entry)
+        except OSError as exc:
+            self._fail(exc)
+
+    def flush(self) -> None:
+        if self._failure is not None:
+            return
+        try:
+            self._file.flush()
+        except OSError as exc:
+            self._fail(exc)
+
+    def close(self) -> None:
+        """The control thread has ended."""
+        self.flush()
+        self._file.close()
+
+    def _write(self, message: LogHeader | LogEntry) -> None:
+        frames = self._codec.encode(message)
+        self._file.write(_U32.pack(len(frames)))
+        for frame in frames:
+            self._file.write(_U32.pack(len(frame)))
+            self._file.write(frame)
+
+    def _fail(self, exc: OSError) -> None:
+        self._failure = f"the event log {self._path} ended early: {exc}"
+        logger.error("%s", self._failure)
+
+
+def describe(error: Exception) -> str:
+    """How the log names what a controller has raised."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _header(config: NodeConfig) -> LogHeader:
+    return LogHeader(
+        release=__version__,
+        scheduler=config.scheduler,
+        tenants=[
+            RecordedTenant(id=tenant.id, weight=tenant.weight, quotas=tenant.quotas)
+            for tenant in config.tenants
+        ],
+    )
+
+
+def read_log(path: Path) -> Iterator[LogHeader | LogEntry]:
+    """The messages of a log, the header first. A last message that was cut off (the node was
+    killed) is left out.
+
+    Raises:
+        InvalidArgument: not a readable file, or not an event log.
+        ProtocolMismatch: a log of another protocol version.
+    """
+    codec: Codec[LogHeader | LogEntry] = Codec(LogHeader | LogEntry)
+    try:
+        with path.open("rb") as file:
+            first = True
+            while (frames := _read_message(file)) is not None:
+                message = codec.decode(frames)
+                if isinstance(message, LogHeader) is not first:
+                    raise InvalidArgument(f"{path} is not an event log of quire")
+                first = False
+                yield message
+    except OSError as exc:
+        raise InvalidArgument(f"the event log {path} cannot be read: {exc}") from exc
+    if first:
+        raise InvalidArgument(f"{path} is empty: it is not an event log of quire")
+
+
+def _read_message(file: BinaryIO) -> list[Frame] | None:
+    num_frames = _read_u32(file)
+    if num_frames is None:
+        return None
+    frames: list[Frame] = []
+    for _ in range(num_frames):
+        num_bytes = _read_u32(file)
+        if num_bytes is None:
+            return None
+        if num_bytes > _MAX_FRAME_BYTES:
+            raise InvalidArgument(f"{file.name} is not an event log of quire")
+        frame = file.read(num_bytes)
+        if len(frame) < num_bytes:
+            return None
+        frames.append(frame)
+    return frames
+
+
+def _read_u32(file: BinaryIO) -> int | None:
+    raw = file.read(_U32.size)
+    return _U32.unpack(raw)[0] if len(raw) == _U32.size else None
+
+
+__all__ = [
+    "ActionChain",
+    "EventRecorder",
+    "LogEntry",
+    "LogHeader",
+    "RecordedTenant",
+    "describe",
+    "read_log",
+]

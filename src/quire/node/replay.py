@@ -1,0 +1,106 @@
+"""Runs a recorded event log through a fresh controller and says where it answers differently.
+
+A log that replays equal reproduces a bug without the engine, the programs or the clients; one that
+diverges shows at which event this release decides differently. No I/O but reading the log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire import __version__
+from quire.control import Controller
+from quire.core.config import TenantConfig
+from quire.node.control_factory import make_controller
+from quire.node.recorder import ActionChain, LogEntry, LogHeader, describe, read_log
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first event whose actions (or those before it) differ. ``index`` counts from 0.
+
+    ``actions``: what this release answers, or raises.
+    """
+
+    index: int
+    event: str
+    time_s: float
+    actions: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayReport:
+    """``recorded_by`` and ``replayed_by`` are releases of quire.
+
+    ``failure``: the last thing that the controller raised, in the recorded run and here alike.
+    """
+
+    num_events: int
+    num_actions: int
+    recorded_by: str
+    replayed_by: str
+    divergence: Divergence | None
+    failure: str | None = None
+
+    @property
+    def equal(self) -> bool:
+        return self.divergence is None
+
+
+def replay(path: Path) -> ReplayReport:
+    """Replay the log at ``path`` up to its end or its first divergence.
+
+    Raises:
+        InvalidArgument: not an event log, or it cannot be read.
+        ProtocolMismatch: a log of another protocol version.
+    """
+    messages = read_log(path)
+    header = next(messages)
+    assert isinstance(header, LogHeader)
+    run = _Replay(_controller(header))
+    divergence = None
+    for entry in messages:
+        assert isinstance(entry, LogEntry)
+        divergence = run.step(entry)
+        if divergence is not None:
+            break
+    return ReplayReport(
+        run.num_events, run.num_actions, header.release, __version__, divergence, run.failure
+    )
+
+
+class _Replay:
+    """A controller that is given recorded events one by one."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._chain = ActionChain()
+        self.num_events = 0
+        self.num_actions = 0
+        self.failure: str | None = None
+
+    def step(self, entry: LogEntry) -> Divergence | None:
+        """Handle one event; how the answer differs from the recorded one, if it does."""
+        failure, actions = None, []
+        try:
+            actions = self._controller.handle(entry.event)
+        except Exception as exc:  # to be compared: the recorded controller may have raised too
+            failure = self.failure = describe(exc)
+        self.num_events += 1
+        self.num_actions += len(actions)
+        if self._chain.extend(actions) == entry.digest and failure == entry.failure:
+            return None
+        answer = repr(actions) if failure is None else f"raised {failure}"
+        return Divergence(self.num_events - 1, repr(entry.event), entry.event.time_s, answer)
+
+
+def _controller(header: LogHeader) -> Controller:
+    tenants = tuple(
+        TenantConfig(tenant.id, weight=tenant.weight, quotas=tenant.quotas)
+        for tenant in header.tenants
+    )
+    return make_controller(header.scheduler, tenants)
+
+
+__all__ = ["Divergence", "ReplayReport", "replay"]

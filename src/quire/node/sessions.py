@@ -1,0 +1,332 @@
+"""Sessions: programs whose calls arrive one by one from outside (Autellix's view of a client).
+
+Lives on the edge's loop. Owns who belongs to which session and when a session ends: explicitly, or
+after it has been idle for a while. Within a session each call has a number range and queues of its
+own (``ports.IssuerPort``), so that ending one call frees exactly what was its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError, QuotaExceeded
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId, TenantId, ThreadId
+from quire.core.interfaces import ReplySink
+from quire.node.calls import BuiltIn, Call
+from quire.node.control_thread import ControlThread
+from quire.node.conversations import ConversationIndex, Turn
+from quire.node.loops import call_on
+from quire.node.ports import IssuerPort, IssuerSinks
+from quire.node.program_start import ProgramStart, start_program
+from quire.node.programs import public_id
+from quire.programs.runtime.event_port import EventPort, Models
+from quire.programs.runtime.running import Runtime
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """``ttl_s``: an idle session ends after so long. ``max_sessions``: beyond it the session that
+    has been idle longest ends early; when all are busy, a new one is refused."""
+
+    ttl_s: float = 600.0
+    max_sessions: int = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """What a session is opened with; ``client_id`` is the client's own name for it.
+
+    ``one_call``: it ends with its call, because nothing could ever join it.
+    """
+
+    tenant: TenantId
+    client_id: str | None = None
+    parent: ProgramId | None = None
+    priority: int = 0
+    quotas: Quotas = Quotas()
+    one_call: bool = False
+
+
+class SessionHandle:
+    """One session. ``call`` starts a built-in program in it."""
+
+    def __init__(
+        self,
+        program: ProgramId,
+        start: SessionStart,
+        control: ControlThread,
+        runtime: Runtime,
+        models: Models,
+        table: SessionTable,
+    ) -> None:
+        self.id = public_id()
+        self.program = program
+        self.tenant = start.tenant
+        self.client_id = start.client_id
+        self._start = start
+        self._control = control
+        self._runtime = runtime
+        self._table = table
+        self._loop = asyncio.get_running_loop()
+        self._port = EventPort(program, start.quotas, models, control.post)
+        self._sinks = IssuerSinks(self._on_terminated)
+        self._started = False
+        self._num_calls = 0
+        self._calls: set[Call[Any]] = set()
+        self._ending: str | None = None
+
+    @property
+    def calls(self) -> frozenset[Call[Any]]:
+        """Those under way."""
+        return frozenset(self._calls)
+
+    @property
+    def over(self) -> bool:
+        """It takes no further call."""
+        return self._ending is not None
+
+    def call(
+        self, program: BuiltIn[R, T], request: R, *, thread: str | None = None, name: str = ""
+    ) -> Call[T]:
+        """Run ``program(api, request)`` as one call; read its items from what is returned.
+
+        ``thread`` is the client's name for a line of calls within the session (Autellix 4.1).
+
+        Raises:
+            Draining: the node takes no new work.
+            ProgramTerminated: the session has ended; open it again.
+        """
+        self._table.admit()
+        if self._ending is not None:
+            raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
+        index, self._num_calls = self._num_calls, self._num_calls + 1
+
+        def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
+            self._ensure_started(loop)
+            self._sinks.add(index, sink, loop)
+            return IssuerPort(self._port, index, _thread_id(thread))
+
+        def on_closed(closed: Call[T]) -> None:
+            self._calls.discard(closed)
+            self._sinks.remove(index)
+            self._after_call()
+
+        call: Call[T] = Call(name or program.__name__, on_closed)
+        try:
+            call.begin(program, request, self._runtime, connect)
+        except QuireError:
+            on_closed(call)
+            raise
+        self._calls.add(call)
+        self._table.touch(self)
+        return call
+
+    def remember(self, turns: Sequence[Turn], answer: Turn) -> None:
+        """A call has answered ``turns`` with ``answer``: a later prompt that begins with both is
+        taken as part of this session."""
+        self._table.conversations.remember(self.tenant, turns, answer, self.program)
+
+    def end(self, reason: str = "finished") -> None:
+        """Take no further call, and end when those under way have. Idempotent."""
+        if self._ending is None:
+            self._ending = reason
+            self._table.forget(self)
+            self._after_call()
+
+    def _after_call(self) -> None:
+        if self._calls:
+            return
+        if self._ending is None and self._start.one_call:
+            self.end()
+        elif self._ending is None:
+            self._table.touch(self)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        assert self._ending is not None
+        if self._started:
+            self._port.close(self._ending)
+        self._table.closed(self)
+
+    def _ensure_started(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._started:
+            return
+        self._started = True
+        opened = self._start
+        start = ProgramStart(
+            tenant=opened.tenant,
+            form="session",
+            name=opened.client_id or self.id,
+            client_id=opened.client_id,
+            parent=opened.parent,
+            priority=opened.priority,
+            quotas=opened.quotas,
+        )
+        start_program(self._control, self.program, start, loop, self._sinks)
+
+    def _on_terminated(self, error: ErrorRecord) -> None:
+        """On the programs' loop: control has ended the session; its calls have been told."""
+        call_on(self._loop, self.end, error.message)
+
+
+class SessionTable:
+    """Open sessions by tenant and client id, idle ones in the order in which they became idle."""
+
+    def __init__(
+        self,
+        control: ControlThread,
+        runtime: Runtime,
+        models: Models,
+        numbers: Iterator[ProgramId],
+        admit: Callable[[], None],
+        limits: SessionLimits | None = None,
+    ) -> None:
+        self._control = control
+        self._runtime = runtime
+        self._models = models
+        self._numbers = numbers
+        self._limits = limits or SessionLimits()
+        self._named: dict[tuple[TenantId, str], SessionHandle] = {}
+        self._by_id: dict[str, SessionHandle] = {}
+        self._open: OrderedDict[ProgramId, tuple[SessionHandle, float]] = OrderedDict()
+        self._ending: set[SessionHandle] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.admit = admit
+        self.conversations = ConversationIndex()
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self._ending)
+
+    def open(self, start: SessionStart, turns: Sequence[Turn] = ()) -> SessionHandle:
+        """The session that ``start`` names, else the one that ``turns`` continue, else a new one.
+
+        Raises:
+            QuotaExceeded: too many sessions are busy at once.
+        """
+        found = self._find(start, turns)
+        if found is not None:
+            self.touch(found)
+            return found
+        if len(self) >= self._limits.max_sessions:
+            self._make_room()
+        session = SessionHandle(
+            next(self._numbers), start, self._control, self._runtime, self._models, self
+        )
+        if start.client_id is not None:
+            self._named[start.tenant, start.client_id] = session
+        self._by_id[session.id] = session
+        self.touch(session)
+        return session
+
+    def program_of(self, tenant: TenantId, name: str) -> ProgramId | None:
+        """The session with this client id or public id."""
+        session = self._named.get((tenant, name)) or self._by_id.get(name)
+        return session.program if session is not None and session.tenant == tenant else None
+
+    def public_id(self, program: ProgramId) -> str | None:
+        entry = self._open.get(program)
+        if entry is not None:
+            return entry[0].id
+        return next((one.id for one in self._ending if one.program == program), None)
+
+    def calls(self) -> list[Call[Any]]:
+        """Those under way, in all sessions."""
+        sessions = [session for session, _ in self._open.values()] + list(self._ending)
+        return [call for session in sessions for call in session.calls]
+
+    async def wait_idle(self) -> None:
+        """Returns when no call is under way."""
+        while calls := self.calls():
+            await calls[0].wait_closed()
+
+    async def close(self) -> None:
+        """End every session; their calls must have been cancelled, or have ended."""
+        for session, _ in list(self._open.values()):
+            session.end("the node is stopping")
+        await self.wait_idle()
+        if self._sweep is not None:
+            self._sweep.cancel()
+
+    def _find(self, start: SessionStart, turns: Sequence[Turn]) -> SessionHandle | None:
+        if start.client_id is not None:
+            return self._named.get((start.tenant, start.client_id))
+        program = self.conversations.find(start.tenant, turns)
+        entry = None if program is None else self._open.get(program)
+        return None if entry is None else entry[0]
+
+    def _make_room(self) -> None:
+        for session, _ in self._open.values():
+            if not session.calls:
+                session.end("ended early: too many sessions are open")
+                return
+        raise QuotaExceeded(
+            f"{len(self)} sessions have calls under way, {self._limits.max_sessions} are allowed: "
+            "retry later, or end sessions that are finished"
+        )
+
+    # -- for sessions ------------------------------------------------------------------------------
+
+    def touch(self, session: SessionHandle) -> None:
+        """It has just been used; the ones used longest ago come first."""
+        self._open[session.program] = (session, self._loop_time())
+        self._open.move_to_end(session.program)
+        self._schedule_sweep()
+
+    def forget(self, session: SessionHandle) -> None:
+        """It takes no further call; calls under way go on."""
+        self._open.pop(session.program, None)
+        self._by_id.pop(session.id, None)
+        if session.client_id is not None:
+            self._named.pop((session.tenant, session.client_id), None)
+        self._ending.add(session)
+
+    def closed(self, session: SessionHandle) -> None:
+        self._ending.discard(session)
+
+    def _loop_time(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _schedule_sweep(self) -> None:
+        if self._sweep is None:
+            loop = asyncio.get_running_loop()
+            self._sweep = loop.call_later(self._limits.ttl_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        """End what has been idle too long; look again when the next one may be."""
+        self._sweep = None
+        now_s = self._loop_time()
+        for session, used_s in list(self._open.values()):
+            if used_s + self._limits.ttl_s > now_s:
+                loop = asyncio.get_running_loop()
+                self._sweep = loop.call_at(used_s + self._limits.ttl_s, self._end_idle)
+                return
+            if session.calls:
+                self.touch(session)
+            else:
+                session.end(f"idle for {self._limits.ttl_s:g} s")
+
+
+def _thread_id(name: str | None) -> ThreadId:
+    """The same number for the same name, without remembering names that clients make up."""
+    if name is None:
+        return ThreadId(0)
+    return ThreadId(
+        int.from_bytes(
+            blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big"
+        )
+    )
+
+
+__all__ = ["SessionHandle", "SessionLimits", "SessionStart", "SessionTable"]

@@ -1,0 +1,212 @@
+"""Keeps one engine running: starts it, notices its loss, starts it again, gives up on a crash loop.
+
+Runs on the control thread. Owns the engine's transport and its state; tells control when the engine
+is up or down. Must not know what kind of transport it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.core.batch import BatchResult, EngineInfo
+from quire.core.config import EngineConfig
+from quire.core.errors import (
+    ConfigError,
+    EngineLost,
+    ModelError,
+    ProtocolMismatch,
+    QuireError,
+)
+from quire.core.ids import EngineId
+from quire.core.interfaces import Clock, EngineTransport
+from quire.node.control_thread import ControlThread
+from quire.node.engine_loading import OnProgress
+from quire.node.health import TRANSITIONS, EngineHealth, EngineState
+
+logger = logging.getLogger(__name__)
+
+TransportFactory = Callable[[EngineConfig, OnProgress], EngineTransport]
+
+_HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
+"""Starting again would end in the same error."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestartLimits:
+    """``max_losses`` within ``window_s`` is a crash loop. The pause before a restart doubles from
+    ``first_pause_s`` to ``max_pause_s`` as losses in the window add up."""
+
+    max_losses: int = 5
+    window_s: float = 60.0
+    first_pause_s: float = 0.1
+    max_pause_s: float = 5.0
+
+
+class EngineSupervisor:
+    """``health`` may be read from any thread; ``run`` is one task on the control thread.
+
+    ``on_ready(info)`` is called there each time when control knows the engine,
+    ``on_progress(stage, fraction)`` while it loads, ``on_change()`` after a change of state.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        factory: TransportFactory,
+        control: ControlThread,
+        *,
+        clock: Clock,
+        on_ready: Callable[[EngineInfo], None],
+        on_change: Callable[[], None],
+        on_progress: OnProgress | None = None,
+        limits: RestartLimits | None = None,
+    ) -> None:
+        self.engine = EngineId(config.name)
+        self._config = config
+        self._factory = factory
+        self._control = control
+        self._clock = clock
+        self._on_ready = on_ready
+        self._on_change = on_change
+        self._listener = on_progress
+        self._limits = limits or RestartLimits()
+        self._losses: deque[float] = deque()
+        self._health = EngineHealth(EngineState.LOADING, "starting")
+        self._info: EngineInfo | None = None
+        self._settled = asyncio.Event()
+        self._error: QuireError | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.transport: EngineTransport | None = None
+
+    @property
+    def health(self) -> EngineHealth:
+        return self._health
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"supervise {self.engine}")
+
+    async def fail(self, error: QuireError) -> None:
+        """Instead of ``start``: something that the model needs besides an engine is missing."""
+        self._give_up(error)
+
+    async def wait_ready(self) -> EngineInfo:
+        """The engine's first readiness.
+
+        Raises:
+            QuireError: it was given up, or stopped, before it was ever ready.
+        """
+        await self._settled.wait()
+        if self._info is None:
+            raise self._error or EngineLost(f"engine {self.engine} was stopped while loading")
+        return self._info
+
+    async def stop(self) -> None:
+        """End the engine. Idempotent."""
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._health.state is not EngineState.STOPPED:
+            self._move(EngineState.STOPPED, "stopped")
+        self._settled.set()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                error = await self._live()
+                if not self._may_restart(error):
+                    return
+                await asyncio.sleep(self._pause_s())
+        except Exception as exc:  # a bug of the transport: say so instead of going quiet
+            logger.exception("supervising engine %s failed", self.engine)
+            self._give_up(EngineLost(f"supervising engine {self.engine} failed: {exc!r}"))
+
+    async def _live(self) -> QuireError:
+        """One life of the engine, from start to loss; returns why it ended."""
+        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        def on_result(result: BatchResult) -> None:
+            if lost.done():
+                return
+            try:
+                self._control.step_completed(self.engine, result)
+            except QuireError as exc:  # it answers what it was not asked
+                lost.set_result(exc.message)
+
+        def on_lost(reason: str) -> None:
+            if not lost.done():
+                lost.set_result(reason)
+
+        transport = self.transport = self._factory(self._config, self._on_progress)
+        try:
+            info = await transport.start(on_result, on_lost)
+            self._info = info
+            # control first: whoever sees the model or the state may use the engine at once
+            self._control.engine_up(self.engine, self._config.name, info, transport.send)
+            self._on_ready(info)
+            self._move(EngineState.READY)
+            self._settled.set()
+            error: QuireError = EngineLost(await lost)
+            self._control.engine_down(self.engine, error.record())
+        except QuireError as exc:
+            error = exc
+        finally:
+            await transport.close()
+        return error
+
+    def _may_restart(self, error: QuireError) -> bool:
+        if isinstance(error, _HOPELESS):
+            self._give_up(error)
+            return False
+        now_s = self._clock.now_s()
+        self._losses.append(now_s)
+        while now_s - self._losses[0] > self._limits.window_s:
+            self._losses.popleft()
+        if len(self._losses) >= self._limits.max_losses:
+            self._give_up(
+                EngineLost(
+                    f"engine {self.engine} was lost {len(self._losses)} times within "
+                    f"{self._limits.window_s:g} s and is not started again; the last time: "
+                    f"{error.message}"
+                )
+            )
+            return False
+        logger.warning("engine %s is started again: %s", self.engine, error.message)
+        self._move(EngineState.RESTARTING, error.message, restarts=self._health.restarts + 1)
+        return True
+
+    def _pause_s(self) -> float:
+        doubled = self._limits.first_pause_s * 2.0 ** (len(self._losses) - 1)
+        return min(doubled, self._limits.max_pause_s)
+
+    def _give_up(self, error: QuireError) -> None:
+        logger.error("engine %s is given up: %s", self.engine, error.message)
+        self._error = error
+        self._move(EngineState.FAILED, error.message)
+        self._control.engine_given_up(self.engine, error.record())
+        self._settled.set()
+
+    def _on_progress(self, stage: str, fraction: float) -> None:
+        health = self._health
+        # after a loss the reason of the loss says more than the stage
+        detail = stage if health.state is EngineState.LOADING else health.detail
+        self._health = EngineHealth(health.state, detail, health.restarts, fraction)
+        if self._listener is not None:
+            self._listener(stage, fraction)
+
+    def _move(self, state: EngineState, detail: str = "", restarts: int | None = None) -> None:
+        health = self._health
+        assert state in TRANSITIONS[health.state], f"{health.state} -> {state}"
+        self._health = EngineHealth(
+            state,
+            detail,
+            health.restarts if restarts is None else restarts,
+            1.0 if state is EngineState.READY else 0.0,
+        )
+        self._on_change()
+
+
+__all__ = ["EngineSupervisor", "RestartLimits", "TransportFactory"]

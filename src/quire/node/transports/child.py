@@ -1,0 +1,170 @@
+"""The engine process as its node sees it: starting it, its life line, its end.
+
+Owns the process and its three pipes. Standard input carries the launch order, then heartbeats, and
+by its end tells the child that the node is gone; standard output answers the heartbeats; standard
+error goes to the log under the engine's name. Must not know what an engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.node.transports.messages import LaunchOrder, Pulse
+
+ENGINE_COMMAND = (
+    sys.executable,
+    "-P",  # what lies in the working directory must not shadow a module
+    "-m",
+    "quire.node.engine_process",
+)
+
+_KEPT_STDERR_LINES = 20
+_MAX_LINE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class LifeLimits:
+    """``frozen_after_s``: no answer to heartbeats for so long means a frozen process.
+    ``stuck_after_s``: one batch may take so long. ``grace_s``: from SIGTERM to SIGKILL."""
+
+    heartbeat_s: float = 2.0
+    frozen_after_s: float = 60.0
+    stuck_after_s: float = 600.0
+    grace_s: float = 5.0
+
+
+class EngineChild:
+    """One engine process. ``on_exit`` is called once, with the reason, unless ``close`` came first.
+
+    Every method belongs to the loop that called ``spawn``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        on_exit: Callable[[str], None],
+        limits: LifeLimits,
+        command: Sequence[str] = ENGINE_COMMAND,
+    ) -> None:
+        self._name = name
+        self._command = command
+        self._on_exit = on_exit
+        self._limits = limits
+        self._log = logging.getLogger(f"quire.engine_process.{name}")
+        self._stderr: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
+        self._verdict: str | None = None
+        self._closing = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def spawn(self, order: LaunchOrder) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=_environment(order.config.num_threads),
+            limit=_MAX_LINE_BYTES,
+            start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+        self._pulse = asyncio.create_task(self._beat(), name=f"heartbeat {self._name}")
+        self._watch = asyncio.create_task(self._wait(), name=f"watch {self._name}")
+
+    async def close(self) -> None:
+        """End the process: SIGTERM, then SIGKILL after the grace. Returns when it is gone."""
+        self._closing = True
+        self._pulse.cancel()
+        if self._process.returncode is None:
+            self._process.terminate()
+        done, _ = await asyncio.wait({self._watch}, timeout=self._limits.grace_s)
+        if not done:
+            self._kill(f"it did not end within {self._limits.grace_s:g} s of SIGTERM")
+        await self._watch
+
+    async def _wait(self) -> None:
+        """Read the log to its end, then the exit status."""
+        assert self._process.stderr is not None
+        while True:
+            try:
+                line = await self._process.stderr.readline()
+            except ValueError:  # longer than the limit; asyncio has dropped what it had of it
+                self._stderr.append("(a line too long to keep)")
+                continue
+            if not line:
+                break
+            text = line.decode("utf-8", "replace").rstrip()
+            self._stderr.append(text)
+            self._log.info("%s", text)
+        code = await self._process.wait()
+        self._pulse.cancel()
+        await asyncio.wait({self._pulse})
+        if not self._closing:
+            reason = self._reason(code)
+            words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
+            self._log.error("%s", "\n".join(words))
+            self._on_exit(reason)
+
+    async def _beat(self) -> None:
+        """Ask for a sign of life now and then; kill a process that gives none."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        while True:
+            await asyncio.sleep(self._limits.heartbeat_s)
+            try:
+                stdin.write(b"\n")
+                async with asyncio.timeout(self._limits.frozen_after_s):
+                    line = await stdout.readline()
+            except TimeoutError:
+                self._kill(f"it answered no heartbeat for {self._limits.frozen_after_s:g} s")
+                return
+            if not line:
+                return  # it is exiting; _wait says why
+            if (fault := self._fault(line)) is not None:
+                self._kill(fault)
+                return
+
+    def _fault(self, line: bytes) -> str | None:
+        """What is wrong with a process that answered so."""
+        try:
+            busy_s = msgspec.json.decode(line, type=Pulse).busy_s
+        except msgspec.DecodeError:
+            return f"it answered a heartbeat with {line[:80]!r}"
+        if busy_s > self._limits.stuck_after_s:
+            return f"one batch has been running for {busy_s:.0f} s"
+        return None
+
+    def _kill(self, verdict: str) -> None:
+        self._verdict = verdict
+        self._log.error("engine %s (pid %s) is killed: %s", self._name, self.pid, verdict)
+        if self._process.returncode is None:
+            self._process.kill()
+
+    def _reason(self, code: int) -> str:
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return self._verdict or f"its process (pid {self.pid}) {how}"
+
+
+def _environment(num_threads: int | None) -> dict[str, str]:
+    """The node's own environment; thread pools must be told their size before they exist."""
+    environment = dict(os.environ)
+    if num_threads is not None:
+        environment["OMP_NUM_THREADS"] = str(num_threads)
+    return environment
+
+
+__all__ = ["ENGINE_COMMAND", "EngineChild", "LifeLimits"]

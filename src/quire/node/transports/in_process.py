@@ -1,0 +1,107 @@
+"""An engine on a worker thread of this process: for embedding, notebooks and tests.
+
+Owns the thread and the engine on it. A crash of native code takes the whole process with it; a node
+that must survive that uses ``zeromq``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.errors import EngineLost, QuireError
+from quire.core.interfaces import EngineCore
+from quire.node.loops import call_on
+
+logger = logging.getLogger(__name__)
+
+_STOP = object()
+
+
+class InProcessTransport:
+    """``load`` builds the engine; it runs on the worker thread, as does all the engine does."""
+
+    def __init__(self, name: str, load: Callable[[], EngineCore]) -> None:
+        self._name = name
+        self._load = load
+        self._batches: queue.SimpleQueue[Batch | object] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name=f"quire-engine-{name}", daemon=True)
+        self._closed = False
+
+    async def start(
+        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+    ) -> EngineInfo:
+        """Load the engine.
+
+        Raises:
+            QuireError: it cannot be loaded.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._on_result = on_result
+        self._on_lost = on_lost
+        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._ended = asyncio.Event()
+        self._thread.start()
+        return await asyncio.shield(self._ready)
+
+    def send(self, batch: Batch) -> None:
+        self._batches.put(batch)
+
+    async def close(self) -> None:
+        """Returns when the batch at hand is done and the engine has released its memory."""
+        self._closed = True
+        self._batches.put(_STOP)
+        if self._thread.ident is not None:
+            await self._ended.wait()
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            engine = self._load()
+        except Exception as exc:  # becomes start()'s own error
+            call_on(self._loop, self._load_failed, exc)
+        else:
+            try:
+                call_on(self._loop, self._loaded, engine.info)
+                self._execute_all(engine)
+            finally:
+                engine.close()
+        finally:
+            call_on(self._loop, self._ended.set)
+
+    def _execute_all(self, engine: EngineCore) -> None:
+        while isinstance(batch := self._batches.get(), Batch):
+            try:
+                result = engine.execute(batch)
+            except Exception as exc:  # whatever it was, the engine's memory is in doubt
+                logger.exception("engine %s failed in step %s", self._name, batch.step)
+                call_on(self._loop, self._lost, f"{type(exc).__name__}: {exc}")
+                return
+            call_on(self._loop, self._deliver, result)
+
+    def _loaded(self, info: EngineInfo) -> None:
+        if not self._ready.done():
+            self._ready.set_result(info)
+
+    def _load_failed(self, exc: Exception) -> None:
+        if self._closed or self._ready.done():
+            return
+        if not isinstance(exc, QuireError):
+            logger.error("engine %s cannot be loaded", self._name, exc_info=exc)
+            exc = EngineLost(f"engine {self._name} cannot be loaded: {type(exc).__name__}: {exc}")
+        self._ready.set_exception(exc)
+
+    def _deliver(self, result: BatchResult) -> None:
+        if not self._closed:
+            self._on_result(result)
+
+    def _lost(self, reason: str) -> None:
+        if not self._closed:
+            self._on_lost(reason)
+
+
+__all__ = ["InProcessTransport"]

@@ -1,0 +1,105 @@
+"""What the node and an engine process say to each other, besides batches and their results.
+
+The order of a life: the engine says ``Hello``; the node answers ``Welcome`` (or ``Refused`` and the
+engine exits); the engine reports ``Progress`` while it loads, then ``Ready`` or ``LoadFailed``;
+from then on ``Batch`` goes one way and ``BatchResult`` (or one last ``Faulted``) the other.
+Versions stand in every header (``core.wire``); ``Hello`` repeats them for a readable refusal.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.config import EngineConfig
+from quire.core.errors import ErrorRecord
+from quire.core.wire import Codec
+
+
+class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine process has started. ``token`` proves that the node started it."""
+
+    version: int
+    release: str
+    pid: int
+    token: str
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    version: int
+    release: str
+
+
+class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    error: ErrorRecord
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """How far loading is: ``fraction`` from 0 to 1 of ``stage``."""
+
+    stage: str
+    fraction: float
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    info: EngineInfo
+
+
+class LoadFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    error: ErrorRecord
+
+
+class Faulted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine's memory can no longer be trusted; it exits after this."""
+
+    error: ErrorRecord
+
+
+FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | BatchResult
+ToEngine = Welcome | Refused | Batch
+
+
+class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line on an engine process's standard input, as JSON.
+
+    The pipe then stays open: its end tells the engine that its node is gone. Every further line is
+    a heartbeat, answered by one ``Pulse`` line on standard output.
+    """
+
+    version: int
+    endpoint: str
+    token: str
+    config: EngineConfig
+
+
+class Pulse(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to one heartbeat. ``busy_s``: how long the batch at hand has been running."""
+
+    busy_s: float
+
+
+def engine_codec() -> Codec[FromEngine]:
+    """What the node decodes."""
+    return Codec(FromEngine)
+
+
+def node_codec() -> Codec[ToEngine]:
+    """What an engine process decodes."""
+    return Codec(ToEngine)
+
+
+__all__ = [
+    "Faulted",
+    "FromEngine",
+    "Hello",
+    "LaunchOrder",
+    "LoadFailed",
+    "Progress",
+    "Pulse",
+    "Ready",
+    "Refused",
+    "ToEngine",
+    "Welcome",
+    "engine_codec",
+    "node_codec",
+]

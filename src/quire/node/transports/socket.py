@@ -1,0 +1,87 @@
+"""One ZeroMQ PAIR socket on an asyncio loop: frames in, frames out, no futures in between.
+
+Owns the socket, its endpoint and (for ipc) the directory that the endpoint lives in. Must not know
+what the frames mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import zmq
+
+from quire.core.wire import Frame
+
+_MAX_IPC_PATH_BYTES = 100
+"""A Unix socket's path has at most 107 bytes on Linux, 103 on macOS."""
+
+
+class PairSocket:
+    """Binds a fresh endpoint, ipc where the platform has it, else tcp on loopback.
+
+    ``on_message`` gets the frames of each message, on the loop that ``open`` was called on.
+    """
+
+    def __init__(self, on_message: Callable[[list[bytes]], None]) -> None:
+        self._on_message = on_message
+        self._directory: Path | None = None
+        self._closed = True
+
+    def open(self) -> str:
+        """Bind and start to listen; returns the endpoint to connect to."""
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = 0
+        self._closed = False
+        endpoint = self._ipc_endpoint()
+        if endpoint is None:
+            port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+            endpoint = f"tcp://127.0.0.1:{port}"
+        else:
+            self._socket.bind(endpoint)
+        self._loop.add_reader(self._socket.fileno(), self._drain)
+        return endpoint
+
+    def _ipc_endpoint(self) -> str | None:
+        if not zmq.has("ipc"):
+            return None
+        directory = Path(tempfile.mkdtemp(prefix="quire-"))  # mode 0700: only this user connects
+        path = directory / "engine"
+        if len(bytes(path)) > _MAX_IPC_PATH_BYTES:
+            directory.rmdir()
+            return None
+        self._directory = directory
+        return f"ipc://{path}"
+
+    def send(self, frames: Sequence[Frame]) -> None:
+        self._socket.send_multipart(frames, zmq.NOBLOCK)
+        # The descriptor is edge-triggered, and sending may have taken the edge of an arrival.
+        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            self._loop.call_soon(self._drain)
+
+    def _drain(self) -> None:
+        while not self._closed:
+            try:
+                frames = self._socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            self._on_message(frames)
+
+    def close(self) -> None:
+        """Idempotent; nothing to do before ``open``."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._context.term()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+
+__all__ = ["PairSocket"]

@@ -1,0 +1,29 @@
+"""The programming interface of programs: the ``Api`` object, handles and replies.
+
+One module per trait (Pie 4.4), under Pie's function names; ``docs/reference/api.md`` is generated
+from them.
+"""
+
+from quire.programs.api.allocate import ImportedPrefix
+from quire.programs.api.api import TRAIT_FUNCTIONS, Api, connect_api
+from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
+from quire.programs.api.issuer import Issuer
+from quire.programs.api.model import Model
+from quire.programs.api.reply import Reply
+from quire.programs.api.stream import Decoded, DecodeStream
+
+__all__ = [
+    "TRAIT_FUNCTIONS",
+    "Api",
+    "DecodeStream",
+    "Decoded",
+    "Embed",
+    "ImportedPrefix",
+    "Issuer",
+    "KvPage",
+    "Model",
+    "Queue",
+    "Reply",
+    "TokenSlot",
+    "connect_api",
+]

@@ -1,0 +1,123 @@
+"""Trait Forward: the transformer over embeds and pages, masks on pages. Served by the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from quire.core.commands import Forward as ForwardCommand
+from quire.core.commands import MaskPage
+from quire.core.errors import InvalidArgument
+from quire.core.traits import Trait
+from quire.programs.api.handles import (
+    Embed,
+    KvPage,
+    Queue,
+    append_positions,
+    as_list,
+    check_all,
+)
+from quire.programs.api.issuer import nothing
+from quire.programs.api.queued import TraitFunctions, queued
+from quire.programs.api.reply import Reply
+
+Pages = KvPage | Sequence[KvPage]
+Embeds = Embed | Sequence[Embed]
+
+
+class Forward(TraitFunctions):
+    trait = Trait.FORWARD
+
+    @queued
+    def forward(
+        self,
+        queue: Queue,
+        ikv: Pages,
+        iemb: Embeds,
+        okv: Pages | Embeds = (),
+        oemb: Embeds = (),
+        mask: Sequence[Sequence[bool]] | None = None,
+    ) -> Reply[None]:
+        """Run the transformer over ``iemb``, one new token each, at the positions of the embeds.
+
+        Visible to a new token: the written, unmasked slots of ``ikv`` at lower positions, the new
+        tokens at lower positions, and itself. Their K and V are appended to ``okv`` at its fill
+        cursors, in order (empty: not kept). ``oemb`` receives the final hidden states of the last
+        ``len(oemb)`` tokens. ``mask`` [len(iemb), len(ikv) * page_size + len(iemb)] replaces the
+        rule of positions. With three arguments ``forward(ikv, iemb, oemb)`` is understood too.
+
+        Raises:
+            InvalidArgument: an embed that was never written, more outputs than inputs, no room in
+                ``okv``, a mask of another shape.
+            UnknownHandle: a handle that this program does not hold.
+        """
+        if not oemb and okv and isinstance(as_list(cast(Pages, okv))[0], Embed):
+            okv, oemb = (), cast(Embeds, okv)
+        context, output = as_list(ikv), as_list(cast(Pages, okv))
+        inputs, outputs = as_list(iemb), as_list(oemb)
+        check_all(self._issuer, context, KvPage)
+        check_all(self._issuer, output, KvPage)
+        check_all(self._issuer, inputs, Embed)
+        check_all(self._issuer, outputs, Embed)
+        positions = _positions(inputs, outputs)
+        if mask is not None:
+            _check_mask(mask, len(inputs), len(context) * queue.page_size + len(inputs))
+        if output:
+            append_positions(output, positions)
+        for embed, position in zip(reversed(outputs), reversed(positions), strict=False):
+            embed.position = position
+        command = ForwardCommand(
+            id=self._issuer.command_id(),
+            after=queue.dependencies,
+            context=[page.page_id for page in context],
+            inputs=[embed.embed_id for embed in inputs],
+            output=[page.page_id for page in output],
+            outputs=[embed.embed_id for embed in outputs],
+            mask=None if mask is None else [list(row) for row in mask],
+        )
+        return self._issuer.ask(queue, command, nothing)
+
+    @queued
+    def mask_kvpage(self, queue: Queue, page: KvPage, visible: Sequence[bool]) -> Reply[None]:
+        """Set this program's mask of one page, ``page_size`` flags: false hides the slot."""
+        check_all(self._issuer, [page], KvPage)
+        if len(visible) != page.size:
+            raise InvalidArgument(
+                f"a mask of {len(visible)} flags for page {page.id} of {page.size} slots: "
+                "give one flag per slot"
+            )
+        command = MaskPage(
+            id=self._issuer.command_id(),
+            after=queue.dependencies,
+            page=page.page_id,
+            visible=[bool(flag) for flag in visible],
+        )
+        return self._issuer.ask(queue, command, nothing)
+
+
+def _positions(inputs: Sequence[Embed], outputs: Sequence[Embed]) -> list[int]:
+    if not inputs or len(outputs) > len(inputs):
+        raise InvalidArgument(
+            f"forward of {len(inputs)} inputs to {len(outputs)} outputs: give at least one input "
+            "and at most as many outputs"
+        )
+    positions: list[int] = []
+    for embed in inputs:
+        if embed.position is None:
+            raise InvalidArgument(
+                f"embed {embed.id} has not been written: embed_txt comes before forward"
+            )
+        positions.append(embed.position)
+    return positions
+
+
+def _check_mask(mask: Sequence[Sequence[bool]], num_rows: int, num_columns: int) -> None:
+    if len(mask) != num_rows or any(len(row) != num_columns for row in mask):
+        shape = f"[{len(mask)}, {len(mask[0]) if mask else 0}]"
+        raise InvalidArgument(
+            f"the mask is {shape}, expected [{num_rows}, {num_columns}]: one row per new token "
+            "over every slot of ikv, then the new tokens"
+        )
+
+
+__all__ = ["Forward"]

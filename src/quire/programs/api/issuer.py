@@ -1,0 +1,253 @@
+"""One program's line to its node: chooses ids, sends commands, hands answers out.
+
+Owns the queues' local state, what has been issued but not sent, and every answer that is still to
+come. Commands issued in one turn of the loop leave together, in the order in which they were issued
+(control must know a page before another queue names it), one ``port.issue`` per run of commands for
+the same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the
+traits' functions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from typing import Any, TypeVar
+
+from quire.core import actions
+from quire.core.commands import Command
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    ProgramTerminated,
+    QuireError,
+    from_record,
+)
+from quire.core.events import Quotas
+from quire.core.ids import (
+    CommandId,
+    EmbedId,
+    ModelId,
+    PageId,
+    ProgramId,
+    QueueId,
+    ThreadId,
+    TokenSlotId,
+)
+from quire.core.interfaces import ProgramPort, ServedModel
+from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
+from quire.programs.api.lane import Lane
+from quire.programs.api.reply import Answer, Reply
+from quire.programs.api.stream import DecodeStream
+
+T = TypeVar("T")
+
+
+def nothing(_: Any) -> None:
+    """The conversion of commands that only finish."""
+
+
+class Issuer:
+    """The ``ReplySink`` of one program and the only caller of its port.
+
+    ``on_end`` is called when the node has ended the program.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_end: Callable[[QuireError], None] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.on_end = on_end
+        self._port: ProgramPort | None = None
+        self._lanes: dict[QueueId, Lane] = {}
+        self._default: Queue | None = None
+        self._unsent: list[tuple[Lane, list[Command]]] = []
+        self._flush_scheduled = False
+        self._pending: dict[CommandId, Answer] = {}
+        self._ended: QuireError | None = None
+        self._closed = False
+        self._commands = count(1)
+        self._numbers = count(1)
+
+    # -- life ----------------------------------------------------------------------------------
+
+    def attach(self, port: ProgramPort) -> None:
+        """Give it the port that was made for it, before anything is issued."""
+        self._port = port
+
+    @property
+    def port(self) -> ProgramPort:
+        if self._ended is not None:
+            raise self._ended
+        assert self._port is not None, "attach() comes first"
+        return self._port
+
+    @property
+    def program(self) -> ProgramId:
+        assert self._port is not None, "attach() comes first"
+        return self._port.program
+
+    @property
+    def quotas(self) -> Quotas:
+        return self.port.quotas
+
+    def close(self, reason: str = "finished") -> None:
+        """The program is over: send what was issued, free everything, fail what is awaited."""
+        if self._port is None or self._closed:
+            return
+        self._closed = True
+        if self._ended is None:
+            self.flush()
+            self._end(
+                ProgramTerminated(f"the program has ended ({reason}); it can issue nothing more")
+            )
+        self._port.close(reason)
+
+    def _end(self, error: QuireError) -> None:
+        self._ended = error
+        pending, self._pending = self._pending, {}
+        record = error.record()
+        for answer in pending.values():
+            answer.on_failure(record)
+
+    async def drain(self) -> None:
+        """Wait until everything that was issued has ended; decodes under way are cancelled."""
+        for answer in list(self._pending.values()):
+            if isinstance(answer, DecodeStream):
+                answer.cancel()
+        while self._pending:
+            await next(iter(self._pending.values())).ended()
+
+    def unseen_failures(self) -> tuple[ErrorRecord, ...]:
+        """First failures of queues that no await has surfaced."""
+        lanes = self._lanes.values()
+        return tuple(lane.failure for lane in lanes if lane.failure and not lane.failure_seen)
+
+    # -- models and queues -----------------------------------------------------------------------
+
+    def models(self) -> list[ServedModel]:
+        return list(self.port.models())
+
+    def model(self, name: ModelId | None = None) -> ServedModel:
+        """The model of that name; the node's default one for ``None``."""
+        models = self.models()
+        for model in models:
+            if name is None or model.id == name:
+                return model
+        raise InvalidArgument(
+            f"no model {name!r} here; there are {', '.join(model.id for model in models) or 'none'}"
+        )
+
+    def create_queue(
+        self, model: ServedModel, *, thread: ThreadId, depth: int, priority: int
+    ) -> Queue:
+        lane = Lane(QueueId(next(self._numbers)), model, thread, depth, priority)
+        self.port.create_queue(lane.id, model.engine, thread=thread, depth=depth, priority=priority)
+        self._lanes[lane.id] = lane
+        return Queue(self, lane)
+
+    def default_queue(self) -> Queue:
+        if self._default is None or self._default.lane.closed:
+            self._default = self.create_queue(self.model(), thread=ThreadId(0), depth=0, priority=0)
+        return self._default
+
+    def set_priority(self, queue: Queue, priority: int) -> None:
+        queue.check(self)
+        self.flush()
+        queue.lane.priority = priority
+        self.port.set_queue_priority(queue.id, priority)
+
+    def reset_queue(self, queue: Queue) -> None:
+        queue.check(self)
+        self.flush()
+        queue.lane.reset()
+        self.port.reset_queue(queue.id)
+
+    def close_queue(self, queue: Queue) -> None:
+        """Idempotent: closing a closed queue does nothing."""
+        if queue.lane.closed or self._ended is not None:
+            return
+        queue.check(self)
+        self.flush()
+        queue.lane.closed = True
+        self.port.close_queue(queue.id)
+        if queue.lane.failure is None or queue.lane.failure_seen:
+            del self._lanes[queue.id]
+
+    # -- handles -----------------------------------------------------------------------------------
+
+    def new_pages(self, queue: Queue, num_pages: int) -> list[KvPage]:
+        return [KvPage(self, queue.lane, PageId(next(self._numbers))) for _ in range(num_pages)]
+
+    def new_embeds(self, queue: Queue, num_embeds: int) -> list[Embed]:
+        return [Embed(self, queue.lane, EmbedId(next(self._numbers))) for _ in range(num_embeds)]
+
+    def new_token_slots(self, queue: Queue, num_slots: int) -> list[TokenSlot]:
+        return [
+            TokenSlot(self, queue.lane, TokenSlotId(next(self._numbers))) for _ in range(num_slots)
+        ]
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def command_id(self) -> CommandId:
+        return CommandId(next(self._commands))
+
+    def issue(self, queue: Queue, command: Command, answer: Answer) -> None:
+        """Put ``command`` on its queue; it leaves at the end of this turn or at the next await."""
+        if self._ended is not None:
+            raise self._ended
+        lane = queue.lane
+        if self._unsent and self._unsent[-1][0] is lane:
+            self._unsent[-1][1].append(command)
+        else:
+            self._unsent.append((lane, [command]))
+        self._pending[command.id] = answer
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self.loop.call_soon(self.flush)
+
+    def ask(self, queue: Queue, command: Command, convert: Callable[[Any], T]) -> Reply[T]:
+        """Issue a command that is answered once, with what ``convert`` makes of the reply."""
+        reply = Reply(self, queue.lane, command.id, convert)
+        self.issue(queue, command, reply)
+        return reply
+
+    def flush(self) -> None:
+        self._flush_scheduled = False
+        if not self._unsent or self._ended is not None:
+            return
+        unsent, self._unsent = self._unsent, []
+        port = self.port
+        for lane, commands in unsent:
+            port.issue(lane.id, commands)
+
+    def cancel(self, command: CommandId) -> None:
+        if self._ended is None and command in self._pending:
+            self.flush()
+            self.port.cancel(command)
+
+    # -- ReplySink ---------------------------------------------------------------------------------
+
+    def on_reply(self, command: CommandId, reply: actions.Reply, last: bool) -> None:
+        answer = self._pending.pop(command, None) if last else self._pending.get(command)
+        if answer is not None:
+            answer.on_reply(reply, last)
+
+    def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
+        answer = self._pending.pop(command, None)
+        if answer is not None:
+            answer.lane.fail(error)
+            answer.on_failure(error)
+
+    def on_terminated(self, error: ErrorRecord) -> None:
+        if self._ended is not None:
+            return
+        reason = from_record(error)
+        self._end(reason)
+        if self.on_end is not None:
+            self.on_end(reason)
+
+
+__all__ = ["Issuer", "nothing"]

@@ -1,0 +1,56 @@
+"""What the issuer remembers of one queue: its model, its traits, its first failure."""
+
+from __future__ import annotations
+
+from quire.core.errors import ErrorRecord, from_record
+from quire.core.ids import QueueId, ThreadId
+from quire.core.interfaces import ServedModel
+from quire.core.traits import NODE_TRAITS
+
+
+class Lane:
+    """State of one queue, shared by all handles to it. Belongs to the issuer."""
+
+    __slots__ = (
+        "closed",
+        "depth",
+        "failure",
+        "failure_seen",
+        "id",
+        "model",
+        "priority",
+        "thread",
+        "traits",
+    )
+
+    def __init__(
+        self, queue: QueueId, model: ServedModel, thread: ThreadId, depth: int, priority: int
+    ) -> None:
+        self.id = queue
+        self.model = model
+        self.thread = thread
+        self.depth = depth
+        self.priority = priority
+        self.traits = frozenset(model.info.traits) | NODE_TRAITS
+        self.closed = False
+        self.failure: ErrorRecord | None = None
+        self.failure_seen = False
+
+    def fail(self, error: ErrorRecord) -> None:
+        """A command of the queue has failed: the first failure is the one to tell."""
+        if self.failure is None and error.code not in ("program_cancelled", "queue_poisoned"):
+            self.failure = error
+            self.failure_seen = False
+
+    def raise_unseen(self) -> None:
+        """Raise the failure that no await has told yet."""
+        if self.failure is not None and not self.failure_seen:
+            self.failure_seen = True
+            raise from_record(self.failure)
+
+    def reset(self) -> None:
+        self.failure = None
+        self.failure_seen = False
+
+
+__all__ = ["Lane"]

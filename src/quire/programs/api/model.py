@@ -1,0 +1,52 @@
+"""A served model as one program sees it."""
+
+from __future__ import annotations
+
+from quire.core.ids import ModelId
+from quire.core.interfaces import ServedModel, Tokenizer
+from quire.programs.api.issuer import Issuer
+
+
+class Model:
+    """What ``available_models`` lists. ``Context(model)`` works on it directly."""
+
+    __slots__ = ("issuer", "served")
+
+    def __init__(self, issuer: Issuer, served: ServedModel) -> None:
+        self.issuer = issuer
+        self.served = served
+
+    @property
+    def id(self) -> ModelId:
+        return self.served.id
+
+    @property
+    def page_size(self) -> int:
+        """Slots of one page."""
+        return self.served.info.pool.page_size
+
+    @property
+    def max_model_len(self) -> int:
+        """Largest number of positions that the model was made for."""
+        return self.served.info.max_model_len
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of one sequence here: the context, or the pool if that is smaller."""
+        pool = self.served.info.pool
+        num_slots = [group.num_blocks * pool.page_size for group in pool.groups if not group.window]
+        return min([self.max_model_len, *num_slots])
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.served.tokenizer
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        return self.served.tokenizer.eos_token_ids
+
+    def __repr__(self) -> str:
+        return f"<Model {self.id}>"
+
+
+__all__ = ["Model"]

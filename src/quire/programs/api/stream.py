@@ -1,0 +1,167 @@
+"""The answer to a decode: chunks as they come, or the whole.
+
+Owns the chunks that nobody has read yet (at most the tokens of one decode) and tells the pages what
+has been written to them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from quire.core import actions
+from quire.core.decoding import DecodeChunk, FinishReason, TokenLogprobs
+from quire.core.errors import ErrorRecord
+from quire.core.ids import CommandId
+from quire.programs.api.handles import KvPage
+from quire.programs.api.lane import Lane
+from quire.programs.api.reply import Answer, CommandOwner, News
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """A whole decode. Fields as in ``DecodeChunk``."""
+
+    token_ids: list[int]
+    finish_reason: FinishReason
+    matched: int | bytes | None
+    num_cached_tokens: int
+    seed: int | None
+    logprobs: list[TokenLogprobs] | None
+    prompt_logprobs: list[TokenLogprobs] | None
+
+
+class DecodeStream(Answer):
+    """``async for chunk in stream`` or ``await stream``; ``cancel()`` ends the decode early.
+
+    A loop that is left (``break``, an exception, cancellation) leaves the decode running: use
+    ``async with stream`` to have it cancelled.
+    """
+
+    __slots__ = ("_chunks", "_listener", "_output", "_position", "_seen", "_unwritten")
+
+    def __init__(
+        self,
+        owner: CommandOwner,
+        lane: Lane,
+        command: CommandId,
+        output: Sequence[KvPage],
+        position: int,
+    ) -> None:
+        super().__init__(owner, lane, command)
+        self._chunks: deque[DecodeChunk] = deque()
+        self._seen: list[DecodeChunk] = []
+        self._output = list(output)
+        self._position = position
+        self._unwritten = 0
+        self._listener: Callable[[], None] | None = None
+        for page in self._output:
+            page.decode_started()
+
+    def __await__(self) -> Generator[Any, None, Decoded]:
+        """Wait for the end; everything as one ``Decoded``, whether chunks were read or not."""
+        while not self._done:
+            yield from self.news()
+        error = self.exception()
+        if error is not None:
+            raise error
+        return self._whole()
+
+    async def __aenter__(self) -> DecodeStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.cancel()
+
+    def __aiter__(self) -> AsyncIterator[DecodeChunk]:
+        return self
+
+    async def __anext__(self) -> DecodeChunk:
+        while not self._chunks and not self._done:
+            await News(self)
+        if self._chunks:
+            return self._chunks.popleft()
+        error = self.exception()
+        if error is not None:
+            raise error
+        raise StopAsyncIteration
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` whenever ``take`` would find something new."""
+        self._owner.flush()
+        self._listener = listener
+
+    def take(self) -> DecodeChunk | None:
+        """A chunk that has arrived, ``None`` if there is none now; raises the decode's failure."""
+        if self._chunks:
+            return self._chunks.popleft()
+        error = self.exception()
+        if error is not None:
+            raise error
+        return None
+
+    def take_all(self) -> list[DecodeChunk]:
+        """The chunks that have arrived and were not read."""
+        chunks = list(self._chunks)
+        self._chunks.clear()
+        return chunks
+
+    def on_reply(self, reply: actions.Reply, last: bool) -> None:
+        chunk = cast(DecodeChunk, reply)
+        self._chunks.append(chunk)
+        self._seen.append(chunk)
+        self._note_written(len(chunk.token_ids))
+        if last:
+            self._done = True
+            self._release()
+        self._tell()
+
+    def on_failure(self, error: ErrorRecord) -> None:
+        for page in self._output:
+            page.lose_track()
+        self._release()
+        self._error = error
+        self._done = True
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._listener is not None:
+            self._listener()
+        self._wake()
+
+    def _release(self) -> None:
+        for page in self._output:
+            page.decode_ended()
+
+    def _note_written(self, num_tokens: int) -> None:
+        """Every sampled token but the last one has been run, and so stands in the pages."""
+        num_written = self._unwritten + num_tokens - 1 if num_tokens else 0
+        for page in self._output:
+            if num_written <= 0 or page.fill is None:
+                break
+            num_here = min(page.size - page.fill, num_written)
+            page.append(range(self._position, self._position + num_here))
+            self._position += num_here
+            num_written -= num_here
+        if num_tokens:
+            self._unwritten = 1
+
+    def _whole(self) -> Decoded:
+        chunks = self._seen
+        first, last = chunks[0], chunks[-1]
+        logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
+        assert last.finish_reason is not None, "the last chunk says why the decode ended"
+        return Decoded(
+            token_ids=[token for chunk in chunks for token in chunk.token_ids],
+            finish_reason=last.finish_reason,
+            matched=last.matched,
+            num_cached_tokens=first.num_cached_tokens,
+            seed=next((chunk.seed for chunk in chunks if chunk.seed is not None), None),
+            logprobs=logprobs if any(chunk.logprobs is not None for chunk in chunks) else None,
+            prompt_logprobs=first.prompt_logprobs,
+        )
+
+
+__all__ = ["DecodeStream", "Decoded"]

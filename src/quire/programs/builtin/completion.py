@@ -1,0 +1,174 @@
+"""The completion program: one prompt, one or several continuations, as chunks of text and tokens.
+
+What every ordinary client's request becomes. Owns its queues and pages from the first command to
+the end, however it ends. The prompt of several choices is computed once: its full pages are shared,
+each choice runs the rest on pages of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import msgspec
+
+from quire.core.decoding import StopSpec, TokenLogprobs
+from quire.core.errors import PromptTooLong
+from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
+from quire.programs.builtin.choice import Choice
+from quire.programs.builtin.merge import merge
+from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest
+
+
+async def complete(
+    api: Api, request: CompletionRequest, *, thread: int = 0
+) -> AsyncGenerator[ChoiceChunk, None]:
+    """Run ``request`` as part of ``api``'s program; chunks of all choices as they come.
+
+    Every choice ends with one chunk that has a ``finish_reason``. Closing the generator
+    (``aclose``), or cancelling the task in it, cancels what runs and frees everything.
+
+    Raises:
+        PromptTooLong: the prompt leaves no room in the model's context.
+        QuireError: whatever ended a decode; no further chunk comes.
+    """
+    run = _Completion(api, request, thread)
+    try:
+        async for chunk in run.chunks():
+            yield chunk
+    finally:
+        run.close()
+
+
+@dataclass(slots=True)
+class _Shared:
+    """The part of the prompt that all choices share, on full pages."""
+
+    pages: list[KvPage]
+    num_tokens: int
+    computed: DecodeStream
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None
+    num_cached_tokens: int
+
+
+class _Completion:
+    def __init__(self, api: Api, request: CompletionRequest, thread: int) -> None:
+        self._api = api
+        self._request = request
+        self._thread = thread
+        self._model = self._find_model()
+        self._max_tokens = self._room()
+        self._queues: list[Queue] = []
+
+    def _find_model(self) -> Model:
+        issuer = self._api.issuer
+        return Model(issuer, issuer.model(self._request.model))
+
+    def _room(self) -> int:
+        """Tokens that may be sampled. The last one is not run, so it needs no position."""
+        num_prompt, limit = len(self._request.prompt), self._model.max_tokens
+        if num_prompt > limit or (num_prompt == limit and self._request.max_tokens > 0):
+            raise PromptTooLong(
+                f"the prompt has {num_prompt} tokens, the context of {self._model.id!r} {limit}: "
+                "shorten the prompt",
+                num_prompt_tokens=num_prompt,
+                max_model_len=limit,
+            )
+        return min(self._request.max_tokens, limit - num_prompt)
+
+    def close(self) -> None:
+        for queue in self._queues:
+            self._api.close_queue(queue)
+
+    async def chunks(self) -> AsyncGenerator[ChoiceChunk, None]:
+        request = self._request
+        shared = await self._share() if request.num_choices > 1 else None
+        choices = [Choice(index, request, self._model) for index in range(request.num_choices)]
+        if shared is not None:
+            choices[0].prompt_known(shared.num_cached_tokens, shared.prompt_logprobs)
+        queues = [self._queue() for _ in choices]
+        streams = [self._decode(index, queue, shared) for index, queue in enumerate(queues)]
+        async for index, chunk in merge(streams):
+            if chunk.finish_reason is not None:
+                self._api.close_queue(queues[index])  # another choice may be waiting for its pages
+            yield choices[index].chunk(chunk)
+
+    async def _share(self) -> _Shared | None:
+        """Compute the prompt's full pages once; ``None`` if it does not fill one.
+
+        One token more is run: the prefix index never gives the last token of a prompt, and so
+        would not give the last of these pages. With log probabilities of the prompt all of it is
+        computed here, since the choices do not see the tokens before theirs.
+        """
+        request, page_size = self._request, self._model.page_size
+        num_shared = (len(request.prompt) - 1) // page_size * page_size
+        scored = request.num_prompt_logprobs is not None
+        if not num_shared and not scored:
+            return None
+        tokens = request.prompt if scored else request.prompt[: num_shared + 1]
+        queue = self._queue()
+        pages = self._api.alloc_kvpage(queue, -(-len(tokens) // page_size))
+        stream = self._api.decode(
+            queue,
+            [],
+            tokens,
+            pages,
+            position=0,
+            stop=StopSpec(0),
+            num_prompt_logprobs=request.num_prompt_logprobs,
+            cache=request.cache and not scored,
+        )
+        done = await stream
+        return _Shared(
+            pages=pages[: num_shared // page_size],
+            num_tokens=num_shared,
+            computed=stream,
+            prompt_logprobs=tuple(done.prompt_logprobs or ()) if scored else None,
+            num_cached_tokens=done.num_cached_tokens,
+        )
+
+    def _queue(self) -> Queue:
+        queue = self._api.create_queue(
+            self._model, thread=self._thread, priority=self._request.priority
+        )
+        self._queues.append(queue)
+        return queue
+
+    def _decode(self, index: int, queue: Queue, shared: _Shared | None) -> DecodeStream:
+        """Start one choice on its queue."""
+        request = self._request
+        num_shared = shared.num_tokens if shared is not None else 0
+        tokens = request.prompt[num_shared:]
+        num_slots = len(tokens) + max(self._max_tokens - 1, 0)
+        pages = self._api.alloc_kvpage(queue, -(-num_slots // self._model.page_size))
+        sampler = request.sampler
+        if sampler.seed is not None and index:
+            sampler = msgspec.structs.replace(sampler, seed=sampler.seed + index)
+        scored = request.num_prompt_logprobs if shared is None else None
+        return self._api.decode(
+            queue.after(shared.computed) if shared is not None else queue,
+            shared.pages if shared is not None else [],
+            tokens,
+            pages,
+            position=num_shared,
+            sampler=sampler,
+            stop=self._stop(),
+            grammar=request.grammar,
+            num_logprobs=request.num_logprobs,
+            num_prompt_logprobs=scored,
+            history=request.prompt[:num_shared] or None,
+            cache=request.cache and scored is None,
+        )
+
+    def _stop(self) -> StopSpec:
+        request = self._request
+        end_tokens = () if request.ignore_eos else self._model.eos_token_ids
+        return StopSpec(
+            max_tokens=self._max_tokens,
+            min_tokens=min(request.min_tokens, self._max_tokens),
+            token_ids=tuple(dict.fromkeys((*end_tokens, *request.stop_token_ids))),
+            strings=tuple(text.encode() for text in request.stop),
+        )
+
+
+__all__ = ["complete"]

@@ -1,0 +1,92 @@
+"""What the completion program is asked and what it answers, as frozen values.
+
+The edge (HTTP) builds a request from whatever dialect its client speaks; nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.decoding import (
+    FinishReason,
+    GrammarSpec,
+    SamplerSpec,
+    TokenLogprobs,
+)
+from quire.core.errors import InvalidArgument
+from quire.core.ids import ModelId
+
+GREEDY = SamplerSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """``num_choices`` continuations of one prompt.
+
+    ``prompt``             token ids, at least one.
+    ``model``              ``None``: the node's default model.
+    ``max_tokens``         0 computes the prompt only (with ``num_prompt_logprobs``: scoring).
+    ``stop``               strings that end a choice; cut from its text unless ``include_stop``.
+    ``stop_token_ids``     end a choice, beside the model's own end tokens (``ignore_eos`` drops
+                           those); their text is never part of the output.
+    ``num_logprobs``       alternatives reported with each token; ``None``: no log probabilities.
+    ``num_prompt_logprobs`` likewise for each prompt token after the first.
+    ``sampler.seed``       choice ``i`` draws with ``seed + i``; ``None``: control picks.
+    ``skip_special``       special tokens add nothing to the text.
+    ``priority``           of the queues; higher runs first.
+    """
+
+    prompt: tuple[int, ...]
+    max_tokens: int
+    model: ModelId | None = None
+    num_choices: int = 1
+    sampler: SamplerSpec = GREEDY
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    grammar: GrammarSpec | None = None
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+    skip_special: bool = True
+    cache: bool = True
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.prompt:
+            raise InvalidArgument("the prompt is empty: a completion needs at least one token")
+        if self.num_choices < 1:
+            raise InvalidArgument(f"num_choices is {self.num_choices}: ask for at least 1")
+        if self.max_tokens < 0 or not 0 <= self.min_tokens <= max(self.max_tokens, 0):
+            raise InvalidArgument(
+                f"max_tokens {self.max_tokens}, min_tokens {self.min_tokens}: "
+                "choose 0 <= min_tokens <= max_tokens"
+            )
+        if any(not text for text in self.stop):
+            raise InvalidArgument("a stop string is empty: it would end every choice at once")
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceChunk:
+    """A part of one choice, in the order in which its tokens were sampled.
+
+    ``text`` is complete UTF-8 and never contains (a part of) a stop string, so it may lag behind
+    ``token_ids``; concatenated over the chunks it is the choice's text. The last chunk of a choice
+    carries ``finish_reason`` (``stop``, ``length`` or ``cancelled``) and ``stop_reason``, the stop
+    string or stop token id that ended it (``None``: an end token of the model).
+    ``num_cached_tokens`` and ``prompt_logprobs`` stand in the first chunk of choice 0 alone.
+    """
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprobs, ...] | None = None
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    num_cached_tokens: int = 0
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    seed: int | None = None
+
+
+__all__ = ["ChoiceChunk", "CompletionRequest"]

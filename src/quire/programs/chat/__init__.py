@@ -1,0 +1,40 @@
+"""The text side of conversations: messages to prompts, tokens to text, text to calls.
+
+Used by the SDK and by servers alike. Knows no HTTP and no wire format.
+"""
+
+from quire.programs.chat.answer import AnswerParser, parse_answer
+from quire.programs.chat.detokenize import TextStream
+from quire.programs.chat.pieces import (
+    Answer,
+    Call,
+    CallArguments,
+    CallStarted,
+    Content,
+    Piece,
+    Reasoning,
+    whole_answer,
+)
+from quire.programs.chat.reasoning import THINK_START
+from quire.programs.chat.template import ChatTemplate, Message, chat_template
+from quire.programs.chat.tool_calls import CALL_END, CALL_START
+
+__all__ = [
+    "CALL_END",
+    "CALL_START",
+    "THINK_START",
+    "Answer",
+    "AnswerParser",
+    "Call",
+    "CallArguments",
+    "CallStarted",
+    "ChatTemplate",
+    "Content",
+    "Message",
+    "Piece",
+    "Reasoning",
+    "TextStream",
+    "chat_template",
+    "parse_answer",
+    "whole_answer",
+]

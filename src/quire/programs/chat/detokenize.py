@@ -1,0 +1,90 @@
+"""Token ids to text as they come: complete UTF-8, stop strings cut and never shown in part.
+
+Owns the bytes that must not be told yet: an unfinished character, and what may become a stop
+string. Whatever way the tokens are split into calls, the concatenated text is the same.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+
+from quire.core.interfaces import Tokenizer
+from quire.programs.chat.markers import num_suspect
+
+
+class TextStream:
+    """The text of one output. ``add`` tokens, then ``finish`` once.
+
+    ``stop``: the text ends before the first of these (behind it with ``include_stop``).
+    ``skip_special``: special tokens add nothing, else their own text.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: Sequence[str] = (),
+        include_stop: bool = False,
+        skip_special: bool = True,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._stops = [text.encode() for text in stop]
+        self._include_stop = include_stop
+        self._skip_special = skip_special
+        self._held = b""
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._stopped = False
+        self.matched: str | None = None
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """What may be told after ``token_ids``; after a stop string nothing more is."""
+        if self._stopped:
+            return ""
+        self._held += b"".join(self._bytes(token_id) for token_id in token_ids)
+        end = self._find_stop()
+        if end is not None:
+            self._stopped = True
+            told, self._held = self._held[:end], b""
+            return self._utf8.decode(told, final=True)
+        keep = self._num_suspect()
+        told, self._held = (
+            self._held[: len(self._held) - keep],
+            self._held[len(self._held) - keep :],
+        )
+        return self._utf8.decode(told)
+
+    def finish(self) -> str:
+        """The rest: nothing more comes, so what was held back is text after all."""
+        if self._stopped:
+            return ""
+        self._stopped = True
+        rest, self._held = self._held, b""
+        return self._utf8.decode(rest, final=True)
+
+    def _bytes(self, token_id: int) -> bytes:
+        piece = self._tokenizer.token_bytes(token_id)
+        if not piece and not self._skip_special:
+            return self._tokenizer.decode([token_id]).encode()
+        return piece
+
+    def _find_stop(self) -> int | None:
+        """Where the told text ends, if a stop string is there: the one that is complete first."""
+        best: tuple[int, int, bytes] | None = None
+        for stop in self._stops:
+            start = self._held.find(stop)
+            if start >= 0:
+                found = (start + len(stop), start, stop)
+                best = found if best is None else min(best, found)
+        if best is None:
+            return None
+        end, start, stop = best
+        self.matched = stop.decode()
+        return end if self._include_stop else start
+
+    def _num_suspect(self) -> int:
+        """Length of the longest end of the held bytes that begins a stop string."""
+        return max((num_suspect(self._held, stop) for stop in self._stops), default=0)
+
+
+__all__ = ["TextStream"]

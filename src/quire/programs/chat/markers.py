@@ -1,0 +1,16 @@
+"""Finding a marker in text that arrives in parts."""
+
+from __future__ import annotations
+
+from typing import AnyStr
+
+
+def num_suspect(text: AnyStr, marker: AnyStr) -> int:
+    """Length of the longest end of ``text`` that begins ``marker`` without being all of it."""
+    for length in range(min(len(marker) - 1, len(text)), 0, -1):
+        if marker.startswith(text[-length:]):
+            return length
+    return 0
+
+
+__all__ = ["num_suspect"]

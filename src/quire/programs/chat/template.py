@@ -1,0 +1,152 @@
+"""Messages to a prompt, by the model's own chat template.
+
+Owns compiling and rendering under limits. Rendering is synchronous: a server calls it off its event
+loop. One template may be rendered by one thread at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+
+from quire.core.errors import InvalidArgument, ModelFormatError
+from quire.core.interfaces import ServedModel
+from quire.programs.chat.sandbox import Budget, BudgetedEnvironment, TemplateLimit
+
+MAX_TEMPLATE_CHARS = 1 << 18
+Message = Mapping[str, Any]
+
+
+class ChatTemplate:
+    """A compiled template.
+
+    ``special_tokens``: names such as ``bos_token`` that the template may use. ``max_operations``
+    bounds time (loop turns, calls, kilobytes of text made), ``max_output_chars`` the prompt.
+
+    Raises:
+        ModelFormatError: the template does not compile.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        max_operations: int = 500_000,
+        max_output_chars: int = 4 << 20,
+    ) -> None:
+        if len(source) > MAX_TEMPLATE_CHARS:
+            raise ModelFormatError(
+                f"the chat template has {len(source)} characters, at most {MAX_TEMPLATE_CHARS} "
+                "are allowed"
+            )
+        self._environment = BudgetedEnvironment()
+        self._special_tokens = dict(special_tokens or {})
+        self._limits = (max_operations, max_output_chars)
+        self._lock = threading.Lock()
+        try:
+            self._template = self._environment.from_string(source)
+        except (TemplateSyntaxError, RecursionError) as exc:
+            raise ModelFormatError(f"the chat template does not compile: {exc}") from exc
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text.
+
+        ``continue_final_message``: the prompt ends inside the last message, so that the model goes
+        on with it. ``variables``: further names for the template (``chat_template_kwargs``).
+
+        Raises:
+            InvalidArgument: the template refuses the messages, or is over a limit.
+        """
+        if not messages:
+            raise InvalidArgument("a conversation needs at least one message")
+        if continue_final_message and add_generation_prompt:
+            raise InvalidArgument(
+                "continue_final_message and add_generation_prompt exclude each other: set one"
+            )
+        names = {
+            **self._special_tokens,
+            **(variables or {}),
+            "messages": list(messages),
+            "tools": list(tools) if tools else None,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        text = self._render(names)
+        return _cut_behind(text, messages[-1]) if continue_final_message else text
+
+    def _render(self, names: Mapping[str, Any]) -> str:
+        max_operations, max_output_chars = self._limits
+        with self._lock:
+            budget = self._environment.budget = Budget(max_operations, max_output_chars)
+            try:
+                parts, num_chars = [], 0
+                for part in self._template.generate(**names):
+                    parts.append(part)
+                    num_chars += len(part)
+                    budget.check_size(num_chars if num_chars > max_output_chars else len(part))
+            except TemplateLimit as exc:
+                raise InvalidArgument(
+                    f"{exc.message}; at most {max_operations} operations and {max_output_chars} "
+                    "characters are allowed: shorten the messages"
+                ) from exc
+            except SecurityError as exc:
+                raise InvalidArgument(f"the chat template does what it may not: {exc}") from exc
+            except TemplateError as exc:
+                raise InvalidArgument(f"the chat template refuses: {exc}") from exc
+            except (
+                ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError,
+                TypeError, ValueError,
+            ) as exc:  # fmt: skip
+                raise InvalidArgument(
+                    f"the chat template cannot use these messages: {type(exc).__name__}: {exc}"
+                ) from exc
+        return "".join(parts)
+
+
+def _cut_behind(text: str, message: Message) -> str:
+    content = message.get("content")
+    if not isinstance(content, str) or not content.strip():
+        raise InvalidArgument(
+            "continue_final_message: the last message must have text to go on from"
+        )
+    bare = content.strip()
+    start = text.rfind(bare)
+    if start < 0:
+        raise InvalidArgument(
+            "continue_final_message: the chat template changes the last message's text, so there "
+            "is no place to go on from"
+        )
+    # templates often strip messages; trailing space that they keep is part of the message
+    kept = content.rstrip()
+    tail = content[len(kept) :]
+    end = start + len(bare)
+    return text[: end + len(tail)] if text.startswith(tail, end) else text[:end]
+
+
+def chat_template(model: ServedModel) -> ChatTemplate:
+    """The template of a served model.
+
+    Raises:
+        InvalidArgument: the model has none.
+    """
+    if model.chat_template is None:
+        raise InvalidArgument(
+            f"model {model.id!r} has no chat template: use completions, or serve a chat model",
+            param="model",
+        )
+    return ChatTemplate(model.chat_template, special_tokens=model.special_tokens)
+
+
+__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "Message", "chat_template"]

@@ -1,0 +1,119 @@
+"""Tool calls in an answer's text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
+
+The convention of Hermes and Qwen models, and of the shipped one. Owns the text that may still turn
+out to be a marker. Text that is no well-formed call stays content; nothing is lost.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from quire.programs.chat.call_body import CallBody
+from quire.programs.chat.markers import num_suspect
+from quire.programs.chat.pieces import CallArguments, CallStarted, Content, Piece
+
+CALL_START = "<tool_call>"
+CALL_END = "</tool_call>"
+
+
+def new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"
+
+
+class ToolCallParser:
+    """``feed`` text as it comes, ``finish`` once. White space around calls is not content."""
+
+    def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
+        self._new_id = new_id
+        self._held = ""
+        self._body: CallBody | None = None
+        self._raw = ""
+        self._gap = ""
+        self._started = False
+        self._num_calls = 0
+
+    def feed(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and self._step(pieces):
+            pass
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """The text has ended, perhaps in the middle of a call."""
+        rest, self._held = self._held, ""
+        if self._body is not None:
+            rest = "" if self._started else self._gap + self._raw + rest
+        elif self._num_calls:
+            rest = rest.rstrip()
+        return [Content(rest)] if rest else []
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Move on; whether there may be more to do with what is held."""
+        if self._body is None:
+            return self._outside(pieces)
+        if self._body.phase == "done":
+            return self._behind_body()
+        return self._inside(self._body, pieces)
+
+    def _outside(self, pieces: list[Piece]) -> bool:
+        start = self._held.find(CALL_START)
+        if start >= 0:
+            told = self._held[:start].rstrip()
+            self._gap = self._held[len(told) : start]
+            self._held = self._held[start + len(CALL_START) :]
+            self._body, self._raw, self._started = CallBody(), CALL_START, False
+        else:
+            keep = num_suspect(self._held, CALL_START)
+            told = self._held[: len(self._held) - keep].rstrip()
+            self._held = self._held[len(told) :]
+        if told:
+            pieces.append(Content(told))
+        return start >= 0
+
+    def _inside(self, body: CallBody, pieces: list[Piece]) -> bool:
+        used = 0
+        for char in self._held:
+            used += 1
+            body.add(char)
+            if body.phase in ("done", "bad"):
+                break
+        self._raw += self._held[:used]
+        self._held = self._held[used:]
+        if body.phase == "bad" and not self._started:
+            self._no_call(pieces)
+            return True
+        self._tell(body, pieces)
+        if body.phase == "bad":
+            body.phase = "done"  # it has been told; what follows up to the end marker is dropped
+        return True
+
+    def _tell(self, body: CallBody, pieces: list[Piece]) -> None:
+        if body.name is None:
+            return
+        if not self._started:
+            self._started = True
+            pieces.append(CallStarted(self._num_calls, self._new_id(), body.name))
+            self._num_calls += 1
+        arguments = body.take_arguments()
+        if arguments:
+            pieces.append(CallArguments(self._num_calls - 1, arguments))
+
+    def _no_call(self, pieces: list[Piece]) -> None:
+        """What looked like a call is text: the marker is told, the rest is read again."""
+        rest = self._raw[len(CALL_START) :] + self._held
+        self._body, self._held = None, rest
+        pieces.append(Content(self._gap + CALL_START))
+
+    def _behind_body(self) -> bool:
+        end = self._held.find(CALL_END)
+        if end < 0:
+            self._held = self._held[len(self._held) - num_suspect(self._held, CALL_END) :]
+            return False
+        self._held = self._held[end + len(CALL_END) :]
+        self._body = None
+        return True
+
+
+__all__ = ["CALL_END", "CALL_START", "ToolCallParser", "new_call_id"]

@@ -1,0 +1,135 @@
+"""What a program *is* before it runs: its entry, its manifest, and how files become programs.
+
+Owns the ``@inferlet`` decorator and loading by path. Must not know how a program is executed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.core.events import Quotas
+from quire.core.traits import VERSIONS, Trait
+
+Main = Callable[..., Awaitable[Any]]
+"""``async def main(api, *args: str)``; returns a string or another JSON value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inferlet:
+    """A program and its manifest.
+
+    ``traits``: those it needs, with the version it was written against; launching checks them.
+    ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``source``: its file, for
+    tracebacks.
+    """
+
+    name: str
+    main: Main
+    description: str = ""
+    traits: Mapping[Trait, int] = field(default_factory=dict)
+    quotas: Quotas = Quotas()
+    source: str | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
+        """Call the entry directly, e.g. from another program."""
+        return self.main(*args, **kwargs)
+
+
+def inferlet(
+    name: str | None = None,
+    *,
+    description: str | None = None,
+    traits: Mapping[Trait | str, int] | None = None,
+    quotas: Quotas | None = None,
+) -> Callable[[Main], Inferlet]:
+    """Make ``async def main(api, *args)`` a program.
+
+    ``name`` defaults to the function's name, ``description`` to its docstring.
+
+    Raises:
+        InvalidArgument: not an ``async def``, or a trait or version that does not exist.
+    """
+    needed = {_trait(key): version for key, version in (traits or {}).items()}
+    for trait, version in needed.items():
+        if not 1 <= version <= VERSIONS[trait]:
+            raise InvalidArgument(
+                f"trait {trait} version {version}: this release has 1 to {VERSIONS[trait]}"
+            )
+
+    def wrap(main: Main) -> Inferlet:
+        if not inspect.iscoroutinefunction(main):
+            raise InvalidArgument(
+                f"@inferlet on {getattr(main, '__name__', main)!r}: the entry must be "
+                "'async def main(api, *args)'"
+            )
+        return Inferlet(
+            name=name or main.__name__,
+            main=main,
+            description=inspect.cleandoc(description or main.__doc__ or ""),
+            traits=needed,
+            quotas=quotas or Quotas(),
+            source=inspect.getsourcefile(main),
+        )
+
+    return wrap
+
+
+def _trait(name: Trait | str) -> Trait:
+    try:
+        return Trait(name)
+    except ValueError as exc:
+        raise InvalidArgument(
+            f"trait {name!r} does not exist; there are {', '.join(Trait)}"
+        ) from exc
+
+
+def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
+    """The one ``@inferlet`` of a Python file. The file's code runs: it is trusted.
+
+    ``shown_as``: what errors call the file where its path says nothing to the caller.
+
+    Raises:
+        InvalidArgument: no such file, it fails to import, or it has no (or several) entries.
+    """
+    path = path.resolve()
+    shown = shown_as or str(path)
+    if not path.is_file():
+        raise InvalidArgument(f"no file {shown}: name a Python file or a library program")
+    module_name = f"quire_inferlet_{hashlib.sha256(bytes(path)).hexdigest()[:16]}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidArgument(f"{shown} is not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and typing look their module up by name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as exc:
+        raise InvalidArgument(f"{shown} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    finally:
+        del sys.modules[module_name]
+    return _entry(vars(module), path, shown)
+
+
+def _entry(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
+    found = [
+        value
+        for value in namespace.values()
+        if isinstance(value, Inferlet) and value.source == str(path)
+    ]
+    if len(found) != 1:
+        raise InvalidArgument(
+            f"{shown} has {len(found)} @inferlet entries, exactly one is needed: decorate "
+            "'async def main(api, *args)' with @inferlet()"
+        )
+    return found[0]
+
+
+__all__ = ["Inferlet", "Main", "inferlet", "load_inferlet"]

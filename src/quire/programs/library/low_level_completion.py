@@ -1,0 +1,45 @@
+"""The same completion by hand: one token a turn, every step in sight (Pie 4.2).
+
+    quire run low_level_completion -- "Hello," 10
+
+This is what programs that look at each distribution start from. One page may be read and written
+in one ``forward``; pages are filled in order, whatever their size.
+"""
+
+from __future__ import annotations
+
+from quire.programs.api import Api
+from quire.programs.sdk import inferlet
+
+
+@inferlet("low_level_completion")
+async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: str = "32") -> str:
+    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``."""
+    tokens = api.tokenize(prompt)
+    limit = len(tokens) + int(max_tokens)
+    model = api.available_models()[0]
+
+    prompt_emb = api.alloc_emb(len(tokens))
+    next_emb = api.alloc_emb(1)
+    kv = api.alloc_kvpage(-(-limit // model.page_size))
+
+    api.embed_txt(tokens, list(range(len(tokens))), prompt_emb)
+    api.forward([], prompt_emb, kv, next_emb)
+
+    generated = []
+    for position in range(len(tokens), limit):
+        dist = await api.get_next_dist(next_emb)
+        token = dist.max_index()
+        if token in model.eos_token_ids:
+            break
+        generated.append(token)
+        api.embed_txt(token, position, next_emb)
+        api.forward(kv, next_emb, kv, next_emb)
+
+    api.dealloc_emb(prompt_emb)
+    api.dealloc_emb(next_emb)
+    api.dealloc_kvpage(kv)
+    return api.detokenize(generated)
+
+
+__all__ = ["low_level_completion"]

@@ -1,0 +1,39 @@
+"""Prefix caching: a long beginning that many prompts share is computed once (Pie Table 2).
+
+    quire run prefix_caching -- "You are a helpful and friendly assistant. You answer in one short \
+        sentence, and you say so when you do not know." "Hello!" "Who are you?"
+
+Nothing asks for it: full pages of plain text enter the prefix index as they fill, and any program
+of the tenant that begins with the same tokens maps them. This program shows the figures. A program
+that wants to name and keep such a prefix itself exports it (``Context.export``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.programs.api import Api
+from quire.programs.sdk import Context, inferlet
+
+
+@inferlet("prefix_caching")
+async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[str, Any]]:
+    """Answer questions behind one prefix; for each, how many tokens came from the cache."""
+    answers = []
+    for question in questions:
+        messages = [{"role": "system", "content": prefix}, {"role": "user", "content": question}]
+        async with Context(api) as ctx:
+            ctx.fill_chat(messages)
+            generated = await ctx.generate(max_tokens=32)
+            answers.append(
+                {
+                    "question": question,
+                    "answer": generated.text,
+                    "num_prompt_tokens": len(ctx) - len(generated.token_ids),
+                    "num_cached_tokens": generated.num_cached_tokens,
+                }
+            )
+    return answers
+
+
+__all__ = ["prefix_caching"]

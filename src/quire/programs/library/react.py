@@ -1,0 +1,128 @@
+"""ReAct: reason, act, observe, until there is an answer (Pie Table 2).
+
+    quire run react -- "What is the age of Kabo plus 5?" '{"Kabo": {"age": 31}}'
+
+The whole loop is one text in one context. The model is stopped at ``Observation:``; the tool's
+result is appended and it goes on, with the KV cache of everything before still there: no turn
+computes the conversation again, and none goes back to the client.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.library.calculator import calc
+from quire.programs.sdk import Context, inferlet
+
+SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
+STOP = "Observation:"
+Action = Callable[[str], Awaitable[str]]
+"""A tool of the loop: what stands between the parentheses, to the observation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn of the loop: what the model wrote, what it called, what it was told."""
+
+    text: str
+    action: str
+    observation: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReactResult:
+    """``answer`` is empty if the model gave none within the turns allowed."""
+
+    answer: str
+    steps: tuple[Step, ...]
+
+
+async def react_loop(
+    ctx: Context,
+    actions: Mapping[str, Action],
+    *,
+    max_turns: int = 8,
+    on_text: Callable[[str], Awaitable[None]] | None = None,
+) -> ReactResult:
+    """Go on with ``ctx``, which ends where the model is to begin, until it writes ``Answer:``."""
+    steps: list[Step] = []
+    for _ in range(max_turns):
+        generated = await ctx.generate(max_tokens=128, stop=STOP)
+        if on_text is not None:
+            await on_text(generated.text)
+        if generated.stop != STOP:
+            return ReactResult(final_answer(generated.text), tuple(steps))
+        action = last_action(generated.text)
+        observation = await perform(action, actions)
+        ctx.fill(f" {observation}\n")
+        steps.append(Step(generated.text, action, observation))
+    return ReactResult("", tuple(steps))
+
+
+def final_answer(text: str) -> str:
+    """What stands behind the last ``Answer:``."""
+    _, mark, answer = text.rpartition("Answer:")
+    return answer.strip() if mark else ""
+
+
+def last_action(text: str) -> str:
+    _, mark, action = text.rpartition("Action:")
+    return action.partition("\n")[0].strip() if mark else ""
+
+
+async def perform(action: str, actions: Mapping[str, Action]) -> str:
+    """The observation for ``name(arguments)``; what goes wrong is told to the model."""
+    call = re.fullmatch(r"(\w+)\((.*)\)", action)
+    if call is None or call[1] not in actions:
+        return f"error: no such action: {action}"
+    try:
+        return await actions[call[1]](call[2])
+    except InvalidArgument as exc:
+        return f"error: {exc.message}"
+
+
+def lookup_in(table: Mapping[str, Mapping[str, object]]) -> Action:
+    """The tool ``lookup(name, key)`` over a table of records."""
+
+    async def lookup(arguments: str) -> str:
+        name, _, key = arguments.partition(",")
+        return str(table.get(name.strip(), {}).get(key.strip(), "not found"))
+
+    return lookup
+
+
+async def calculate(expression: str) -> str:
+    """The tool ``calc(expression)``."""
+    return calc(expression)
+
+
+@inferlet("react")
+async def react(api: Api, question: str, records: str = "{}") -> dict[str, object]:
+    """Answer a question with a calculator and a table of records (JSON: name, key, value).
+
+    Each step is sent to the client as it happens.
+    """
+    actions = {"calc": calculate, "lookup": lookup_in(json.loads(records))}
+    system = SYSTEM.format(tools="calc(expression), lookup(name, key)")
+    messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
+    async with Context(api) as ctx:
+        ctx.fill_chat(messages)
+        result = await react_loop(ctx, actions, on_text=lambda text: _send(api, text))
+    return {
+        "answer": result.answer,
+        "steps": [
+            {"action": step.action, "observation": step.observation} for step in result.steps
+        ],
+    }
+
+
+async def _send(api: Api, text: str) -> None:
+    await api.send(text)
+
+
+__all__ = ["Action", "ReactResult", "Step", "lookup_in", "react", "react_loop"]

@@ -1,0 +1,131 @@
+"""Writes the reference of the programming interface from its source.
+
+``python -m quire.programs.reference > docs/reference/api.md``
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from quire.core.traits import NODE_TRAITS, SUPERTRAITS, VERSIONS, Trait
+from quire.programs.api import TRAIT_FUNCTIONS
+from quire.programs.api.queued import TraitFunctions, queued
+from quire.programs.api.sample import GREEDY
+
+_INTRODUCTION = """\
+# Programming interface
+
+Generated from the source by `python -m quire.programs.reference`; do not edit.
+
+A program is `async def main(api, *args)`. Every function below is a method of `api`. Nothing
+blocks: issuing a command returns at once, with handles or with an awaitable reply, and commands of
+one turn of the event loop leave together.
+
+Where a function takes a **queue**, the queue comes first and may be left out: `forward(q, ...)`
+goes to `q`, `forward(...)` to the program's default queue. Within a queue commands run in order.
+Between queues only `await` orders anything, or `forward(q.after(reply), ...)`.
+
+A command that fails without being awaited poisons its queue: every later command there fails with
+`QueuePoisoned`, whose cause is the first failure, until `reset_queue`. A program that ends with a
+failure nobody awaited has failed.
+
+Handles (`KvPage`, `Embed`, `TokenSlot`, `Queue`) belong to one program. Using another's, or one
+that was given back, raises `UnknownHandle` at once. `KvPage.fill` and `KvPage.positions` tell what
+the program knows of a page.
+"""
+
+
+def _functions(trait: type[TraitFunctions]) -> list[tuple[str, Callable[..., Any], bool]]:
+    """Name, function and whether it takes a queue, in the order of the source."""
+    found: list[tuple[str, Callable[..., Any], bool]] = []
+    for name, value in vars(trait).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(value, queued):
+            found.append((name, value.function, True))
+        elif inspect.isfunction(value):
+            found.append((name, value, False))
+    return found
+
+
+def _signature(name: str, function: Callable[..., Any], takes_queue: bool) -> str:
+    signature = inspect.signature(function)
+    parameters = [
+        parameter.replace(annotation=_plain(parameter.annotation))
+        for parameter in list(signature.parameters.values())[2 if takes_queue else 1 :]
+    ]
+    text = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+    text = re.sub(r"'([^']*)'", r"\1", text).replace(repr(GREEDY), "greedy")
+    inside = text[1:-1]
+    queue = "[queue, ]" if takes_queue and inside else "[queue]" if takes_queue else ""
+    prefix = "await " if inspect.iscoroutinefunction(function) else ""
+    return f"{prefix}{name}({queue}{inside}) -> {_plain(signature.return_annotation)}"
+
+
+def _plain(annotation: Any) -> str:
+    return str(annotation).replace("collections.abc.", "")
+
+
+def _body(function: Callable[..., Any]) -> str:
+    """The docstring as Markdown."""
+    text = inspect.getdoc(function)
+    assert text, f"{function.__qualname__} has no docstring"
+    text = text.replace("``", "`")
+    text, _, raises = text.partition("Raises:\n")
+    when = "Raises"
+    if not raises:
+        text, _, raises = text.partition("Raises (when awaited):\n")
+        when = "Raises, when awaited"
+    if not raises:
+        return text.strip()
+    errors = re.sub(r"^ {4}(\w+): ", r"- `\1`: ", raises, flags=re.MULTILINE)
+    errors = re.sub(r"\n {8}", "\n  ", errors)
+    return f"{text.strip()}\n\n{when}:\n\n{errors.strip()}"
+
+
+def _served_by(trait: type[TraitFunctions]) -> str:
+    text = inspect.getdoc(sys.modules[trait.__module__]) or ""
+    served = re.search(r"((?:Served|Compiled)[^.]*)\.", text)
+    assert served, f"{trait.__module__} does not say what serves it"
+    return " ".join(served[1].split())
+
+
+def _section(trait: Trait, functions: type[TraitFunctions]) -> list[str]:
+    needs = ", ".join(SUPERTRAITS.get(trait, ()))
+    of_node = trait in NODE_TRAITS
+    lines = [
+        f"## {trait}",
+        "",
+        f"Version {VERSIONS[trait]}. {_served_by(functions)}."
+        + (f" Needs {needs}." if needs else "")
+        + (" Every program has it." if of_node else " A trait of the model."),
+        "",
+    ]
+    for name, function, takes_queue in _functions(functions):
+        lines += [
+            f"### {name}",
+            "",
+            "```python",
+            _signature(name, function, takes_queue),
+            "```",
+            "",
+            _body(function),
+            "",
+        ]
+    return lines
+
+
+def render() -> str:
+    """The whole reference, Markdown."""
+    lines = [_INTRODUCTION]
+    for trait, functions in TRAIT_FUNCTIONS.items():
+        lines += _section(trait, functions)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render())

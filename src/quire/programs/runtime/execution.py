@@ -1,0 +1,191 @@
+"""One program being run on a loop: from its first step until everything it held is freed.
+
+Owns the program's task and child tasks and the way each end is turned into a state. Lives on the
+loop; only ``request_cancel`` may be called from other threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from quire.core.errors import (
+    ProgramCancelled,
+    ProgramFailed,
+    QuireError,
+    from_record,
+)
+from quire.programs.api import Api, Issuer
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.running import ProgramState, RunningProgram
+from quire.programs.runtime.tracebacks import program_failed
+
+logger = logging.getLogger(__name__)
+
+current_execution: ContextVar[Execution | None] = ContextVar("current_execution", default=None)
+"""The program that the running code belongs to; child tasks inherit it."""
+
+
+class ProgramTask(asyncio.Task[Any]):
+    """A task that knows its program, so that a watchdog can name it."""
+
+    execution: Execution
+
+
+class Execution:
+    """Runs ``inferlet`` once. ``grace_s``: how long a cancelled program may clean up."""
+
+    def __init__(
+        self, inferlet: Inferlet, args: tuple[str, ...], issuer: Issuer, grace_s: float
+    ) -> None:
+        self.inferlet = inferlet
+        self.issuer = issuer
+        self._args = args
+        self._grace_s = grace_s
+        self._loop = issuer.loop
+        self._grace: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._children: set[ProgramTask] = set()
+        self._stop_error: QuireError | None = None
+        self._stop_state = ProgramState.CANCELLED
+        self.ended = asyncio.Event()
+        self.api: Api
+        self.running: RunningProgram
+
+    def start(self) -> None:
+        """Begin on the loop. A program that was cancelled before never takes a step."""
+        if self._stop_error is not None:
+            self._conclude(self._stop_state, None, self._stop_error)
+            return
+        token = current_execution.set(self)
+        try:
+            self._task = self._loop.create_task(
+                self._run(), name=f"program {self.running.id} ({self.inferlet.name})"
+            )
+        finally:
+            current_execution.reset(token)
+        self._task.add_done_callback(self._never_began)
+
+    def _never_began(self, _: asyncio.Task[None]) -> None:
+        if not self.ended.is_set() and self._stop_error is not None:
+            self._conclude(self._stop_state, None, self._stop_error)
+
+    def request_cancel(self, reason: str) -> None:
+        """From any thread."""
+        error = ProgramCancelled(f"program {self.inferlet.name!r}: {reason}")
+        self._loop.call_soon_threadsafe(self.stop, ProgramState.CANCELLED, error)
+
+    def terminated(self, error: QuireError) -> None:
+        """The node has ended the program: what it held is gone already."""
+        self.stop(ProgramState.TERMINATED, error)
+
+    def stop(self, state: ProgramState, error: QuireError) -> None:
+        """Cancel the program's task; behind the grace time its commands are taken from it too."""
+        if self.ended.is_set():
+            return
+        if self._stop_error is None:
+            self._stop_error, self._stop_state = error, state
+            self._grace = self._loop.call_later(self._grace_s, self.issuer.close, "cancelled")
+        if self._task is not None:
+            self._task.cancel()
+
+    def adopt(self, task: ProgramTask) -> None:
+        """A task that the program has started."""
+        task.execution = self
+        self._children.add(task)
+        task.add_done_callback(self._children.discard)
+
+    async def _run(self) -> None:
+        self.running.advance(ProgramState.RUNNING)
+        result, failure = None, None
+        try:
+            result = await self.inferlet.main(self.api, *self._args)
+            _check_json(self.inferlet.name, result)
+            await self._drain()
+        except asyncio.CancelledError as exc:
+            if self._stop_error is None:  # the program cancelled itself
+                failure = program_failed(self.inferlet.name, self.inferlet.source, exc)
+        except ProgramFailed as exc:
+            failure = exc
+        except BaseException as exc:
+            # SystemExit too: a program ends itself, never the loop that it shares
+            failure = program_failed(self.inferlet.name, self.inferlet.source, exc)
+        finally:
+            await self._end_children()
+        if self._stop_error is not None:
+            self._conclude(self._stop_state, None, self._stop_error)
+        elif failure is not None:
+            self._conclude(ProgramState.FAILED, None, failure)
+        else:
+            self._conclude(ProgramState.FINISHED, result, None)
+
+    async def _drain(self) -> None:
+        """Let what was issued end, and tell failures that no await has told."""
+        await self._cancel_children()
+        await self.issuer.drain()
+        unseen = self.issuer.unseen_failures()
+        if unseen:
+            raise from_record(unseen[0])
+
+    async def _cancel_children(self) -> None:
+        leaked = [task for task in self._children if task is not asyncio.current_task()]
+        if leaked:
+            names = tuple(task.get_name() for task in leaked)
+            self.running.leaked_tasks = names
+            logger.warning(
+                "program %s (%s) ended with %d tasks running, which are cancelled: %s",
+                self.running.id,
+                self.inferlet.name,
+                len(leaked),
+                ", ".join(names),
+            )
+        await self._end_children()
+
+    async def _end_children(self) -> None:
+        children = [task for task in self._children if task is not asyncio.current_task()]
+        for task in children:
+            task.cancel()
+        if not children:
+            return
+        waiting = asyncio.ensure_future(asyncio.wait(children, timeout=self._grace_s))
+        while not waiting.done():
+            try:
+                await asyncio.shield(waiting)
+            except asyncio.CancelledError:
+                continue  # a second cancel must not skip the clean-up, which is bounded anyway
+        for task in children:
+            if not task.done():
+                logger.error("task %s of program %s does not end", task.get_name(), self.running.id)
+
+    def _conclude(self, state: ProgramState, result: Any, error: QuireError | None) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        self.running.unobserved_failures = self.issuer.unseen_failures()
+        self.issuer.close(state.value)
+        self.ended.set()
+        self.running.advance(state, result=result, error=error)
+
+
+def _check_json(name: str, result: Any) -> None:
+    try:
+        json.dumps(result)
+    except (TypeError, ValueError) as exc:
+        raise ProgramFailed(
+            f"program {name!r} returned a value of type {type(result).__name__}: {exc}; "
+            "return a string or another JSON value"
+        ) from exc
+
+
+async def contained(work: Coroutine[Any, Any, Any]) -> Any:
+    """A child task's work; ``sys.exit`` in it fails that task instead of the shared loop."""
+    try:
+        return await work
+    except (SystemExit, KeyboardInterrupt) as exc:
+        raise RuntimeError(f"a task of a program raised {type(exc).__name__}") from exc
+
+
+__all__ = ["Execution", "ProgramTask", "contained", "current_execution"]

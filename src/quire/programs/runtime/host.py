@@ -1,0 +1,139 @@
+"""The programs of one event loop: launching, their tasks, ending them all.
+
+Owns the loop's task factory, by which every task knows its program. Works on any running loop; the
+native runtime gives it one of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Generator, Sequence
+from contextvars import Context
+from typing import Any
+
+from quire.core.errors import Draining, TraitMissing
+from quire.core.traits import NODE_TRAITS
+from quire.programs.api import Api, Issuer
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.execution import (
+    Execution,
+    ProgramTask,
+    contained,
+    current_execution,
+)
+from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.services.mailbox import Mailbox, MailboxLimits
+from quire.programs.services.network import Network
+
+
+class ProgramHost:
+    """Runs programs on ``loop``. ``launch`` and ``programs`` may be called from any thread.
+
+    ``grace_s``: how long a program that was cancelled may clean up before its commands are taken
+    from it.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        network: Network | None = None,
+        mailbox_limits: MailboxLimits | None = None,
+        grace_s: float = 5.0,
+    ) -> None:
+        self.loop = loop
+        self._network = network
+        self._mailbox_limits = mailbox_limits or MailboxLimits()
+        self._grace_s = grace_s
+        self._executions: dict[RunningProgram, Execution] = {}  # calls of a session share its id
+        self._closed = False
+        self._lock = threading.Lock()
+        self._previous_factory = loop.get_task_factory()
+        loop.set_task_factory(self._new_task)
+
+    def launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+        """Start ``inferlet``; see ``Runtime.launch``.
+
+        Raises:
+            TraitMissing: the default model lacks a trait that the manifest names.
+            Draining: the host is closing.
+        """
+        with self._lock:  # against a shutdown that would not wait for this program
+            if self._closed:
+                raise Draining("this runtime is closing and starts no further program")
+            return self._launch(inferlet, args, connect)
+
+    def _launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+        issuer = Issuer(self.loop)
+        execution = Execution(inferlet, tuple(args), issuer, self._grace_s)
+        issuer.on_end = execution.terminated
+        port = connect(issuer, self.loop)
+        issuer.attach(port)
+        try:
+            _check_traits(inferlet, issuer)
+        except TraitMissing:
+            port.close("a trait is missing")
+            raise
+        mailbox = Mailbox(inferlet.name, self._mailbox_limits)
+        execution.api = Api(issuer, args=args, mailbox=mailbox, network=self._network)
+        running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
+        execution.running = running
+        self._executions[running] = execution
+        running.add_done_callback(self._forget)
+        self.loop.call_soon_threadsafe(execution.start)
+        return running
+
+    def _forget(self, ended: RunningProgram) -> None:
+        self._executions.pop(ended, None)
+
+    def programs(self) -> list[RunningProgram]:
+        return [execution.running for execution in list(self._executions.values())]
+
+    def current_program(self) -> str | None:
+        """What the loop is running now, for the watchdog's thread."""
+        task = asyncio.current_task(self.loop)
+        if not isinstance(task, ProgramTask):
+            return None
+        running = task.execution.running
+        return f"{running.id} ({running.name})"
+
+    async def shutdown(self) -> None:
+        """Cancel every program, wait until all have ended, give the loop its task factory back."""
+        with self._lock:
+            self._closed = True
+        for execution in list(self._executions.values()):
+            execution.request_cancel("the runtime is closing")
+        for execution in list(self._executions.values()):
+            await execution.ended.wait()
+        self.loop.set_task_factory(self._previous_factory)
+
+    def _new_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, Any] | Generator[Any, None, Any],
+        *,
+        context: Context | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> asyncio.Future[Any]:
+        execution = context.get(current_execution, None) if context else current_execution.get()
+        if execution is None or not asyncio.iscoroutine(work):
+            return asyncio.Task(work, loop=loop, context=context, name=name, **options)
+        task = ProgramTask(contained(work), loop=loop, context=context, name=name, **options)
+        task.add_done_callback(lambda _: work.close())  # cancelled before its first step
+        execution.adopt(task)
+        return task
+
+
+def _check_traits(inferlet: Inferlet, issuer: Issuer) -> None:
+    available = {*issuer.model().info.traits, *NODE_TRAITS}
+    missing = sorted(trait for trait in inferlet.traits if trait not in available)
+    if missing:
+        raise TraitMissing(
+            f"program {inferlet.name!r} needs {', '.join(missing)}, which model "
+            f"{issuer.model().id!r} does not have: serve a model that has"
+        )
+
+
+__all__ = ["ProgramHost"]

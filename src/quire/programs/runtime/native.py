@@ -1,0 +1,148 @@
+"""The native runtime: trusted Python programs on a loop thread of their own.
+
+Owns the thread, its loop, the HTTP client that its programs share, and the watchdog. User code runs
+here and nowhere else; a program that blocks its loop holds up other native programs, never control.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+import httpx
+
+from quire.core.errors import Draining
+from quire.core.interfaces import Clock
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.host import ProgramHost
+from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.runtime.watchdog import BlockedLoop, Watchdog
+from quire.programs.services.mailbox import MailboxLimits
+from quire.programs.services.network import Network, NetworkPolicy
+
+logger = logging.getLogger(__name__)
+
+
+class _MonotonicClock:
+    def now_s(self) -> float:
+        return time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class NativeConfig:
+    """``blocked_after_s``: a loop that does not turn for so long is reported.
+
+    ``grace_s``: how long a cancelled program may clean up.
+    """
+
+    blocked_after_s: float = 1.0
+    grace_s: float = 5.0
+    mailbox: MailboxLimits = MailboxLimits()  # noqa: RUF009 - frozen
+    network: NetworkPolicy = NetworkPolicy()  # noqa: RUF009 - frozen
+
+
+def new_client() -> httpx.AsyncClient:
+    """The HTTP client of a runtime; redirects are followed by ``Network`` under its policy."""
+    return httpx.AsyncClient(follow_redirects=False, trust_env=False)
+
+
+class NativeRuntime:
+    """``Runtime`` of trusted programs. ``launch``, ``programs`` and ``close`` from any thread.
+
+    ``on_blocked`` is called on the watchdog's thread. ``http_client`` is called on the loop thread
+    and what it makes is closed there.
+    """
+
+    def __init__(
+        self,
+        config: NativeConfig | None = None,
+        *,
+        on_blocked: Callable[[BlockedLoop], None] | None = None,
+        http_client: Callable[[], httpx.AsyncClient] = new_client,
+        clock: Clock | None = None,
+    ) -> None:
+        self._config = config or NativeConfig()
+        self._on_blocked = on_blocked or _ignore
+        self._http_client = http_client
+        self._clock = clock or _MonotonicClock()
+        self._thread: threading.Thread | None = None
+        self._host: ProgramHost | None = None
+        self._stop: asyncio.Event | None = None
+
+    def start(self) -> None:
+        """Start the loop thread; returns when it is ready."""
+        ready: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._run_thread, args=(ready,), name="quire-programs", daemon=True
+        )
+        self._thread.start()
+        ready.result()
+
+    def launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+        """Start a program and return its handle at once; see ``ProgramHost.launch``."""
+        if self._host is None:
+            raise Draining("this runtime is not running: start() it first")
+        return self._host.launch(inferlet, args, connect)
+
+    def programs(self) -> list[RunningProgram]:
+        return [] if self._host is None else self._host.programs()
+
+    def close(self) -> None:
+        """Cancel every program, wait for their ends and the thread's. Idempotent.
+
+        Blocks for at most the grace time (twice) unless a program blocks the loop itself.
+        """
+        thread, self._thread = self._thread, None
+        host, stop = self._host, self._stop
+        if thread is None or host is None or stop is None:
+            return
+        host.loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        self._host = None
+
+    def _run_thread(self, ready: Future[None]) -> None:
+        try:
+            asyncio.run(self._serve(ready))
+        except Exception as exc:
+            logger.exception("the program loop has failed")
+            if not ready.done():
+                ready.set_exception(exc)
+
+    async def _serve(self, ready: Future[None]) -> None:
+        loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        async with self._http_client() as client:
+            host = ProgramHost(
+                loop,
+                network=Network(client, self._config.network),
+                mailbox_limits=self._config.mailbox,
+                grace_s=self._config.grace_s,
+            )
+            watchdog = Watchdog(
+                post=loop.call_soon_threadsafe,
+                thread_id=threading.get_ident(),
+                current_program=host.current_program,
+                on_blocked=self._on_blocked,
+                clock=self._clock,
+                threshold_s=self._config.blocked_after_s,
+            )
+            watchdog.start()
+            self._host = host
+            ready.set_result(None)
+            try:
+                await self._stop.wait()
+                await host.shutdown()
+            finally:
+                await asyncio.to_thread(watchdog.stop)
+
+
+def _ignore(_: BlockedLoop) -> None:
+    """The watchdog logs by itself."""
+
+
+__all__ = ["NativeConfig", "NativeRuntime", "new_client"]

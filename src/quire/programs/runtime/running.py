@@ -1,0 +1,157 @@
+"""A program from launch to end, as its owner sees it; and the Protocol of what runs it.
+
+Owns the program's state and result. Thread-safe: the owner (a server's loop, a test) and the
+runtime (its own thread) both hold the same object. Must not know how the program is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future
+from enum import StrEnum
+from typing import Any, Protocol
+
+from quire.core.errors import ErrorRecord, QuireError
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ProgramPort, ReplySink
+from quire.programs.inferlet import Inferlet
+from quire.programs.services.mailbox import Mailbox, Sent
+
+Connect = Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort]
+"""How a runtime gets a program's port: the node puts the program into its process table and returns
+the port, whose replies it will deliver to the sink on that loop. Called in ``launch``'s thread."""
+
+
+class ProgramState(StrEnum):
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+
+    @property
+    def ended(self) -> bool:
+        return self not in (ProgramState.STARTING, ProgramState.RUNNING)
+
+
+_NEXT: dict[ProgramState, frozenset[ProgramState]] = {
+    ProgramState.STARTING: frozenset(ProgramState) - {ProgramState.STARTING, ProgramState.FINISHED},
+    ProgramState.RUNNING: frozenset(state for state in ProgramState if state.ended),
+}
+"""Legal transitions; an end is final."""
+
+
+class RunningProgram:
+    """Handle of one launched program. Every method may be called from any thread or loop."""
+
+    def __init__(
+        self, program: ProgramId, name: str, mailbox: Mailbox, request_cancel: Callable[[str], None]
+    ) -> None:
+        self.id = program
+        self.name = name
+        self._mailbox = mailbox
+        self._request_cancel = request_cancel
+        self._lock = threading.Lock()
+        self._state = ProgramState.STARTING
+        self._outcome: Future[Any] = Future()
+        self._outcome.set_running_or_notify_cancel()  # so that no waiter can cancel it for others
+        self.unobserved_failures: tuple[ErrorRecord, ...] = ()
+        self.leaked_tasks: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> ProgramState:
+        return self._state
+
+    @property
+    def error(self) -> QuireError | None:
+        """Why the program did not finish; ``None`` while it runs and when it finished."""
+        if not self._outcome.done():
+            return None
+        error = self._outcome.exception()
+        assert error is None or isinstance(error, QuireError)
+        return error
+
+    async def result(self) -> Any:
+        """What ``main`` returned: a string or another JSON value.
+
+        Cancelling the wait leaves the program running.
+
+        Raises:
+            ProgramFailed: the program raised; the message has its own traceback.
+            ProgramCancelled: its owner cancelled it.
+            ProgramTerminated: the node ended it (or the node's own error, such as QuotaExceeded).
+        """
+        return await asyncio.wrap_future(self._outcome)
+
+    def cancel(self, reason: str = "cancelled by its owner") -> None:
+        """Ask the program to end; idempotent, in every state. ``result()`` says when it has."""
+        if not self._state.ended:
+            self._request_cancel(reason)
+
+    def send(self, message: str) -> Sent:
+        """Send to the program (its ``receive``); see ``Channel.send`` for back-pressure."""
+        return self._mailbox.to_program.send(message)
+
+    async def receive(self) -> str:
+        """The program's next message; ``MailboxClosed`` after its last."""
+        return await self._mailbox.to_client.receive()
+
+    def messages(self) -> AsyncIterator[str]:
+        """The program's messages until it ends."""
+        return aiter(self._mailbox.to_client)
+
+    def close_input(self) -> None:
+        """The client will send no more: the program's ``receive`` ends with ``MailboxClosed``."""
+        self._mailbox.to_program.close("the client has closed its side")
+
+    def add_done_callback(self, callback: Callable[[RunningProgram], None]) -> None:
+        """Call ``callback(self)`` once when the program has ended, on the runtime's thread."""
+        self._outcome.add_done_callback(lambda _: callback(self))
+
+    def advance(
+        self, state: ProgramState, *, result: Any = None, error: QuireError | None = None
+    ) -> None:
+        """For the runtime: the only way a state changes. An end needs a result or an error."""
+        with self._lock:
+            assert state in _NEXT.get(self._state, ()), f"{self._state} -> {state}"
+            assert not state.ended or (error is None) == (state is ProgramState.FINISHED)
+            self._state = state
+        if not state.ended:
+            return
+        self._mailbox.close(f"the program has {_PAST[state]}")
+        if error is None:
+            self._outcome.set_result(result)
+        else:
+            self._outcome.set_exception(error)
+
+
+_PAST = {
+    ProgramState.FINISHED: "finished",
+    ProgramState.FAILED: "failed",
+    ProgramState.CANCELLED: "been cancelled",
+    ProgramState.TERMINATED: "been ended by the node",
+}
+
+
+class Runtime(Protocol):
+    """What runs programs: the native runtime here, a sandbox elsewhere.
+
+    ``launch`` returns at once; the runtime owns the port from then on and closes it when the
+    program has ended, in whatever way. ``close`` cancels every program and returns when all ended.
+    """
+
+    def launch(
+        self, inferlet: Inferlet, args: Sequence[str], connect: Connect
+    ) -> RunningProgram: ...
+
+    def programs(self) -> list[RunningProgram]:
+        """Those that have not ended."""
+        ...
+
+    def close(self) -> None: ...
+
+
+__all__ = ["Connect", "ProgramState", "RunningProgram", "Runtime"]

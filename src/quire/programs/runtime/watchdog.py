@@ -1,0 +1,108 @@
+"""Notices a loop that does not turn, and names the program that holds it.
+
+Owns the probing of one loop from a thread of its own. It reports and changes nothing: a native
+program is trusted, and Python cannot stop it from outside.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.core.interfaces import Clock
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedLoop:
+    """``program``: what was running, as ``current_program`` told; ``stack``: where, as text."""
+
+    program: str | None
+    stack: str
+    threshold_s: float
+
+
+Wait = Callable[[threading.Event, float | None], bool]
+"""Waits for an event for so many seconds (``None``: for ever); whether it is set."""
+
+
+def _wait(event: threading.Event, timeout_s: float | None) -> bool:
+    return event.wait(timeout_s)
+
+
+class Watchdog:
+    """Probes a loop: posts a callback and waits for it, ``threshold_s`` at most.
+
+    ``post``             runs a callback on the loop (``loop.call_soon_threadsafe``).
+    ``current_program``  what the loop is running now, called from the watchdog's thread.
+    ``on_blocked``       called once for each time that the loop is found blocked.
+    """
+
+    def __init__(
+        self,
+        *,
+        post: Callable[[Callable[[], None]], object],
+        thread_id: int,
+        current_program: Callable[[], str | None],
+        on_blocked: Callable[[BlockedLoop], None],
+        clock: Clock,
+        threshold_s: float = 1.0,
+        wait: Wait = _wait,
+    ) -> None:
+        self._post = post
+        self._thread_id = thread_id
+        self._current_program = current_program
+        self._on_blocked = on_blocked
+        self._clock = clock
+        self._threshold_s = threshold_s
+        self._wait = wait
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="quire-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop probing; the loop must still turn or be stopped right after."""
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self.probe()
+            self._wait(self._stopped, self._threshold_s)
+
+    def probe(self) -> bool:
+        """One round: whether the loop answered in time. Returns when it has answered."""
+        answered = threading.Event()
+        asked_s = self._clock.now_s()
+        self._post(answered.set)
+        if self._wait(answered, self._threshold_s):
+            return True
+        self._report()
+        self._wait(answered, None)
+        logger.warning("the program loop turns again after %.3f s", self._clock.now_s() - asked_s)
+        return False
+
+    def _report(self) -> None:
+        frame = sys._current_frames().get(self._thread_id)
+        stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
+        blocked = BlockedLoop(self._current_program(), stack, self._threshold_s)
+        logger.error(
+            "program %s has blocked the program loop for %s s: await something, or move the work "
+            "to a thread with asyncio.to_thread\n%s",
+            blocked.program or "(none)",
+            blocked.threshold_s,
+            blocked.stack,
+        )
+        self._on_blocked(blocked)
+
+
+__all__ = ["BlockedLoop", "Wait", "Watchdog"]

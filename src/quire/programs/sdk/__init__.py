@@ -1,0 +1,23 @@
+"""The SDK: what makes programs short. ``Context``, samplers, constraints, tools."""
+
+from quire.programs.api.grammar import choice, json_schema, lark, regex
+from quire.programs.inferlet import inferlet
+from quire.programs.sdk.context import Context
+from quire.programs.sdk.generation import Generated, Generation
+from quire.programs.sdk.samplers import greedy, temperature
+from quire.programs.sdk.tools import Tool, Toolbox
+
+__all__ = [
+    "Context",
+    "Generated",
+    "Generation",
+    "Tool",
+    "Toolbox",
+    "choice",
+    "greedy",
+    "inferlet",
+    "json_schema",
+    "lark",
+    "regex",
+    "temperature",
+]

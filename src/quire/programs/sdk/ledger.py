@@ -1,0 +1,76 @@
+"""Which contexts hold which pages, so that forks share them and the last holder gives them back.
+
+Owns the counts of one family of forks. A queue takes everything that was allocated through it with
+it, so it stays open, idle, until the last such page has no holder.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from quire.core.commands import Synchronize
+from quire.core.ids import QueueId
+from quire.programs.api import KvPage, Queue
+from quire.programs.api.allocate import Allocate
+from quire.programs.api.core import Core
+from quire.programs.api.issuer import Issuer
+
+
+class PageLedger:
+    def __init__(self, issuer: Issuer) -> None:
+        self._issuer = issuer
+        self._allocate = Allocate(issuer)
+        self._core = Core(issuer)
+        self._holders: Counter[int] = Counter()
+        self._origin: dict[int, Queue] = {}
+        self._live: Counter[QueueId] = Counter()
+        self._retired: dict[QueueId, Queue] = {}
+
+    def add(self, pages: Sequence[KvPage], queue: Queue) -> None:
+        """New pages, allocated (or imported) through ``queue``, with one holder."""
+        for page in pages:
+            self._holders[page.id] = 1
+            self._origin[page.id] = queue
+        self._live[queue.id] += len(pages)
+
+    def share(self, pages: Sequence[KvPage]) -> None:
+        for page in pages:
+            self._holders[page.id] += 1
+
+    def is_shared(self, page: KvPage) -> bool:
+        return self._holders[page.id] > 1
+
+    def release(self, pages: Sequence[KvPage], via: Queue) -> None:
+        """One holder fewer; pages without one are given back through the queue ``via``."""
+        free = []
+        for page in pages:
+            self._holders[page.id] -= 1
+            if self._holders[page.id]:
+                continue
+            del self._holders[page.id]
+            self._live[self._origin.pop(page.id).id] -= 1
+            if not page.freed:
+                free.append(page)
+        if free:
+            self._allocate.dealloc_kvpage(via, free)
+        self._close_retired()
+
+    def retire(self, queue: Queue) -> None:
+        """Nothing more is issued on ``queue``: close it when its pages have no holder."""
+        self._retired[queue.id] = queue
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        """Closing cancels what a queue holds, and with it what other contexts wait for: a fork's
+        copy behind a truncation. So the queue runs dry first."""
+        for queue_id in [queue_id for queue_id in self._retired if not self._live[queue_id]]:
+            del self._live[queue_id]
+            self._close_when_dry(self._retired.pop(queue_id))
+
+    def _close_when_dry(self, queue: Queue) -> None:
+        command = Synchronize(id=self._issuer.command_id())
+        self._issuer.ask(queue, command, lambda _: self._core.close_queue(queue))
+
+
+__all__ = ["PageLedger"]

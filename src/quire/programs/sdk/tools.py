@@ -1,0 +1,165 @@
+"""Tools: Python functions that a model may call.
+
+The schema comes from the type hints, the description from the docstring. Arguments are checked
+against the hints before the function runs; what it raises becomes an answer that the model reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from quire.core.errors import InvalidArgument
+from quire.programs.chat.pieces import Call
+
+MAX_RESULT_CHARS = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One callable tool. ``parameters`` is a JSON schema of an object.
+
+    Make one with ``Tool.of(function)``. A plain ``def`` runs in a thread, so that it may block.
+    """
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+    function: Callable[..., Any]
+    arguments: type[msgspec.Struct]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
+        """The tool that ``function`` is. ``Annotated[int, "what it means"]`` describes a parameter.
+
+        Raises:
+            InvalidArgument: a parameter without a type hint, or with one that JSON cannot carry.
+        """
+        name = name or function.__name__
+        hints = get_type_hints(function, include_extras=True)
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise InvalidArgument(
+                    f"tool {name!r}: *{parameter.name} has no schema: name its parameters"
+                )
+            if parameter.name not in hints:
+                raise InvalidArgument(
+                    f"tool {name!r}: parameter {parameter.name!r} has no type hint: add one"
+                )
+            hint = _described(hints[parameter.name])
+            if parameter.default is parameter.empty:
+                fields.append((parameter.name, hint))
+            else:
+                fields.append((parameter.name, hint, _default(parameter.default)))
+        arguments = msgspec.defstruct(
+            f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True
+        )
+        return cls(
+            name=name,
+            description=inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0],
+            parameters=_schema(name, arguments),
+            function=function,
+            arguments=arguments,
+        )
+
+    def schema(self) -> dict[str, Any]:
+        """As OpenAI's ``tools`` and chat templates spell it."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": self.parameters,
+            },
+        }
+
+    async def call(self, arguments: str) -> str:
+        """Run with JSON ``arguments``; the result as text, JSON unless it is a string already.
+
+        Raises:
+            InvalidArgument: the arguments are not JSON that fits the schema.
+        """
+        try:
+            given = msgspec.json.decode(arguments or "{}", type=self.arguments, strict=False)
+        except msgspec.DecodeError as exc:
+            raise InvalidArgument(f"{self.name}: {exc}") from exc
+        keywords = {field: getattr(given, field) for field in self.arguments.__struct_fields__}
+        if inspect.iscoroutinefunction(self.function):
+            result = await self.function(**keywords)
+        else:
+            result = await asyncio.to_thread(self.function, **keywords)
+        text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+        return text if len(text) <= MAX_RESULT_CHARS else text[:MAX_RESULT_CHARS] + "..."
+
+
+class Toolbox:
+    """Tools by name. What goes wrong in a call is told to the model, not raised."""
+
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]]) -> None:
+        self._tools: dict[str, Tool] = {}
+        for entry in tools:
+            tool = entry if isinstance(entry, Tool) else Tool.of(entry)
+            if tool.name in self._tools:
+                raise InvalidArgument(f"two tools are named {tool.name!r}: rename one")
+            self._tools[tool.name] = tool
+
+    @property
+    def names(self) -> Sequence[str]:
+        return tuple(self._tools)
+
+    def schemas(self) -> list[dict[str, Any]]:
+        return [tool.schema() for tool in self._tools.values()]
+
+    def get(self, name: str) -> Tool | None:
+        return self._tools.get(name)
+
+    async def call(self, call: Call) -> str:
+        """The result of ``call`` as text; an error as ``error: ...``."""
+        tool = self.get(call.name)
+        if tool is None:
+            return f"error: no tool {call.name!r}; there are {', '.join(self.names) or 'none'}"
+        try:
+            return await tool.call(call.arguments)
+        except Exception as exc:  # the model may correct itself, so it must read what went wrong
+            return f"error: {exc or type(exc).__name__}"
+
+    async def call_all(self, calls: Sequence[Call]) -> list[str]:
+        """Results in the order of ``calls``, which run side by side."""
+        return list(await asyncio.gather(*(self.call(call) for call in calls)))
+
+
+def _described(hint: Any) -> Any:
+    """``Annotated[T, "text"]`` as msgspec spells a description."""
+    if get_origin(hint) is not Annotated:
+        return hint
+    kind, *notes = get_args(hint)
+    texts = [note for note in notes if isinstance(note, str)]
+    return Annotated[kind, msgspec.Meta(description=texts[0])] if texts else hint
+
+
+def _default(value: Any) -> Any:
+    if isinstance(value, list | dict | set):
+        return msgspec.field(default_factory=lambda: type(value)(value))
+    return value
+
+
+def _schema(name: str, arguments: type[msgspec.Struct]) -> dict[str, Any]:
+    try:
+        (reference,), definitions = msgspec.json.schema_components(
+            [arguments], ref_template="#/$defs/{name}"
+        )
+    except TypeError as exc:
+        raise InvalidArgument(f"tool {name!r}: {exc}") from exc
+    own = definitions.pop(reference["$ref"].rpartition("/")[2])
+    own.pop("title", None)
+    return {**own, "$defs": definitions} if definitions else own
+
+
+__all__ = ["MAX_RESULT_CHARS", "Tool", "Toolbox"]

@@ -1,0 +1,187 @@
+"""Messages between a program and the client that launched it: two bounded channels.
+
+A channel has two ends that may live on different event loops (and so threads). Owns the bound:
+a writer is told to wait when the reader falls behind, and gets an error when it does not wait. Must
+not know what the messages mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import ConfigError, InvalidArgument, MailboxClosed, MailboxFull
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxLimits:
+    """Bounds of one direction.
+
+    Awaiting a ``send`` returns once fewer than ``capacity`` messages wait; a writer that does not
+    await may run on up to ``limit`` and is refused there. ``max_message_bytes``: UTF-8 size.
+    """
+
+    capacity: int = 64
+    limit: int = 1024
+    max_message_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.capacity <= self.limit:
+            raise ConfigError(
+                f"mailbox capacity {self.capacity}, limit {self.limit}: "
+                "choose 1 <= capacity <= limit"
+            )
+
+
+class _Waiters:
+    """Futures of any loops that wait for one condition. Guarded by the channel's lock."""
+
+    def __init__(self) -> None:
+        self._futures: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
+
+    def add(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._futures.append((loop, future))
+        return future
+
+    def wake(self) -> None:
+        """Wake all; each looks again at the condition."""
+        while self._futures:
+            loop, future = self._futures.popleft()
+            with suppress(RuntimeError):  # the waiter's loop has closed: nobody is waiting
+                loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Sent:
+    """What ``send`` returns: the message *is* sent; awaiting it waits until there is room."""
+
+    __slots__ = ("_wait",)
+
+    def __init__(self, wait: Callable[[], Generator[Any, None, None]]) -> None:
+        self._wait = wait
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._wait()
+
+
+class Channel:
+    """One direction of a mailbox. Every method may be called from any thread.
+
+    ``name`` stands in error messages ("program 7 to its client").
+    """
+
+    def __init__(self, name: str, limits: MailboxLimits) -> None:
+        self._name = name
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._messages: deque[str] = deque()
+        self._readers = _Waiters()
+        self._writers = _Waiters()
+        self._closed: str | None = None
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def send(self, message: str) -> Sent:
+        """Put ``message`` in; await the result to respect the reader's pace.
+
+        Raises:
+            MailboxFull: ``limit`` messages wait.
+            MailboxClosed: one side has closed the channel.
+            InvalidArgument: not a ``str``, or too long.
+        """
+        self._check(message)
+        with self._lock:
+            if self._closed is not None:
+                raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
+            if len(self._messages) >= self._limits.limit:
+                raise MailboxFull(
+                    f"{self._name}: {len(self._messages)} messages wait and nobody reads: "
+                    "await send() to keep the reader's pace",
+                    limit=self._limits.limit,
+                )
+            self._messages.append(message)
+            self._readers.wake()
+        return Sent(self._wait_for_room)
+
+    def _check(self, message: str) -> None:
+        if not isinstance(message, str):
+            raise InvalidArgument(
+                f"{self._name}: a message is a str, not {type(message).__name__}: "
+                "encode it, e.g. with json.dumps"
+            )
+        num_bytes = len(message.encode("utf-8", "surrogatepass"))
+        if num_bytes > self._limits.max_message_bytes:
+            raise InvalidArgument(
+                f"{self._name}: a message of {num_bytes} bytes, at most "
+                f"{self._limits.max_message_bytes} are allowed: send it in parts"
+            )
+
+    def _wait_for_room(self) -> Generator[Any, None, None]:
+        while True:
+            with self._lock:
+                if self._closed is not None or len(self._messages) < self._limits.capacity:
+                    return
+                future = self._writers.add()
+            yield from future
+
+    async def receive(self) -> str:
+        """The next message; messages sent before ``close`` are still delivered.
+
+        Raises:
+            MailboxClosed: the channel is closed and empty.
+        """
+        while True:
+            with self._lock:
+                if self._messages:
+                    message = self._messages.popleft()
+                    if len(self._messages) < self._limits.capacity:
+                        self._writers.wake()
+                    return message
+                if self._closed is not None:
+                    raise MailboxClosed(f"{self._name}: {self._closed}; no further message comes")
+                future = self._readers.add()
+            await future
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while True:
+            try:
+                message = await self.receive()
+            except MailboxClosed:
+                return
+            yield message
+
+    def close(self, reason: str) -> None:
+        """No further message goes in. Idempotent; the first reason stays."""
+        with self._lock:
+            if self._closed is None:
+                self._closed = reason
+            self._readers.wake()
+            self._writers.wake()
+
+
+class Mailbox:
+    """Both directions between one program and its client."""
+
+    def __init__(self, program_name: str, limits: MailboxLimits | None = None) -> None:
+        limits = limits or MailboxLimits()
+        self.to_client = Channel(f"messages of {program_name!r} to its client", limits)
+        self.to_program = Channel(f"messages of the client to {program_name!r}", limits)
+
+    def close(self, reason: str) -> None:
+        self.to_client.close(reason)
+        self.to_program.close(reason)
+
+
+__all__ = ["Channel", "Mailbox", "MailboxLimits", "Sent"]

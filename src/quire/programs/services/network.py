@@ -1,0 +1,189 @@
+"""What programs may reach over HTTP: the policy, and requests under it.
+
+Owns the host allow-list, the limits and the refusal of private addresses. The HTTP client belongs
+to the host and comes in through the constructor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from quire.core.errors import Forbidden, InvalidArgument, ProgramError
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+"""Addresses of a host name and port."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkPolicy:
+    """``hosts``: names that may be reached, ``*.example.org`` for subdomains; ``None``: any.
+
+    ``allow_private``: loopback, link-local and private addresses too; turn it off for programs that
+    are not trusted. ``max_redirects`` are followed, each under the same policy.
+    """
+
+    hosts: tuple[str, ...] | None = None
+    allow_private: bool = True
+    timeout_s: float = 30.0
+    max_body_bytes: int = 8 << 20
+    max_redirects: int = 5
+
+    def allows_host(self, host: str) -> bool:
+        host = host.lower().rstrip(".")
+        if self.hosts is None:
+            return True
+        return any(_matches(host, pattern.lower()) for pattern in self.hosts)
+
+    def allows_address(self, address: str) -> bool:
+        return self.allow_private or ipaddress.ip_address(address).is_global
+
+
+def _matches(host: str, pattern: str) -> bool:
+    if pattern.startswith("*."):
+        return host.endswith(pattern[1:])
+    return host == pattern
+
+
+class HttpReply(str):
+    """An answer's text (Pie: ``http_get`` gives a string) with its ``status`` and ``headers``."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @classmethod
+    def of(cls, response: httpx.Response, body: bytes) -> HttpReply:
+        reply = cls(body.decode(response.encoding or "utf-8", "replace"))
+        reply.status = response.status_code
+        reply.headers = dict(response.headers)
+        reply.body = body
+        return reply
+
+    @property
+    def ok(self) -> bool:
+        return 200 <= self.status < 300
+
+    def json(self) -> Any:
+        """The body as JSON; ``InvalidArgument`` if it is not."""
+        try:
+            return json.loads(self)
+        except ValueError as exc:
+            raise InvalidArgument(f"the answer is not JSON: {exc}") from exc
+
+
+async def resolve_host(host: str, port: int) -> list[str]:
+    """Addresses of ``host`` from the system's resolver."""
+    loop = asyncio.get_running_loop()
+    entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in entries]
+
+
+class Network:
+    """HTTP under a policy. ``client`` is used, not closed; it must not follow redirects itself."""
+
+    def __init__(
+        self,
+        client: httpx.AsyncClient,
+        policy: NetworkPolicy | None = None,
+        resolve: Resolve = resolve_host,
+    ) -> None:
+        self._client = client
+        self._policy = policy or NetworkPolicy()
+        self._resolve = resolve
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpReply:
+        """One request, redirects followed; see ``Api.http_get`` for the errors."""
+        try:
+            async with asyncio.timeout(self._policy.timeout_s):
+                return await self._follow(method, _parse(url), content, headers)
+        except TimeoutError as exc:
+            raise ProgramError(
+                f"{method} {url}: no answer within {self._policy.timeout_s} s"
+            ) from exc
+        except (httpx.HTTPError, OSError) as exc:
+            raise ProgramError(f"{method} {url} failed: {type(exc).__name__}: {exc}") from exc
+
+    async def _follow(
+        self,
+        method: str,
+        url: httpx.URL,
+        content: bytes | None,
+        headers: Mapping[str, str] | None,
+    ) -> HttpReply:
+        origin = url
+        for _ in range(self._policy.max_redirects + 1):
+            request = self._client.build_request(
+                method, await self._checked(url, headers), content=content, headers=headers
+            )
+            request.headers["host"] = url.netloc.decode("ascii")
+            request.extensions["sni_hostname"] = url.host
+            response = await self._client.send(request, stream=True, follow_redirects=False)
+            try:
+                if not response.has_redirect_location:
+                    return HttpReply.of(response, await self._body(response))
+                location = response.headers["location"]
+            finally:
+                await response.aclose()
+            url = _parse(str(url.join(location)))
+            if response.status_code in (301, 302, 303) and method != "GET":
+                method, content = "GET", None
+            if url.host != origin.host:
+                headers = None  # credentials are for the host that they were given for
+        raise ProgramError(f"{origin} redirects more than {self._policy.max_redirects} times")
+
+    async def _checked(self, url: httpx.URL, headers: Mapping[str, str] | None) -> httpx.URL:
+        """``url`` if the policy allows it, its host replaced by the address that was checked."""
+        if not self._policy.allows_host(url.host):
+            raise Forbidden(
+                f"host {url.host!r} is not allowed for this program: add it to the hosts of its "
+                "network policy"
+            )
+        if self._policy.allow_private:
+            return url
+        port = url.port or (443 if url.scheme == "https" else 80)
+        addresses = await self._resolve(url.host, port)
+        if not addresses or not all(self._policy.allows_address(entry) for entry in addresses):
+            raise Forbidden(
+                f"host {url.host!r} resolves to {', '.join(addresses) or 'nothing'}: private "
+                "addresses are refused to this program"
+            )
+        return url.copy_with(host=addresses[0])
+
+    async def _body(self, response: httpx.Response) -> bytes:
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > self._policy.max_body_bytes:
+                raise InvalidArgument(
+                    f"the answer of {response.url} is larger than "
+                    f"{self._policy.max_body_bytes} bytes, the limit of this program"
+                )
+        return bytes(body)
+
+
+def _parse(url: str) -> httpx.URL:
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, TypeError) as exc:
+        raise InvalidArgument(f"{url!r} is not a URL: {exc}") from exc
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidArgument(f"{url!r} is not an http:// or https:// URL with a host")
+    return parsed
+
+
+__all__ = ["HttpReply", "Network", "NetworkPolicy", "Resolve", "resolve_host"]

@@ -1,0 +1,95 @@
+"""The application: routes and middleware around one node.
+
+Owns the order of the layers around the routes and the OpenAPI document's frame. Must not start or
+stop the node: ``serve`` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.middleware.cors import CORSMiddleware
+
+from quire.core.config import ServerConfig, TenantConfig
+from quire.core.ids import TenantId
+from quire.node import Node
+from quire.server.chat.prompt import ChatRenderer
+from quire.server.context import ServerContext
+from quire.server.errors import ErrorBoundary, install_handlers
+from quire.server.grammar_check import GrammarChecker
+from quire.server.metrics import ServerMetrics
+from quire.server.routes import ROUTERS
+from quire.server.schemas.base import ERRORS
+from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
+from quire.server.strict_json import StrictRoute
+
+_DESCRIPTION = (
+    "Programs and OpenAI-compatible completions on one node. Send an API key as "
+    "`Authorization: Bearer KEY` where the node has tenants with keys."
+)
+
+
+def create_app(
+    node: Node,
+    config: ServerConfig,
+    tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
+) -> FastAPI:
+    """The ASGI application of ``node``. Without any API key every caller is the first tenant."""
+    context = ServerContext(
+        node=node,
+        config=config,
+        grammars=GrammarChecker(),
+        renderer=ChatRenderer(),
+        metrics=ServerMetrics(node),
+        started_unix_s=int(time.time()),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await context.grammars.close()
+        context.renderer.close()
+
+    app = FastAPI(
+        title="Quire",
+        version=version("quire"),
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        responses=ERRORS,
+    )
+    app.router.route_class = StrictRoute
+    app.state.quire = context
+    routes = [route for router in ROUTERS for route in router.routes]
+    install_handlers(app, [route for route in routes if isinstance(route, APIRoute)])
+    for router in ROUTERS:
+        app.include_router(router)
+    _add_layers(app, config, tenants)
+    return app
+
+
+def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConfig]) -> None:
+    """The last added is the outermost."""
+    app.add_middleware(ErrorBoundary)
+    app.add_middleware(KeyMiddleware, authenticator=Authenticator(tenants))
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(config.cors_origins),
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-quire-program-id", "retry-after"],
+        )
+    app.add_middleware(
+        EdgeMiddleware, origins=OriginPolicy(config), max_requests=config.max_requests
+    )
+
+
+__all__ = ["create_app"]

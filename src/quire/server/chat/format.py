@@ -1,0 +1,209 @@
+"""From chunks to ``/v1/chat/completions`` bodies, whole or in events.
+
+Owns the chat dialect's order: the role first, then pieces, then the reason why a choice ended.
+Must not know how text is parsed (``ChoiceParser``) nor how bytes are sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quire.core.errors import ProgramCancelled
+from quire.core.interfaces import Tokenizer
+from quire.programs.builtin import ChoiceChunk
+from quire.programs.chat import Answer, Piece, Reasoning, whole_answer
+from quire.server.chat.parsing import ChoiceParser, Reading, delta_of, message_of
+from quire.server.frame import Frame
+from quire.server.generation import PromptChunk
+from quire.server.logprobs import chat_logprobs
+from quire.server.schemas.chat import (
+    ChatChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChoiceLogprobs,
+    ChunkChoice,
+    Delta,
+    TokenLogprob,
+)
+from quire.server.schemas.generation import FinishReason
+from quire.server.usage import UsageCounter
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """What the client asked to see. ``num_logprobs`` ``None``: no log probabilities."""
+
+    num_choices: int = 1
+    num_logprobs: int | None = None
+    return_token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+@dataclass(slots=True)
+class _Choice:
+    parser: ChoiceParser
+    started: bool = False
+    pieces: list[Piece] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    num_reasoning: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatFormatter:
+    """One request's formatter; ``reading`` says how the text of its choices is to be read."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        tokenizer: Tokenizer,
+        prompt_ids: Sequence[int],
+        options: ChatOptions,
+        reading: Reading,
+    ) -> None:
+        self._frame = frame
+        self._tokenizer = tokenizer
+        self._prompt_ids = prompt_ids
+        self._options = options
+        self._usage = UsageCounter(len(prompt_ids))
+        self._choices = [_Choice(ChoiceParser(reading)) for _ in range(options.num_choices)]
+
+    def feed(self, item: PromptChunk) -> list[bytes]:
+        chunk = item.chunk
+        if chunk.finish_reason == "cancelled":
+            raise ProgramCancelled("the completion was cancelled before its end")
+        self._usage.add(chunk)
+        choice = self._choices[chunk.index]
+        pieces = self._parse(choice, chunk)
+        logprobs = self._logprobs(choice, chunk)
+        choice.token_ids += chunk.token_ids
+        events = self._opening(choice, chunk.index)
+        events += self._pieces(chunk, pieces, logprobs)
+        if choice.finish_reason is not None:
+            events.append(self._closing(choice, chunk.index))
+        return events
+
+    def last_events(self) -> list[bytes]:
+        if not self._options.include_usage:
+            return []
+        body = self._chunk([])
+        body.usage = self._usage.usage(self._num_reasoning())
+        return [body.to_json()]
+
+    def whole(self) -> bytes:
+        body = ChatCompletion(
+            id=f"chatcmpl-{self._frame.key}",
+            object="chat.completion",
+            created=self._frame.created_unix_s,
+            model=self._frame.model,
+            choices=[self._whole_choice(i, choice) for i, choice in enumerate(self._choices)],
+            usage=self._usage.usage(self._num_reasoning()),
+            system_fingerprint=self._frame.fingerprint,
+        )
+        if self._options.return_token_ids:
+            body.prompt_token_ids = list(self._prompt_ids)
+        return body.to_json()
+
+    def answers(self) -> list[Answer]:
+        """The answers so far, one per choice."""
+        return [whole_answer(choice.pieces) for choice in self._choices]
+
+    def _parse(self, choice: _Choice, chunk: ChoiceChunk) -> list[Piece]:
+        pieces = choice.parser.feed(chunk.text)
+        if chunk.finish_reason is not None:
+            pieces += choice.parser.finish()
+        choice.pieces += pieces
+        if any(isinstance(piece, Reasoning) for piece in pieces):
+            choice.num_reasoning += len(chunk.token_ids)
+        if chunk.finish_reason == "stop" and whole_answer(choice.pieces).calls:
+            choice.finish_reason = "tool_calls"
+        elif chunk.finish_reason in ("stop", "length"):
+            choice.finish_reason = chunk.finish_reason
+        choice.stop_reason = chunk.stop_reason
+        return pieces
+
+    def _logprobs(self, choice: _Choice, chunk: ChoiceChunk) -> ChoiceLogprobs | None:
+        if self._options.num_logprobs is None or not chunk.token_ids:
+            return None
+        part = chat_logprobs(self._tokenizer, chunk.logprobs or (), self._options.num_logprobs)
+        choice.logprobs += part.content or ()
+        return part
+
+    def _opening(self, choice: _Choice, index: int) -> list[bytes]:
+        if choice.started:
+            return []
+        choice.started = True
+        first = ChunkChoice(
+            index=index, delta=Delta(role="assistant", content=""), finish_reason=None
+        )
+        body = self._chunk([first])
+        if self._options.return_token_ids:
+            body.prompt_token_ids = list(self._prompt_ids)
+        return [body.to_json()]
+
+    def _pieces(
+        self, chunk: ChoiceChunk, pieces: list[Piece], logprobs: ChoiceLogprobs | None
+    ) -> list[bytes]:
+        """One event per piece. Figures and ids of the chunk's tokens go with the first one; where
+        the text is still held back they go alone, so that none is lost."""
+        deltas = [delta_of(piece) for piece in pieces]
+        shows_ids = self._options.return_token_ids and chunk.token_ids
+        if not deltas and (logprobs is not None or shows_ids):
+            deltas = [Delta()]
+        events = []
+        for position, delta in enumerate(deltas):
+            part = ChunkChoice(index=chunk.index, delta=delta, finish_reason=None)
+            if position == 0 and logprobs is not None:
+                part.logprobs = logprobs
+            if position == 0 and shows_ids:
+                part.token_ids = list(chunk.token_ids)
+            events.append(self._chunk([part]).to_json())
+        return events
+
+    def _closing(self, choice: _Choice, index: int) -> bytes:
+        last = ChunkChoice(
+            index=index,
+            delta=Delta(),
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+        return self._chunk([last]).to_json()
+
+    def _whole_choice(self, index: int, choice: _Choice) -> ChatChoice:
+        assert choice.finish_reason is not None, "every choice has a last chunk"
+        shows_logprobs = self._options.num_logprobs is not None
+        whole = ChatChoice(
+            index=index,
+            message=message_of(whole_answer(choice.pieces)),
+            logprobs=ChoiceLogprobs(content=choice.logprobs, refusal=None)
+            if shows_logprobs
+            else None,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+        )
+        if self._options.return_token_ids:
+            whole.token_ids = choice.token_ids
+        return whole
+
+    def _num_reasoning(self) -> int | None:
+        return sum(choice.num_reasoning for choice in self._choices) or None
+
+    def _chunk(self, choices: list[ChunkChoice]) -> ChatCompletionChunk:
+        body = ChatCompletionChunk(
+            id=f"chatcmpl-{self._frame.key}",
+            object="chat.completion.chunk",
+            created=self._frame.created_unix_s,
+            model=self._frame.model,
+            choices=choices,
+            system_fingerprint=self._frame.fingerprint,
+        )
+        if self._options.include_usage:
+            usage = self._usage.usage() if self._options.continuous_usage else None
+            body.usage = usage
+        return body
+
+
+__all__ = ["ChatFormatter", "ChatOptions"]

@@ -1,0 +1,107 @@
+"""One choice's text into pieces, and pieces into deltas and messages.
+
+A whole message is the sum of the pieces that a stream would have sent, so that the two cannot
+differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from quire.programs.chat import (
+    Answer,
+    AnswerParser,
+    CallArguments,
+    CallStarted,
+    Content,
+    Piece,
+    Reasoning,
+)
+from quire.server.schemas.chat import (
+    ChatMessage,
+    Delta,
+    Function,
+    FunctionDelta,
+    ToolCall,
+    ToolCallDelta,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How answers are to be read. ``max_calls``: further calls are dropped, as the client asked
+    (``parallel_tool_calls: false``); 0: calls are text. ``starts_in_reasoning``: the prompt has
+    opened the model's reasoning already."""
+
+    max_calls: int | None = 0
+    starts_in_reasoning: bool = False
+
+
+class ChoiceParser:
+    """``feed`` one choice's text as it comes, ``finish`` once."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._max_calls = reading.max_calls
+        self._parser = AnswerParser(
+            tools=reading.max_calls != 0,
+            reasoning=True,
+            starts_in_reasoning=reading.starts_in_reasoning,
+        )
+
+    def feed(self, text: str) -> list[Piece]:
+        return self._kept(self._parser.feed(text))
+
+    def finish(self) -> list[Piece]:
+        """What was held back; the text may end in the middle of a call."""
+        return self._kept(self._parser.finish())
+
+    def _kept(self, pieces: list[Piece]) -> list[Piece]:
+        if not self._max_calls:
+            return pieces
+        return [
+            piece
+            for piece in pieces
+            if not isinstance(piece, CallStarted | CallArguments) or piece.index < self._max_calls
+        ]
+
+
+def delta_of(piece: Piece) -> Delta:
+    match piece:
+        case Content(text):
+            return Delta(content=text)
+        case Reasoning(text):
+            return Delta(reasoning=text, reasoning_content=text)
+        case CallStarted(index, id_, name):
+            function = FunctionDelta(name=name, arguments="")
+            return Delta(
+                tool_calls=[ToolCallDelta(index=index, id=id_, type="function", function=function)]
+            )
+        case CallArguments(index, text):
+            function = FunctionDelta(arguments=text)
+            return Delta(tool_calls=[ToolCallDelta(index=index, function=function)])
+    assert_never(piece)
+
+
+def message_of(answer: Answer) -> ChatMessage:
+    """``content`` is null only if there are calls and no text."""
+    message = ChatMessage(
+        role="assistant",
+        content=answer.content if answer.content or not answer.calls else None,
+        refusal=None,
+    )
+    if answer.reasoning:
+        message.reasoning = message.reasoning_content = answer.reasoning
+    if answer.calls:
+        message.tool_calls = [
+            ToolCall(
+                id=call.id,
+                type="function",
+                function=Function(name=call.name, arguments=call.arguments),
+            )
+            for call in answer.calls
+        ]
+    return message
+
+
+__all__ = ["ChoiceParser", "Reading", "delta_of", "message_of"]

@@ -1,0 +1,105 @@
+"""From a conversation to prompt tokens, by the model's own chat template, off the event loop.
+
+Owns the threads that render and tokenize, and one compiled template per thread and model. The
+template's own limits bound time and output; a conversation too large for them is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.core.errors import InvalidArgument, ModelFormatError
+from quire.core.interfaces import ServedModel
+from quire.programs.chat import THINK_START, ChatTemplate, chat_template
+
+logger = logging.getLogger(__name__)
+
+_NUM_THREADS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """What a template is given. ``messages`` as ``template_messages`` makes them."""
+
+    messages: list[dict[str, Any]]
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """``opens_reasoning``: the prompt ends with the start of the model's reasoning."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    opens_reasoning: bool
+
+
+class ChatRenderer:
+    """Renders for many requests at a time; a few threads do, the others wait their turn."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="quire-template")
+        self._local = threading.local()
+
+    async def render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
+        """The prompt of ``conversation`` for ``model``.
+
+        Raises:
+            InvalidArgument: the model has no template, its template does not compile, or the
+                template refuses the messages.
+        """
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._render, model, conversation)
+
+    def close(self) -> None:
+        """End the threads once what they render is done. Idempotent."""
+        self._threads.shutdown(wait=False)
+
+    def _render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
+        text = self._template(model).render(
+            conversation.messages,
+            tools=conversation.tools,
+            add_generation_prompt=conversation.add_generation_prompt,
+            continue_final_message=conversation.continue_final_message,
+            variables=conversation.variables,
+        )
+        token_ids = tuple(model.tokenizer.encode(text))
+        return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START))
+
+    def _template(self, model: ServedModel) -> ChatTemplate:
+        """This thread's compiled template of ``model``."""
+        compiled: dict[str, ChatTemplate] = self._local.__dict__
+        key = f"{model.id}\0{model.info.digest}"
+        if key not in compiled:
+            try:
+                compiled[key] = chat_template(model)
+            except ModelFormatError as exc:
+                raise InvalidArgument(
+                    f"model {model.id!r} cannot chat, for {exc.message}: use completions, or mend "
+                    "the template among the model's files and start the server again",
+                    param="model",
+                ) from exc
+        return compiled[key]
+
+
+def warn_of_broken_templates(models: Iterable[ServedModel]) -> None:
+    """Say in the log which of ``models`` have a template that no chat request can use."""
+    for model in models:
+        if model.chat_template is None:
+            continue
+        try:
+            chat_template(model)
+        except ModelFormatError as exc:
+            logger.warning("model %s serves no chats: %s", model.id, exc.message)
+
+
+__all__ = ["ChatPrompt", "ChatRenderer", "Conversation", "warn_of_broken_templates"]

@@ -1,0 +1,184 @@
+"""From chunks to ``/v1/completions`` bodies, whole or in events.
+
+Owns the text-completion dialect: echoed prompts, parallel log probability lists, several prompts
+whose choices are numbered through. Must not know how chunks are produced or sent.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quire.core.decoding import TokenLogprobs
+from quire.core.errors import ProgramCancelled
+from quire.core.interfaces import Tokenizer
+from quire.programs.builtin import ChoiceChunk
+from quire.server.frame import Frame
+from quire.server.generation import PromptChunk
+from quire.server.logprobs import CompletionLogprobsWriter, joined
+from quire.server.schemas.completions import Completion, CompletionChoice, CompletionLogprobs
+from quire.server.usage import UsageCounter
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionsOptions:
+    """What the client asked to see. ``num_logprobs`` ``None``: no log probabilities."""
+
+    num_choices: int = 1
+    echo: bool = False
+    num_logprobs: int | None = None
+    return_token_ids: bool = False
+    include_usage: bool = False
+    continuous_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PromptText:
+    """One prompt; ``text`` is what an echo repeats."""
+
+    text: str
+    token_ids: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Choice:
+    writer: CompletionLogprobsWriter | None
+    started: bool = False
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[CompletionLogprobs] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    last: CompletionChoice | None = None
+
+
+class CompletionsFormatter:
+    """One request's formatter. Choice ``i`` of prompt ``p`` has index ``p * n + i``."""
+
+    def __init__(
+        self,
+        frame: Frame,
+        tokenizer: Tokenizer,
+        prompts: Sequence[PromptText],
+        options: CompletionsOptions,
+    ) -> None:
+        self._frame = frame
+        self._prompts = prompts
+        self._options = options
+        self._usage = UsageCounter(sum(len(prompt.token_ids) for prompt in prompts))
+        num_top = options.num_logprobs
+        self._choices = [
+            _Choice(None if num_top is None else CompletionLogprobsWriter(tokenizer, num_top))
+            for _ in range(len(prompts) * options.num_choices)
+        ]
+        self._scores: dict[int, tuple[TokenLogprobs, ...]] = {}
+        self._waiting: dict[int, list[ChoiceChunk]] = defaultdict(list)
+
+    def feed(self, item: PromptChunk) -> list[bytes]:
+        self._usage.add(item.chunk)
+        return [
+            self._event(choice)
+            for chunk in self._in_order(item.prompt, item.chunk)
+            for choice in self._choice_parts(item.prompt, chunk)
+        ]
+
+    def last_events(self) -> list[bytes]:
+        if not self._options.include_usage:
+            return []
+        body = self._body([])
+        body.usage = self._usage.usage()
+        return [body.to_json()]
+
+    def whole(self) -> bytes:
+        body = self._body([self._whole_choice(i, c) for i, c in enumerate(self._choices)])
+        body.usage = self._usage.usage()
+        return body.to_json()
+
+    def _in_order(self, prompt: int, chunk: ChoiceChunk) -> list[ChoiceChunk]:
+        """Chunks that may go out now: an echo's figures come with choice 0, the others wait."""
+        if not self._options.echo or self._options.num_logprobs is None:
+            return [chunk]
+        if prompt in self._scores:
+            return [chunk]
+        if chunk.index != 0:
+            self._waiting[prompt].append(chunk)
+            return []
+        self._scores[prompt] = chunk.prompt_logprobs or ()
+        return [chunk, *self._waiting.pop(prompt, ())]
+
+    def _choice_parts(self, prompt: int, chunk: ChoiceChunk) -> list[CompletionChoice]:
+        index = prompt * self._options.num_choices + chunk.index
+        choice = self._choices[index]
+        parts = []
+        if not choice.started:
+            choice.started = True
+            if self._options.echo:
+                parts.append(self._echo(index, choice, prompt))
+        if chunk.finish_reason == "cancelled":
+            raise ProgramCancelled("the completion was cancelled before its end")
+        parts.append(self._part(index, choice, prompt, chunk))
+        return parts
+
+    def _echo(self, index: int, choice: _Choice, prompt: int) -> CompletionChoice:
+        text = self._prompts[prompt]
+        logprobs = None
+        if choice.writer is not None:
+            logprobs = choice.writer.prompt(text.token_ids, self._scores[prompt])
+            choice.logprobs.append(logprobs)
+        choice.texts.append(text.text)
+        return CompletionChoice(index=index, text=text.text, logprobs=logprobs, finish_reason=None)
+
+    def _part(
+        self, index: int, choice: _Choice, prompt: int, chunk: ChoiceChunk
+    ) -> CompletionChoice:
+        logprobs = None
+        if choice.writer is not None:
+            logprobs = choice.writer.part(chunk.logprobs or ())
+            choice.logprobs.append(logprobs)
+        reason = None if chunk.finish_reason == "cancelled" else chunk.finish_reason
+        part = CompletionChoice(
+            index=index, text=chunk.text, logprobs=logprobs, finish_reason=reason
+        )
+        if reason is not None:
+            part.stop_reason = chunk.stop_reason
+        if self._options.return_token_ids:
+            part.token_ids = list(chunk.token_ids)
+            if not choice.token_ids:
+                part.prompt_token_ids = list(self._prompts[prompt].token_ids)
+        choice.texts.append(chunk.text)
+        choice.token_ids += chunk.token_ids
+        choice.last = part
+        return part
+
+    def _whole_choice(self, index: int, choice: _Choice) -> CompletionChoice:
+        assert choice.last is not None, "every choice has a last chunk"
+        whole = CompletionChoice(
+            index=index,
+            text="".join(choice.texts),
+            logprobs=None if choice.writer is None else joined(choice.logprobs),
+            finish_reason=choice.last.finish_reason,
+            stop_reason=choice.last.stop_reason,
+        )
+        if self._options.return_token_ids:
+            whole.token_ids = choice.token_ids
+            prompt = self._prompts[index // self._options.num_choices]
+            whole.prompt_token_ids = list(prompt.token_ids)
+        return whole
+
+    def _event(self, choice: CompletionChoice) -> bytes:
+        body = self._body([choice])
+        if self._options.include_usage:
+            body.usage = self._usage.usage() if self._options.continuous_usage else None
+        return body.to_json()
+
+    def _body(self, choices: list[CompletionChoice]) -> Completion:
+        return Completion(
+            id=f"cmpl-{self._frame.key}",
+            object="text_completion",
+            created=self._frame.created_unix_s,
+            model=self._frame.model,
+            choices=choices,
+            system_fingerprint=self._frame.fingerprint,
+        )
+
+
+__all__ = ["CompletionsFormatter", "CompletionsOptions", "PromptText"]

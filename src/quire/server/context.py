@@ -1,0 +1,43 @@
+"""What every route is given: the node, the configuration and the edge's own services."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from starlette.requests import HTTPConnection
+
+from quire.core.config import ServerConfig
+from quire.core.ids import TenantId
+from quire.node import Node
+from quire.server.chat.prompt import ChatRenderer
+from quire.server.grammar_check import GrammarChecker
+from quire.server.metrics import ServerMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ServerContext:
+    """One per application. ``started_unix_s`` is the ``created`` of the models."""
+
+    node: Node
+    config: ServerConfig
+    grammars: GrammarChecker
+    renderer: ChatRenderer
+    metrics: ServerMetrics
+    started_unix_s: int
+
+
+def context_of(connection: HTTPConnection) -> ServerContext:
+    return cast(ServerContext, connection.app.state.quire)
+
+
+def caller_of(connection: HTTPConnection) -> TenantId:
+    """The tenant that ``KeyMiddleware`` found."""
+    return cast(TenantId, connection.state.tenant)
+
+
+def request_id_of(connection: HTTPConnection) -> str:
+    return cast(str, connection.state.request_id)
+
+
+__all__ = ["ServerContext", "caller_of", "context_of", "request_id_of"]

@@ -1,0 +1,176 @@
+"""Sending a generation to its client, whole or as events, and ending it with the client.
+
+Owns the response's life: nothing is sent before the first chunk (so that a refused call has its own
+status), a client that disconnects or reads too slowly ends the calls, and the request's observer
+hears exactly one end. Must not know what the bytes mean; a ``Formatter`` makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from typing import Protocol, cast
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.core.errors import QuireError
+from quire.server.errors import body_of
+from quire.server.generation import Generation, PromptChunk
+from quire.server.observation import RequestObserver
+
+logger = logging.getLogger(__name__)
+
+_DONE = b"data: [DONE]\n\n"
+
+
+class Formatter(Protocol):
+    """Turns the chunks of one request into bodies. Fed every chunk, in order."""
+
+    def feed(self, item: PromptChunk) -> Sequence[bytes]:
+        """The JSON events that ``item`` gives a streaming client (none for a whole answer)."""
+        ...
+
+    def last_events(self) -> Sequence[bytes]:
+        """The events after the last chunk: the usage, if it was asked for."""
+        ...
+
+    def whole(self) -> bytes:
+        """The JSON body of an answer that is not streamed."""
+        ...
+
+
+class SlowReader(Exception):
+    """The client has not taken a single write for the whole time limit."""
+
+
+class GenerationResponse(Response):
+    """Runs ``generation`` while the client listens.
+
+    ``write_timeout_s`` bounds each write: uvicorn buffers 64 KiB per connection and then makes the
+    writer wait, so a slow reader holds the calls back, and after this time ends them.
+    ``on_finished`` is called after a complete answer, before its last bytes are sent.
+    """
+
+    def __init__(
+        self,
+        generation: Generation,
+        formatter: Formatter,
+        observer: RequestObserver,
+        *,
+        stream: bool,
+        write_timeout_s: float,
+        on_finished: Callable[[], None],
+        headers: dict[str, str],
+    ) -> None:
+        super().__init__(
+            headers=headers, media_type="text/event-stream" if stream else "application/json"
+        )
+        del self.headers["content-length"]  # that of the empty body; the real one comes later
+        self._generation = generation
+        self._formatter = formatter
+        self._observer = observer
+        self._stream = stream
+        self._write_timeout_s = write_timeout_s
+        self._on_finished = on_finished
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
+        deliver = self._deliver_stream if self._stream else self._deliver_whole
+        work = asyncio.create_task(deliver(send))
+        gone = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._settle(work, gone)
+        if not work.cancelled() and not isinstance(work.exception(), SlowReader):
+            work.result()
+
+    async def _settle(self, work: asyncio.Task[None], gone: asyncio.Task[None]) -> None:
+        """End both tasks and, if the answer is not complete, the calls."""
+        if not work.done():
+            reason = "the client has disconnected" if gone.done() else "the server is stopping"
+            self._generation.cancel(reason)
+            self._observer.end("aborted", reason=reason)
+            work.cancel()
+        gone.cancel()
+        await asyncio.gather(work, gone, return_exceptions=True)
+        error = None if work.cancelled() else work.exception()
+        if isinstance(error, SlowReader):
+            self._generation.cancel(str(error))
+            self._observer.end("aborted", reason=str(error))
+        elif error is not None:
+            self._generation.cancel("the request has failed")
+            self._observer.end("failed", error if isinstance(error, QuireError) else None)
+
+    async def _deliver_whole(self, send: Send) -> None:
+        async with aclosing(_items(self._generation)) as items:
+            async for item in items:
+                self._observer.on_chunk(item.chunk)
+                self._formatter.feed(item)
+        self._finish()
+        body = self._formatter.whole()
+        headers = [*self.raw_headers, (b"content-length", str(len(body)).encode())]
+        await self._write(send, body, headers=headers, more=False)
+
+    async def _deliver_stream(self, send: Send) -> None:
+        started = False
+        try:
+            async with aclosing(_items(self._generation)) as items:
+                async for item in items:
+                    self._observer.on_chunk(item.chunk)
+                    events = b"".join(map(_event, self._formatter.feed(item)))
+                    await self._write(send, events, headers=None if started else self.raw_headers)
+                    started = True
+            self._finish()
+            events = b"".join(map(_event, self._formatter.last_events())) + _DONE
+            await self._write(send, events, more=False)
+        except QuireError as error:
+            if not started:
+                raise
+            self._observer.end("failed", error)
+            events = _event(json.dumps(body_of(error)).encode()) + _DONE
+            await self._write(send, events, more=False)
+
+    def _finish(self) -> None:
+        self._observer.end("finished")
+        self._on_finished()
+
+    async def _write(
+        self,
+        send: Send,
+        body: bytes,
+        *,
+        headers: list[tuple[bytes, bytes]] | None = None,
+        more: bool = True,
+    ) -> None:
+        try:
+            async with asyncio.timeout(self._write_timeout_s):
+                if headers is not None:
+                    await send({"type": "http.response.start", "status": 200, "headers": headers})
+                if body or not more:
+                    await send({"type": "http.response.body", "body": body, "more_body": more})
+        except TimeoutError as exc:
+            raise SlowReader(
+                f"the client has read nothing for {self._write_timeout_s:g} s"
+            ) from exc
+
+
+def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:
+    return cast(AsyncGenerator[PromptChunk, None], aiter(generation))
+
+
+def _event(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
+
+
+async def _disconnected(receive: Receive) -> None:
+    """Return when the client has gone. A late body, which nobody reads, is not a disconnect."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+__all__ = ["Formatter", "GenerationResponse", "SlowReader"]

@@ -1,0 +1,99 @@
+"""Why a JSON schema that does not compile has no finite value: it refers to itself without end.
+
+Owns the explanation only; the compiler decides, and says no more than that nothing can match. Must
+not compile.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from quire.core.decoding import GrammarSpec
+
+_EMBEDDED = "%json "
+"""Behind it stands a schema to the end of the line, in the Lark grammars that chat requests get."""
+
+
+def endless_reference(grammar: GrammarSpec) -> str | None:
+    """The first reference on the way from a schema to itself, such as ``#/$defs/node``, if what a
+    value must have leads back to it; ``None`` if no schema of ``grammar`` does that."""
+    for schema in _schemas(grammar):
+        if (found := _endless(schema)) is not None:
+            return found
+    return None
+
+
+def _schemas(grammar: GrammarSpec) -> Iterator[Any]:
+    if grammar.kind == "json_schema":
+        texts = [grammar.source]
+    else:
+        parts = (line.partition(_EMBEDDED) for line in grammar.source.splitlines())
+        texts = [source for _, found, source in parts if found]
+    for text in texts:
+        try:
+            yield json.loads(text)
+        except (ValueError, RecursionError):  # a client's own Lark grammar may be cut anywhere
+            continue
+
+
+def _endless(root: Any) -> str | None:
+    """Depth first from the root along what a value cannot do without; without recursion, for a
+    client may chain thousands of references."""
+    way = {"#": _needed(root)}
+    finite: set[str] = set()
+    while way:
+        last = next(reversed(way))
+        reference = next(way[last], None)
+        if reference is None:
+            finite.add(last)
+            del way[last]
+        elif reference in way:
+            return reference
+        elif reference not in finite:
+            way[reference] = _needed(_target(root, reference))
+    return None
+
+
+def _target(root: Any, reference: str) -> Any:
+    """What a local reference points to; ``None``, from which nothing follows, if to nothing."""
+    found = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        if not isinstance(found, dict) or name not in found:
+            return None
+        found = found[name]
+    return found
+
+
+def _needed(schema: Any) -> Iterator[str]:
+    """The local references that every value of ``schema`` follows."""
+    waiting = [schema]
+    while waiting:
+        part = waiting.pop()
+        if not isinstance(part, dict):
+            continue
+        reference = part.get("$ref")
+        if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+            yield reference
+        waiting += _parts_of_every_value(part)
+
+
+def _parts_of_every_value(schema: dict[str, Any]) -> list[Any]:
+    parts: list[Any] = []
+    if isinstance(every := schema.get("allOf"), list):
+        parts += every
+    for choice in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(choice, list) and len(choice) == 1:
+            parts += choice
+    properties, required = schema.get("properties"), schema.get("required")
+    if isinstance(properties, dict) and isinstance(required, list):
+        parts += [properties[name] for name in properties if name in required]
+    num_items = schema.get("minItems")
+    if isinstance(num_items, int) and num_items > 0:
+        parts.append(schema.get("items"))
+    return parts
+
+
+__all__ = ["endless_reference"]

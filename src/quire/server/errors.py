@@ -1,0 +1,250 @@
+"""Every error as a response: status, headers and the body ``{"error": {...}}``.
+
+Owns the map from the exception tree to HTTP. Must not know any route. The body has OpenAI's four
+fields: ``message``, ``type`` (by status), ``param`` (the offending field, or null) and ``code``
+(the exception's stable code).
+
+Official clients repeat 408, 409, 429 and 5xx by themselves. Where a repetition is useless or would
+run a program twice, ``x-should-retry: false`` says so; where it is safe, ``retry-after`` stands.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.core.errors import (
+    AccessError,
+    CapacityError,
+    ConfigError,
+    Draining,
+    EngineLost,
+    MailboxClosed,
+    ModelNotFound,
+    PoolExhausted,
+    ProgramCancelled,
+    QueuePoisoned,
+    QuireError,
+    QuotaExceeded,
+    RequestError,
+    Unauthorized,
+    UnknownHandle,
+)
+from quire.server.schemas.base import is_shape
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 1
+"""What ``retry-after`` says: the pool and the queues turn over within about a second."""
+
+_STATUS: tuple[tuple[type[QuireError], int], ...] = (
+    (ModelNotFound, 404),
+    (UnknownHandle, 404),
+    (RequestError, 400),
+    (Unauthorized, 401),
+    (AccessError, 403),
+    (QuotaExceeded, 429),
+    (PoolExhausted, 503),
+    (Draining, 503),
+    (CapacityError, 503),
+    (EngineLost, 503),
+    (ProgramCancelled, 409),
+    (MailboxClosed, 409),
+    (QueuePoisoned, 500),
+    (ConfigError, 500),
+    (QuireError, 500),
+)
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    409: "conflict_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+
+_CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
+
+
+class HttpError(HTTPException):
+    """An error of the HTTP edge itself, with the status that only the edge knows (408, 413).
+
+    ``param`` names the offending field of the body or query.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(status, message)
+        self.code = code
+        self.param = param
+
+
+def status_of(error: QuireError) -> int:
+    """The HTTP status of ``error``: the first line of the table that it is an instance of."""
+    return next(status for kind, status in _STATUS if isinstance(error, kind))
+
+
+def error_body(
+    status: int, message: str, *, code: str | None = None, param: str | None = None
+) -> dict[str, Any]:
+    return {
+        "error": {
+            "message": message,
+            "type": _TYPES.get(status, "server_error" if status >= 500 else _TYPES[400]),
+            "param": param,
+            "code": code or _CODES.get(status),
+        }
+    }
+
+
+def body_of(error: QuireError) -> dict[str, Any]:
+    """The error object, for responses and for ``data:`` lines of streams."""
+    param = error.details.get("param")
+    return error_body(
+        status_of(error),
+        error.message,
+        code=error.code,
+        param=param if isinstance(param, str) else None,
+    )
+
+
+def headers_of(error: QuireError) -> dict[str, str]:
+    status = status_of(error)
+    if error.retriable and status in (429, 503):
+        return {"retry-after": str(RETRY_AFTER_S)}
+    if status == 401:
+        return {"www-authenticate": "Bearer"}
+    if status >= 500 or status == 409:
+        return {"x-should-retry": "false"}
+    return {}
+
+
+def response_of(error: QuireError) -> JSONResponse:
+    return JSONResponse(body_of(error), status_of(error), headers_of(error))
+
+
+def location_of(loc: Sequence[str | int]) -> str | None:
+    """A validation error's place as clients write it: ``messages[0].content``."""
+    path = ""
+    for part in loc[1:]:
+        if is_shape(part):
+            continue
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path[:200] or None
+
+
+def validation_response(error: RequestValidationError) -> JSONResponse:
+    """The first problem in full and how many more there are. Input values are not echoed."""
+    problems = error.errors()
+    first = problems[0]
+    param = location_of(first["loc"])
+    message = str(first["msg"]).removeprefix("Value error, ")
+    if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
+        message = "the body must be a JSON object, sent with content-type: application/json"
+    elif first["type"] == "extra_forbidden":
+        message = "no such parameter; check its spelling or leave it out"
+    where = f"{param}: " if param else ""
+    more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    return JSONResponse(
+        error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param), 400
+    )
+
+
+def _code_of(kind: str) -> str:
+    return "unknown_parameter" if kind == "extra_forbidden" else "invalid_argument"
+
+
+def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
+    """Answer every exception of a route in the one shape. ``routes`` are all that the app has, so
+    that a 405 can say what a path does allow."""
+
+    async def on_quire_error(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, QuireError)
+        if status_of(error) == 500:
+            logger.error("request failed: %s", error.message, exc_info=error)
+        return response_of(error)
+
+    async def on_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = error.code if isinstance(error, HttpError) else None
+        param = error.param if isinstance(error, HttpError) else None
+        message = error.detail or HTTPStatus(error.status_code).phrase
+        headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+        if error.status_code == 405:
+            message = f"method {request.method} is not allowed on {request.url.path}"
+            headers["allow"] = ", ".join(_allowed(routes, request.url.path))
+        elif error.status_code == 404 and code is None:
+            message = f"no route {request.method} {request.url.path}"
+        body = error_body(error.status_code, message, code=code, param=param)
+        return JSONResponse(body, error.status_code, headers)
+
+    async def on_validation_error(_request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return validation_response(error)
+
+    app.add_exception_handler(QuireError, on_quire_error)
+    app.add_exception_handler(HTTPException, on_http_error)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+
+
+def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
+    """The router itself names the methods of the first route alone that has the path."""
+    fitting = [route for route in routes if route.path_regex.fullmatch(path)]
+    same = [route for route in fitting if route.path == fitting[0].path]
+    return sorted({method for route in same for method in route.methods or ()})
+
+
+class ErrorBoundary:
+    """Around the routes: an exception that nobody expected is a logged 500 in the usual shape."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except Exception:
+            if scope["type"] != "http" or started:
+                raise
+            request_id = scope["state"]["request_id"]
+            logger.exception("request %s: unexpected error", request_id)
+            message = f"an unexpected error; the server's log has it under request {request_id}"
+            body = error_body(500, message, code="internal_error")
+            await JSONResponse(body, 500, {"x-should-retry": "false"})(scope, receive, send)
+
+
+__all__ = [
+    "RETRY_AFTER_S",
+    "ErrorBoundary",
+    "HttpError",
+    "body_of",
+    "error_body",
+    "headers_of",
+    "install_handlers",
+    "location_of",
+    "response_of",
+    "status_of",
+    "validation_response",
+]

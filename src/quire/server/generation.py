@@ -1,0 +1,136 @@
+"""The calls behind one HTTP request, as one stream of chunks that can be cancelled at any time.
+
+Owns starting the built-in program once per prompt, merging the streams with back-pressure, and
+ending them all together. Must not know HTTP or how chunks are formatted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import ProgramCancelled
+from quire.node import Call, SessionHandle
+from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
+
+MAX_MERGED_CHUNKS = 16
+"""Chunks that may wait between the calls and a slow reader; the calls then wait themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptChunk:
+    """A chunk of the call for prompt ``prompt`` (its index in the request)."""
+
+    prompt: int
+    chunk: ChoiceChunk
+
+
+class Generation:
+    """Starts when it is iterated; iterate it once. ``cancel`` is idempotent and legal in any state.
+
+    Errors of a call end the iteration as the call's ``QuireError``, after the others are cancelled.
+    A call that somebody else cancels (the node stops, its session is ended) is such an error too,
+    ``ProgramCancelled``: what it has given so far is not the answer.
+    """
+
+    def __init__(
+        self,
+        session: SessionHandle,
+        requests: Sequence[CompletionRequest],
+        *,
+        thread: str | None,
+        name: str,
+    ) -> None:
+        self.session = session
+        self._requests = requests
+        self._thread = thread
+        self._name = name
+        self._calls: list[Call[ChoiceChunk]] = []
+        self._cancelled: str | None = None
+
+    def __aiter__(self) -> AsyncIterator[PromptChunk]:
+        return self._single() if len(self._requests) == 1 else self._merged()
+
+    def cancel(self, reason: str) -> None:
+        if self._cancelled is None:
+            self._cancelled = reason
+            for call in self._calls:
+                call.cancel(reason)
+
+    async def wait_closed(self) -> None:
+        """Return when everything that the calls held has been freed."""
+        for call in self._calls:
+            await call.wait_closed()
+
+    def _start(self, request: CompletionRequest) -> Call[ChoiceChunk]:
+        call = self.session.call(complete, request, thread=self._thread, name=self._name)
+        self._calls.append(call)
+        if self._cancelled is not None:
+            call.cancel(self._cancelled)
+        return call
+
+    async def _single(self) -> AsyncIterator[PromptChunk]:
+        request = self._requests[0]
+        async for chunk in _to_the_end(self._start(request), request.num_choices):
+            yield PromptChunk(0, chunk)
+
+    async def _merged(self) -> AsyncIterator[PromptChunk]:
+        arrived: asyncio.Queue[PromptChunk | _End] = asyncio.Queue(MAX_MERGED_CHUNKS)
+        pumps = [
+            asyncio.create_task(
+                _pump(index, _to_the_end(self._start(request), request.num_choices), arrived)
+            )
+            for index, request in enumerate(self._requests)
+        ]
+        num_running = len(pumps)
+        try:
+            while num_running:
+                item = await arrived.get()
+                if isinstance(item, PromptChunk):
+                    yield item
+                elif item.error is not None:
+                    raise item.error
+                else:
+                    num_running -= 1
+        finally:
+            if num_running:
+                self.cancel("another prompt of the request has failed")
+            for pump in pumps:
+                pump.cancel()
+            await asyncio.gather(*pumps, return_exceptions=True)
+
+
+async def _to_the_end(call: Call[ChoiceChunk], num_choices: int) -> AsyncIterator[ChoiceChunk]:
+    """The call's chunks; a cancelled call merely stops giving any, which is told apart here."""
+    num_ended = 0
+    async for chunk in call:
+        num_ended += chunk.finish_reason is not None
+        yield chunk
+    if num_ended < num_choices:
+        raise ProgramCancelled(
+            f"the call was cancelled when {num_ended} of {num_choices} choices were complete: the "
+            "server is stopping, or the session has been ended; send the request again"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The end of one call's chunks."""
+
+    error: Exception | None
+
+
+async def _pump(
+    index: int, chunks: AsyncIterator[ChoiceChunk], arrived: asyncio.Queue[PromptChunk | _End]
+) -> None:
+    error: Exception | None = None
+    try:
+        async for chunk in chunks:
+            await arrived.put(PromptChunk(index, chunk))
+    except Exception as exc:  # raised again by the one who reads
+        error = exc
+    await arrived.put(_End(error))
+
+
+__all__ = ["Generation", "PromptChunk"]

@@ -1,0 +1,127 @@
+"""Whose program a call is part of: headers and body fields of many clients, one ``Identity``.
+
+Owns the order in which they are read and the sign of ``priority``. Must not know sessions or the
+process table. Identity carries no privilege: it groups calls within the caller's own tenant.
+
+The first source that names a session wins; the sources are, in order:
+
+1. ``X-Quire-Program-ID`` with ``X-Quire-Thread-ID`` and ``X-Quire-Parent-ID``
+2. the body's ``session_id``
+3. ``X-Session-ID``
+4. ``x-dynamo-session-id`` with ``x-dynamo-parent-session-id``
+5. ``x-claude-code-session-id`` with ``x-claude-code-agent-id`` (a thread of the session) and
+   ``x-claude-code-parent-agent-id``
+6. ``session-id`` (Codex)
+7. ``x-parent-session-id`` (OpenCode): the parent of a session that another source names
+8. ``x-litellm-session-id``
+9. hints, which never make a session: ``x-llm-d-inference-fairness-id``, ``prompt_cache_key``
+
+``X-Quire-Final`` or ``x-dynamo-session-final`` end the session after the call.
+
+Priority. Inside Quire higher runs first. The body's ``priority`` has vLLM's sign (lower first) and
+is negated; Dynamo's ``nvext.agent_hints.priority`` has ours and comes first if both are there.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers
+
+from quire.core.errors import InvalidArgument
+from quire.server.schemas.generation import IdentityFields
+
+_NAME = re.compile(r"[!-~][ -~]{0,255}")
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """``client_id``: the client's name for the session, ``None``: to be inferred.
+
+    ``thread`` and ``parent_thread`` are lines of calls within it, ``parent`` another session that
+    started it, ``hint`` a grouping that is only recorded. ``final``: the session ends after this
+    call. ``priority``: higher runs first.
+    """
+
+    client_id: str | None = None
+    thread: str | None = None
+    parent: str | None = None
+    parent_thread: str | None = None
+    hint: str | None = None
+    final: bool = False
+    priority: int = 0
+
+
+def identify(headers: Headers, body: IdentityFields) -> Identity:
+    """Read the identity of one call.
+
+    Raises:
+        InvalidArgument: a header that is too long, not printable ASCII, or no boolean.
+    """
+    reader = _Reader(headers)
+    client_id, thread, parent, parent_thread = _session(reader, body)
+    return Identity(
+        client_id=client_id,
+        thread=thread,
+        parent=parent,
+        parent_thread=parent_thread,
+        hint=reader.name("x-llm-d-inference-fairness-id") or body.prompt_cache_key,
+        final=reader.flag("x-quire-final") or reader.flag("x-dynamo-session-final"),
+        priority=_priority(body),
+    )
+
+
+class _Reader:
+    """Headers as validated names and flags."""
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers = headers
+
+    def name(self, header: str) -> str | None:
+        value = self._headers.get(header, "").strip()
+        if not value:
+            return None
+        if not _NAME.fullmatch(value):
+            raise InvalidArgument(
+                f"header {header} must be 1 to 256 printable ASCII characters", param=header
+            )
+        return value
+
+    def flag(self, header: str) -> bool:
+        value = self._headers.get(header, "").strip().lower()
+        if value not in _TRUE | _FALSE:
+            raise InvalidArgument(f"header {header} must be true or false", param=header)
+        return value in _TRUE
+
+
+def _session(
+    reader: _Reader, body: IdentityFields
+) -> tuple[str | None, str | None, str | None, str | None]:
+    """(client_id, thread, parent, parent_thread), by the order of the module's docstring."""
+    thread = reader.name("x-quire-thread-id")
+    parent = reader.name("x-quire-parent-id") or reader.name("x-parent-session-id")
+    if own := reader.name("x-quire-program-id"):
+        return own, thread, parent, None
+    if own := body.session_id or reader.name("x-session-id"):
+        return own, thread, parent, None
+    if own := reader.name("x-dynamo-session-id"):
+        return own, thread, reader.name("x-dynamo-parent-session-id") or parent, None
+    if own := reader.name("x-claude-code-session-id"):
+        agent = reader.name("x-claude-code-agent-id")
+        return own, agent or thread, parent, reader.name("x-claude-code-parent-agent-id")
+    own = reader.name("session-id") or reader.name("x-litellm-session-id")
+    return own, thread, parent, None
+
+
+def _priority(body: IdentityFields) -> int:
+    if body.nvext is not None and body.nvext.agent_hints is not None:
+        hinted = body.nvext.agent_hints.priority
+        if hinted is not None:
+            return hinted
+    return -(body.priority or 0)
+
+
+__all__ = ["Identity", "identify"]

@@ -1,0 +1,118 @@
+"""Log probabilities as OpenAI's two dialects show them.
+
+Owns how a token is spelled in JSON: its text with U+FFFD for bytes that are no character of their
+own, and the bytes themselves.
+"""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Iterable, Sequence
+
+from quire.core.decoding import TokenLogprobs
+from quire.core.interfaces import Tokenizer
+from quire.server.schemas.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
+from quire.server.schemas.completions import CompletionLogprobs
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot carry."""
+
+
+def spelled(tokenizer: Tokenizer, token_id: int) -> tuple[str, bytes]:
+    """Text and bytes of one token; a special token's are those of its name."""
+    raw = tokenizer.token_bytes(token_id)
+    if not raw:
+        name = tokenizer.decode([token_id])
+        return name, name.encode()
+    return raw.decode("utf-8", errors="replace"), raw
+
+
+def finite(logprob: float) -> float:
+    return logprob if math.isfinite(logprob) else LOWEST
+
+
+def chat_logprobs(
+    tokenizer: Tokenizer, tokens: Iterable[TokenLogprobs], num_top: int
+) -> ChoiceLogprobs:
+    """``num_top`` alternatives with each token."""
+    content = []
+    for token in tokens:
+        best = zip(token.top_ids[:num_top], token.top_logprobs[:num_top], strict=True)
+        chosen = _top(tokenizer, token.token_id, token.logprob)
+        content.append(
+            TokenLogprob(
+                token=chosen.token,
+                logprob=chosen.logprob,
+                bytes=chosen.bytes,
+                top_logprobs=[_top(tokenizer, token_id, logprob) for token_id, logprob in best],
+            )
+        )
+    return ChoiceLogprobs(content=content, refusal=None)
+
+
+def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
+    text, raw = spelled(tokenizer, token_id)
+    return TopLogprob(token=text, logprob=finite(logprob), bytes=list(raw))
+
+
+class CompletionLogprobsWriter:
+    """The parallel lists of one choice, part by part; text offsets run on between the parts."""
+
+    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+        self._tokenizer = tokenizer
+        self._num_top = num_top
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+
+    def prompt(
+        self, token_ids: Sequence[int], scores: Sequence[TokenLogprobs]
+    ) -> CompletionLogprobs:
+        """An echoed prompt: ``scores`` has no entry for its first token."""
+        assert len(scores) == len(token_ids) - 1, "one score per prompt token after the first"
+        return self.part(scores, first_token=token_ids[0])
+
+    def part(
+        self, tokens: Iterable[TokenLogprobs], first_token: int | None = None
+    ) -> CompletionLogprobs:
+        """The next tokens; ``first_token`` goes before them without figures."""
+        lists = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        assert lists.top_logprobs is not None
+        if first_token is not None:
+            self._place(lists, first_token)
+            lists.token_logprobs.append(None)
+            lists.top_logprobs.append(None)
+        for token in tokens:
+            self._place(lists, token.token_id)
+            lists.token_logprobs.append(finite(token.logprob))
+            lists.top_logprobs.append(self._alternatives(token))
+        return lists
+
+    def _place(self, lists: CompletionLogprobs, token_id: int) -> None:
+        text, _ = spelled(self._tokenizer, token_id)
+        lists.tokens.append(text)
+        lists.text_offset.append(self._offset)
+        self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+
+    def _alternatives(self, token: TokenLogprobs) -> dict[str, float]:
+        """The best by text, and the token itself; of equal texts the more likely one stays."""
+        best = zip(token.top_ids[: self._num_top], token.top_logprobs[: self._num_top], strict=True)
+        found: dict[str, float] = {}
+        for token_id, logprob in (*best, (token.token_id, token.logprob)):
+            text, _ = spelled(self._tokenizer, token_id)
+            found[text] = max(found.get(text, LOWEST), finite(logprob))
+        return found
+
+
+def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
+    """Several parts as one."""
+    whole = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    for part in parts:
+        whole.tokens += part.tokens
+        whole.token_logprobs += part.token_logprobs
+        whole.top_logprobs = [*(whole.top_logprobs or ()), *(part.top_logprobs or ())]
+        whole.text_offset += part.text_offset
+    return whole
+
+
+__all__ = ["CompletionLogprobsWriter", "chat_logprobs", "finite", "joined", "spelled"]

@@ -1,0 +1,143 @@
+"""The node's figures as Prometheus series, read when a scraper asks.
+
+Owns the names. ``vllm:*`` are the names that dashboards already use, with vLLM's meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from quire.control import EngineStatistics
+from quire.control.resources.memory import PoolStatistics
+from quire.node import EngineState, HistogramSnapshot, Node, NodeStatistics
+
+PREFIXES = ("quire_", "vllm:")
+LABELS = ("model_name", "engine")
+
+_LATENCIES = (
+    ("time_to_first_token_seconds", "From a decode's arrival to its first token"),
+    ("inter_token_latency_seconds", "Between two tokens of one decode"),
+    ("e2e_request_latency_seconds", "From a decode's arrival to its end"),
+)
+
+
+class NodeCollector(Collector):
+    """Asks ``node`` at every scrape; names an engine by its model and itself."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def describe(self) -> list[Metric]:
+        """Nothing: asking the node before it has started would be too early."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        statistics = self._node.statistics()
+        yield from _node_gauges(statistics)
+        yield from _engine_series(statistics.controller.engines)
+        yield from _latencies(statistics)
+
+
+def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
+    controller = statistics.controller
+    yield from (
+        GaugeMetricFamily(f"quire_{name}", help_, value=value)
+        for name, help_, value in (
+            (
+                "programs_running",
+                "Programs launched at /v1/programs that have not ended; requests are quire_calls",
+                statistics.num_programs_running,
+            ),
+            ("sessions", "Open sessions, idle ones included", statistics.num_sessions),
+            ("calls", "Calls of sessions under way: running requests", statistics.num_calls),
+            ("processes", "Entries of the process table", controller.num_programs),
+            ("pending_commands", "Commands issued and not ended", controller.num_pending_commands),
+            ("exports", "Named exports of pages", controller.num_exports),
+            ("uptime_seconds", "Since the node started", statistics.uptime_s),
+        )
+    )
+    ready = GaugeMetricFamily("quire_engine_ready", "1 while the engine serves", labels=["engine"])
+    restarts = CounterMetricFamily("quire_engine_restarts", "Engine restarts", labels=["engine"])
+    for engine, health in statistics.health.engines.items():
+        ready.add_metric([engine], float(health.state is EngineState.READY))
+        restarts.add_metric([engine], health.restarts)
+    yield ready
+    yield restarts
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
+    ("num_requests_running", "Decodes with an open sequence", lambda e: e.num_running),
+    ("num_requests_waiting", "Commands that wait for a batch", lambda e: e.num_waiting),
+    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1", lambda e: _usage(e.pool)),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
+    ("prefix_cache_queries", "Prompt tokens looked up", lambda e: e.prefix.num_query_tokens),
+    ("prefix_cache_hits", "Prompt tokens found", lambda e: e.prefix.num_hit_tokens),
+    ("num_preemptions", "Decodes preempted", lambda e: e.num_preemptions),
+)
+_OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
+    ("kv_blocks", "KV blocks on the device", lambda e: e.pool.num_blocks),
+    ("kv_blocks_free", "Device blocks that hold nothing", lambda e: e.pool.num_free),
+    ("kv_blocks_cached", "Device blocks kept for the prefix index", lambda e: e.pool.num_cached),
+    ("host_blocks_free", "Free blocks of the host tier", lambda e: e.pool.num_host_free),
+    ("batches_in_flight", "Messages sent and not answered", lambda e: e.num_in_flight),
+)
+_OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
+    ("batches", "Messages dispatched", lambda e: e.num_batches),
+    ("batch_tokens", "Tokens dispatched", lambda e: e.num_tokens),
+    ("swapped_out_blocks", "Blocks moved to the host tier", lambda e: e.pool.num_swapped_out),
+    ("swapped_in_blocks", "Blocks moved back", lambda e: e.pool.num_swapped_in),
+    ("prefix_evictions", "Indexed pages dropped", lambda e: e.prefix.num_evicted),
+)
+
+
+def _usage(pool: PoolStatistics) -> float:
+    return pool.num_held / pool.num_blocks if pool.num_blocks else 0.0
+
+
+def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
+    """One series per engine and name; an engine that is down shows its last figures."""
+    for prefixes, kind, series in (
+        (PREFIXES, GaugeMetricFamily, _GAUGES),
+        (PREFIXES, CounterMetricFamily, _COUNTERS),
+        (PREFIXES[:1], GaugeMetricFamily, _OWN_GAUGES),
+        (PREFIXES[:1], CounterMetricFamily, _OWN_COUNTERS),
+    ):
+        for prefix in prefixes:
+            for name, help_, value in series:
+                family = kind(prefix + name, help_, labels=LABELS)
+                for engine in engines:
+                    family.add_metric([engine.engine, engine.engine], value(engine))
+                yield family
+
+
+def _latencies(statistics: NodeStatistics) -> Iterator[Metric]:
+    for prefix in PREFIXES:
+        families = [
+            HistogramMetricFamily(prefix + name, help_, labels=LABELS) for name, help_ in _LATENCIES
+        ]
+        for engine, found in statistics.latencies.items():
+            snapshots = (found.time_to_first_token, found.inter_token, found.request)
+            for family, snapshot in zip(families, snapshots, strict=True):
+                family.add_metric([engine, engine], _cumulative(snapshot), snapshot.sum_s)
+        yield from families
+
+
+def _cumulative(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:
+    total = 0
+    buckets = []
+    for bound, count in zip((*snapshot.bounds_s, float("inf")), snapshot.counts, strict=True):
+        total += count
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
+    return buckets
+
+
+__all__ = ["LABELS", "PREFIXES", "NodeCollector"]

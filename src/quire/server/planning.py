@@ -1,0 +1,195 @@
+"""From validated request fields to ``CompletionRequest``s, and the start of their generation.
+
+Owns the limits that depend on the model: context length, vocabulary, how many choices in all. What
+the two dialects have in common stands here; what differs, in their routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.core.decoding import GrammarSpec
+from quire.core.errors import InvalidArgument, PromptTooLong
+from quire.core.interfaces import ServedModel
+from quire.node import SessionHandle, Turn
+from quire.programs.builtin import CompletionRequest
+from quire.server.context import ServerContext, caller_of, context_of, request_id_of
+from quire.server.delivery import Formatter, GenerationResponse
+from quire.server.generation import Generation
+from quire.server.identity import identify
+from quire.server.observation import RequestLabels, RequestObserver
+from quire.server.sampling import sampler_of
+from quire.server.schemas.generation import GenerationFields
+
+MAX_CHOICES_IN_ALL = 1024
+"""Choices of all prompts of one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """Log probabilities asked for; ``None``: none."""
+
+    num_logprobs: int | None = None
+    num_prompt_logprobs: int | None = None
+
+
+def completion_request(
+    fields: GenerationFields,
+    model: ServedModel,
+    prompt: Sequence[int],
+    max_tokens: int | None,
+    *,
+    default_max_tokens: int | None,
+    grammar: GrammarSpec | None,
+    reporting: Reporting,
+    priority: int,
+) -> CompletionRequest:
+    """One prompt's request. ``max_tokens`` is the client's, the default is ours.
+
+    Raises:
+        PromptTooLong: prompt, or prompt and max_tokens, exceed the model's context.
+        InvalidArgument: a token that the model does not have, or contradictory limits.
+    """
+    vocab_size = model.info.vocab_size
+    _check_tokens(prompt, vocab_size, "prompt")
+    stop_token_ids = tuple(fields.stop_token_ids or ())
+    _check_tokens(stop_token_ids, vocab_size, "stop_token_ids")
+    return CompletionRequest(
+        prompt=tuple(prompt),
+        max_tokens=room_for(model, len(prompt), max_tokens, default_max_tokens),
+        model=model.id,
+        num_choices=fields.n or 1,
+        sampler=sampler_of(fields, model.defaults, vocab_size),
+        min_tokens=fields.min_tokens or 0,
+        stop=fields.stop_strings(),
+        include_stop=bool(fields.include_stop_str_in_output),
+        stop_token_ids=stop_token_ids,
+        ignore_eos=bool(fields.ignore_eos),
+        grammar=grammar,
+        num_logprobs=reporting.num_logprobs,
+        num_prompt_logprobs=reporting.num_prompt_logprobs,
+        skip_special=fields.skip_special_tokens is not False,
+        cache=fields.cache_salt is None,
+        priority=priority,
+    )
+
+
+def _check_tokens(token_ids: Sequence[int], vocab_size: int, param: str) -> None:
+    highest = max(token_ids, default=0)
+    if highest >= vocab_size:
+        raise InvalidArgument(
+            f"{param} has token {highest}, but the model has {vocab_size} tokens", param=param
+        )
+
+
+def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: int | None) -> int:
+    """How many tokens may be generated; nothing is cut to fit.
+
+    Raises:
+        PromptTooLong: the prompt, or the prompt and ``asked``, exceed the model's context.
+    """
+    limit = model.info.max_model_len
+    room = limit - num_prompt
+    if room < (0 if asked == 0 else 1):
+        raise PromptTooLong(
+            f"the prompt has {num_prompt} tokens, but the context of {model.id!r} holds {limit}: "
+            "shorten the prompt",
+            num_prompt_tokens=num_prompt,
+            max_model_len=limit,
+        )
+    if asked is None:
+        return room if default is None else min(default, room)
+    if asked > room:
+        raise PromptTooLong(
+            f"the prompt has {num_prompt} tokens and max_tokens asks for {asked} more, but the "
+            f"context of {model.id!r} holds {limit}: lower max_tokens to {room} or shorten the "
+            "prompt",
+            num_prompt_tokens=num_prompt,
+            max_model_len=limit,
+        )
+    return asked
+
+
+def check_num_choices(num_prompts: int, num_choices: int) -> None:
+    """Raises ``InvalidArgument`` for more choices than one request may have."""
+    if num_prompts * num_choices > MAX_CHOICES_IN_ALL:
+        raise InvalidArgument(
+            f"{num_prompts} prompts with n = {num_choices} are {num_prompts * num_choices} "
+            f"choices, at most {MAX_CHOICES_IN_ALL} are served in one request: send several",
+            param="n",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a route has decided; ``begin`` does the rest.
+
+    ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
+    called with the session after a complete answer.
+    """
+
+    fields: GenerationFields
+    model: ServedModel
+    requests: Sequence[CompletionRequest]
+    formatter: Formatter
+    turns: Sequence[Turn] = ()
+    on_finished: Callable[[SessionHandle], None] | None = None
+
+
+def begin(request: Request, work: Work) -> GenerationResponse:
+    """Open the session and make the response that will run the generation.
+
+    Raises:
+        Draining, QuotaExceeded: see ``Node.session``.
+    """
+    context: ServerContext = context_of(request)
+    identity = identify(request.headers, work.fields)
+    session = context.node.session(
+        caller_of(request),
+        identity.client_id,
+        turns=work.turns,
+        parent=identity.parent,
+        priority=identity.priority,
+    )
+    route = request.url.path
+    labels = RequestLabels(
+        request_id=request_id_of(request),
+        route=route,
+        tenant=caller_of(request),
+        model=work.model.id,
+        engine=work.model.engine,
+        session=session.id,
+        identity=identity,
+        stream=bool(work.fields.stream),
+        num_prompt_tokens=sum(len(one.prompt) for one in work.requests),
+    )
+
+    def finished() -> None:
+        if work.on_finished is not None:
+            work.on_finished(session)
+        if identity.final:
+            session.end("the client has said that this call is the last")
+
+    return GenerationResponse(
+        Generation(session, work.requests, thread=identity.thread, name=route),
+        work.formatter,
+        RequestObserver(labels, context.metrics.requests),
+        stream=bool(work.fields.stream),
+        write_timeout_s=context.config.write_timeout_s,
+        on_finished=finished,
+        headers={"x-quire-program-id": session.id},
+    )
+
+
+__all__ = [
+    "MAX_CHOICES_IN_ALL",
+    "Reporting",
+    "Work",
+    "begin",
+    "check_num_choices",
+    "completion_request",
+    "room_for",
+]

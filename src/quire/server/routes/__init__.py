@@ -1,0 +1,25 @@
+"""The routes, one module per group. Each is thin: parse, identify, start a program, format."""
+
+from quire.server.routes import (
+    attach,
+    chat_completions,
+    completions,
+    health,
+    metrics,
+    models,
+    programs,
+    tokenize,
+)
+
+ROUTERS = (
+    chat_completions.router,
+    completions.router,
+    models.router,
+    tokenize.router,
+    programs.router,
+    attach.router,
+    health.router,
+    metrics.router,
+)
+
+__all__ = ["ROUTERS"]

@@ -1,0 +1,129 @@
+"""``/v1/programs/{id}/attach``: a WebSocket to a running program.
+
+Frames are JSON text. From the program::
+
+    {"type": "message", "sequence": 1, "text": "..."}    each message
+    {"type": "ended", "program": {...}}                  the last frame
+    {"type": "error", "error": {...}}                    about a frame that could not be used
+
+To the program::
+
+    {"type": "message", "text": "..."}
+    {"type": "end_of_input"}
+    {"type": "cancel"}
+
+``?after=N`` skips the first N messages, so that a client may attach again where it left. Detaching
+leaves the program running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, WebSocket
+from pydantic import TypeAdapter, ValidationError
+from starlette.websockets import WebSocketDisconnect
+
+from quire.core.errors import MailboxFull, QuireError
+from quire.node import Attachment, ProgramHandle
+from quire.server.context import caller_of, context_of
+from quire.server.errors import HttpError, body_of, error_body
+from quire.server.routes.programs import PublicId, launched
+from quire.server.schemas.programs import ClientFrame, MessageFrame
+from quire.server.security import refuse
+from quire.server.strict_json import strict_loads
+
+router = APIRouter()
+
+After = Annotated[int, Query(ge=0, lt=1 << 53)]
+
+_FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
+_NORMAL = 1000
+_TRY_AGAIN_LATER = 1013
+
+
+@router.websocket("/v1/programs/{program}/attach")
+async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> None:
+    context = context_of(websocket)
+    try:
+        handle = context.node.program(program, caller_of(websocket))
+    except QuireError as error:
+        await refuse(error, websocket.scope, websocket.receive, websocket.send)
+        return
+    await websocket.accept()
+    attachment = handle.attach(after)
+    connection = _Connection(websocket, handle, context.config.write_timeout_s)
+    try:
+        await connection.run(attachment)
+    finally:
+        attachment.close()
+
+
+class _Connection:
+    """Both directions of one attachment; ends with the program or with the client."""
+
+    def __init__(self, websocket: WebSocket, handle: ProgramHandle, write_timeout_s: float) -> None:
+        self._websocket = websocket
+        self._handle = handle
+        self._write_timeout_s = write_timeout_s
+
+    async def run(self, attachment: Attachment) -> None:
+        outward = asyncio.create_task(self._send_messages(attachment))
+        inward = asyncio.create_task(self._take_frames())
+        try:
+            await asyncio.wait({outward, inward}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            outward.cancel()
+            inward.cancel()
+            results = await asyncio.gather(outward, inward, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception) and not isinstance(result, _GONE):
+                raise result
+        if isinstance(results[0], int):
+            await self._websocket.close(results[0])
+
+    async def _send_messages(self, attachment: Attachment) -> int:
+        """Until the program's end; the code to close with."""
+        try:
+            async for message in attachment:
+                await self._send(
+                    {"type": "message", "sequence": message.sequence, "text": message.text}
+                )
+        except MailboxFull as error:
+            await self._send({"type": "error", **body_of(error)})
+            return _TRY_AGAIN_LATER
+        await self._handle.wait_ended()
+        ended = launched(self._handle.record(), None).model_dump(mode="json")
+        await self._send({"type": "ended", "program": ended})
+        return _NORMAL
+
+    async def _take_frames(self) -> None:
+        """Until the client leaves. What the program does not read holds the client back."""
+        while True:
+            text = await self._websocket.receive_text()
+            try:
+                frame = _FRAMES.validate_python(strict_loads(text.encode("utf-8", "surrogatepass")))
+                if isinstance(frame, MessageFrame):
+                    await self._handle.send(frame.text)
+                else:
+                    self._handle.signal(frame.type)
+            except HttpError as error:
+                await self._complain(error_body(400, error.detail, code=error.code))
+            except ValidationError as error:
+                problem = error.errors(include_url=False, include_input=False)[0]["msg"]
+                await self._complain(error_body(400, problem, code="invalid_argument"))
+            except QuireError as error:
+                await self._complain(body_of(error))
+
+    async def _complain(self, body: dict[str, Any]) -> None:
+        await self._send({"type": "error", **body})
+
+    async def _send(self, frame: dict[str, Any]) -> None:
+        async with asyncio.timeout(self._write_timeout_s):
+            await self._websocket.send_text(json.dumps(frame))
+
+
+_GONE = (WebSocketDisconnect, TimeoutError)
+"""The client has left, or has read nothing for too long."""

@@ -1,0 +1,57 @@
+"""``/health`` and ``/ready``: is anything dead, and may new work be sent. No API key is needed."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.node import NodeHealth
+from quire.server.context import context_of
+from quire.server.errors import RETRY_AFTER_S
+from quire.server.schemas.base import Responses
+from quire.server.schemas.service import EngineStatus, Health
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["health"])
+
+_UNREADY: Responses = {503: {"model": Health, "description": "Not now; the body says why"}}
+
+
+@router.get("/health", response_model=Health, responses=_UNREADY)
+async def health(request: Request) -> Response:
+    """200 while nothing is dead (loading and draining count as alive), else 503."""
+    found = context_of(request).node.health()
+    return _response(found, good=found.alive)
+
+
+@router.get("/ready", response_model=Health, responses=_UNREADY)
+async def ready(request: Request) -> Response:
+    """200 when new work is accepted and every engine can do it, else 503."""
+    found = context_of(request).node.health()
+    return _response(found, good=found.ready)
+
+
+def _response(found: NodeHealth, *, good: bool) -> Response:
+    body = Health(
+        status=(
+            "unhealthy"
+            if not found.alive
+            else "draining"
+            if found.draining
+            else "ok"
+            if found.ready
+            else "loading"
+        ),
+        detail=found.detail,
+        engines={
+            str(engine): EngineStatus(
+                state=str(status.state),
+                detail=status.detail,
+                restarts=status.restarts,
+                progress=status.progress,
+            )
+            for engine, status in found.engines.items()
+        },
+    )
+    headers = {} if good else {"retry-after": str(RETRY_AFTER_S)}
+    return Response(body.to_json(), 200 if good else 503, headers, "application/json")

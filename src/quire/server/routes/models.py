@@ -1,0 +1,45 @@
+"""``/v1/models``: what this node serves."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+
+from quire.core.interfaces import ServedModel
+from quire.server.context import ServerContext, context_of
+from quire.server.schemas.service import Model, ModelList
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["models"])
+
+ModelName = Annotated[str, Path(max_length=256)]
+
+
+@router.get("/v1/models", response_model=ModelList)
+async def list_models(request: Request) -> Response:
+    """The models that are loaded, the default one first."""
+    context = context_of(request)
+    models = [_model(context, model) for model in context.node.models()]
+    body = ModelList(object="list", data=models)
+    return Response(body.to_json(), media_type="application/json")
+
+
+@router.get("/v1/models/{model:path}", response_model=Model)
+async def get_model(request: Request, model: ModelName) -> Response:
+    """One model; names may contain slashes."""
+    context = context_of(request)
+    body = _model(context, context.node.model(model))
+    return Response(body.to_json(), media_type="application/json")
+
+
+def _model(context: ServerContext, model: ServedModel) -> Model:
+    return Model(
+        id=model.id,
+        object="model",
+        created=context.started_unix_s,
+        owned_by="quire",
+        root=model.info.model,
+        max_model_len=model.info.max_model_len,
+    )

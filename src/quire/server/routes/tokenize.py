@@ -1,0 +1,69 @@
+"""``/tokenize`` and ``/detokenize``: what a model makes of a text, and back."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.core.errors import InvalidArgument
+from quire.core.interfaces import ServedModel
+from quire.server.chat.conversation import template_messages
+from quire.server.chat.prompt import Conversation
+from quire.server.context import ServerContext, context_of
+from quire.server.logprobs import spelled
+from quire.server.schemas.service import (
+    Detokenized,
+    DetokenizeRequest,
+    Tokenized,
+    TokenizeRequest,
+)
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["tokenize"])
+
+
+@router.post("/tokenize", response_model=Tokenized)
+async def tokenize(request: Request, body: TokenizeRequest) -> Response:
+    """Token ids of a prompt, or of messages as the model's chat template renders them."""
+    context = context_of(request)
+    model = context.node.model(body.model)
+    tokens = await _tokens(context, model, body)
+    answer = Tokenized(
+        count=len(tokens), max_model_len=model.info.max_model_len, tokens=list(tokens)
+    )
+    if body.return_token_strs:
+        answer.token_strs = [spelled(model.tokenizer, token)[0] for token in tokens]
+    return Response(answer.to_json(), media_type="application/json")
+
+
+async def _tokens(
+    context: ServerContext, model: ServedModel, body: TokenizeRequest
+) -> tuple[int, ...]:
+    if body.messages is None:
+        bos = model.special_tokens.get("bos_token", "") if body.add_special_tokens else ""
+        text = bos + (body.prompt or "")
+        return tuple(await asyncio.to_thread(model.tokenizer.encode, text))
+    conversation = Conversation(
+        template_messages(body.messages),
+        tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
+        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
+        continue_final_message=body.continue_final_message,
+        variables=body.chat_template_kwargs or {},
+    )
+    return (await context.renderer.render(model, conversation)).token_ids
+
+
+@router.post("/detokenize", response_model=Detokenized)
+async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
+    """The text of token ids, special tokens included."""
+    model = context_of(request).node.model(body.model)
+    highest = max(body.tokens, default=0)
+    if highest >= model.info.vocab_size:
+        raise InvalidArgument(
+            f"tokens has token {highest}, but the model has {model.info.vocab_size} tokens",
+            param="tokens",
+        )
+    text = await asyncio.to_thread(model.tokenizer.decode, body.tokens)
+    return Response(Detokenized(prompt=text).to_json(), media_type="application/json")

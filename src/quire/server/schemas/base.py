@@ -1,0 +1,126 @@
+"""The base of all bodies, and the bounded types that they are made of.
+
+Unknown fields of a request are refused, as OpenAI's own service does, and not dropped: a misspelt
+``temprature`` or another server's extension would otherwise change the answer in silence. Fields
+that OpenAI documents and that mean nothing here are listed and accepted (see ``generation``).
+Inside *messages* unknown fields are ignored, because clients send back what servers gave them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+
+MAX_TEXT_CHARS = 4 << 20
+MAX_PROMPT_TOKENS = 1 << 20
+MAX_TOKEN_ID = (1 << 31) - 1
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+ShortText = Annotated[str, StringConstraints(max_length=1024)]
+Text = Annotated[str, StringConstraints(max_length=MAX_TEXT_CHARS)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail_fast=True)]
+JsonObject = Annotated[dict[str, Any], Field(max_length=4096)]
+
+# A field that takes several shapes: the value's own shape decides which one it is checked against,
+# so that an error is about what the client meant. Shapes are no part of a field's location.
+TEXT_SHAPE = Tag("<text>")
+LIST_SHAPE = Tag("<list>")
+
+
+def _text_or_list(value: object) -> str | None:
+    if isinstance(value, str):
+        return TEXT_SHAPE.tag
+    return LIST_SHAPE.tag if isinstance(value, list) else None
+
+
+TextOrList = Discriminator(
+    _text_or_list, custom_error_type="shape", custom_error_message="must be a string or a list"
+)
+"""For unions of a ``TEXT_SHAPE`` and a ``LIST_SHAPE``."""
+
+
+def is_shape(part: str | int) -> bool:
+    """Whether this part of a validation error's place names a shape, not a field."""
+    return isinstance(part, str) and part.startswith("<") and part.endswith(">")
+
+
+class RequestModel(BaseModel):
+    """A body, or a part of one, whose fields are all known. No coercion: ``"5"`` is no integer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class EchoedModel(BaseModel):
+    """A part of a request that clients copy from answers, of this server or of another."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)
+
+
+class ResponseModel(BaseModel):
+    """Serialised without the fields that nobody set, so that ``null`` appears only on purpose."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(exclude_unset=True).encode()
+
+
+class ErrorObject(ResponseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(ResponseModel):
+    """What every error looks like, on every route and inside streams."""
+
+    error: ErrorObject
+
+
+Responses = dict[int | str, dict[str, Any]]
+"""What FastAPI calls the ``responses`` of a route."""
+
+_DESCRIPTIONS: dict[int | str, str] = {
+    400: "The request is not valid",
+    401: "No API key, or an unknown one",
+    403: "Host or Origin not served, or not allowed",
+    404: "No such model or program",
+    408: "The body did not arrive in time",
+    409: "The program was cancelled, or has ended",
+    413: "The body is too long",
+    429: "Over a quota; see retry-after",
+    500: "The program or the engine failed",
+    503: "Loading, draining or full; see retry-after",
+    "default": "Any other error",
+}
+ERRORS: Responses = {
+    status: {"model": ErrorBody, "description": description}
+    for status, description in _DESCRIPTIONS.items()
+}
+"""The error responses that any route may give, for the OpenAPI document. With a default one FastAPI
+does not add its own 422, which this server never sends."""
+
+__all__ = [
+    "ERRORS",
+    "LIST_SHAPE",
+    "MAX_PROMPT_TOKENS",
+    "MAX_TEXT_CHARS",
+    "TEXT_SHAPE",
+    "EchoedModel",
+    "ErrorBody",
+    "ErrorObject",
+    "JsonObject",
+    "Name",
+    "RequestModel",
+    "ResponseModel",
+    "Responses",
+    "ShortText",
+    "Text",
+    "TextOrList",
+    "TokenId",
+    "TokenIds",
+    "is_shape",
+]

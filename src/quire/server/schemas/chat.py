@@ -1,0 +1,190 @@
+"""``/v1/chat/completions``: the request, the whole answer, the chunks of a stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from quire.server.schemas.base import ResponseModel, ShortText
+from quire.server.schemas.generation import (
+    MAX_LOGPROBS,
+    MAX_MAX_TOKENS,
+    FinishReason,
+    GenerationFields,
+    Usage,
+)
+from quire.server.schemas.messages import Messages, TemplateVariables
+from quire.server.schemas.tools import (
+    MAX_TOOLS,
+    JsonSchemaResponse,
+    NamedToolChoice,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+)
+
+
+class ChatCompletionRequest(GenerationFields):
+    messages: Messages
+    max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_MAX_TOKENS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: ShortText | None = None
+    verbosity: ShortText | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    modalities: Annotated[list[Literal["text"]], Field(max_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatCompletionRequest:
+        if self.top_logprobs and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs: true")
+        if self.continue_final_message:
+            if self.add_generation_prompt:
+                raise ValueError("continue_final_message excludes add_generation_prompt")
+            if self.messages[-1].role != "assistant":
+                raise ValueError("continue_final_message needs an assistant message at the end")
+        self._check_tools()
+        return self
+
+    def _check_tools(self) -> None:
+        names = [tool.function.name for tool in self.tools or ()]
+        if len(set(names)) != len(names):
+            raise ValueError("two tools have the same name")
+        choice = self.tool_choice
+        if choice not in (None, "none", "auto") and not names:
+            raise ValueError("tool_choice asks for a call, but there are no tools")
+        if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+            raise ValueError(f"tool_choice names {choice.function.name!r}, which is not in tools")
+        forced = choice == "required" or isinstance(choice, NamedToolChoice)
+        if forced and isinstance(self.response_format, JsonSchemaResponse):
+            raise ValueError("a forced tool call and response_format json_schema exclude another")
+
+    def limit(self) -> int | None:
+        """``max_completion_tokens``, or the older ``max_tokens``."""
+        newer = self.max_completion_tokens
+        return newer if newer is not None else self.max_tokens
+
+
+class TopLogprob(ResponseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(ResponseModel):
+    content: list[TokenLogprob] | None
+    refusal: None = None
+
+
+class Function(ResponseModel):
+    name: str
+    arguments: str
+
+
+class ToolCall(ResponseModel):
+    id: str
+    type: Literal["function"]
+    function: Function
+
+
+class ChatMessage(ResponseModel):
+    """``reasoning`` and ``reasoning_content`` say the same: clients read one or the other."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class ChatChoice(ResponseModel):
+    index: int
+    message: ChatMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletion(ResponseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class FunctionDelta(ResponseModel):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(ResponseModel):
+    """A part of call ``index``; ``id``, ``type`` and ``name`` stand in its first part alone."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
+class Delta(ResponseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    refusal: None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
+
+
+class ChunkChoice(ResponseModel):
+    index: int
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None = None
+    token_ids: list[int] | None = None
+
+
+class ChatCompletionChunk(ResponseModel):
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+    system_fingerprint: str | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+__all__ = [
+    "ChatChoice",
+    "ChatCompletion",
+    "ChatCompletionChunk",
+    "ChatCompletionRequest",
+    "ChatMessage",
+    "ChoiceLogprobs",
+    "ChunkChoice",
+    "Delta",
+    "Function",
+    "FunctionDelta",
+    "TokenLogprob",
+    "ToolCall",
+    "ToolCallDelta",
+    "TopLogprob",
+]

@@ -1,0 +1,156 @@
+"""``/v1/programs``: launching, listing, signalling; and the frames of an attachment."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text
+from quire.server.schemas.generation import Priority
+
+MAX_ARGUMENTS = 64
+MAX_MESSAGE_CHARS = 1 << 20
+
+Argument = Annotated[str, StringConstraints(max_length=1 << 16)]
+MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
+
+
+class LaunchRequest(RequestModel):
+    """``program`` names one of the library; ``source`` is Python text of a trusted program.
+
+    ``source`` runs with the rights of the server's own process and is refused unless the server
+    was started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
+    caller's process table; ``priority``: as in vLLM, lower runs first.
+    """
+
+    program: Name | None = None
+    source: Text | None = None
+    args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS)] = Field(default_factory=list)
+    client_id: Name | None = None
+    parent: Name | None = None
+    priority: Priority | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> LaunchRequest:
+        if (self.program is None) == (self.source is None):
+            raise ValueError("give either program (a library name) or source")
+        return self
+
+
+class SignalRequest(RequestModel):
+    """``message`` puts text into the program's mailbox; the others carry none."""
+
+    signal: Literal["message", "end_of_input", "cancel"]
+    message: MessageText | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> SignalRequest:
+        if (self.signal == "message") != (self.message is not None):
+            raise ValueError("signal 'message' needs a message, and no other signal takes one")
+        return self
+
+
+class ProgramError(ResponseModel):
+    code: str
+    message: str
+
+
+class ProcessFigures(ResponseModel):
+    """What the process table has counted; see the glossary."""
+
+    num_queues: int
+    num_pages: int
+    num_pending_commands: int
+    num_prefilled_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    service_s: float
+    waiting_s: float
+
+
+class Program(ResponseModel):
+    """One program of any form. ``created`` and ``ended`` are Unix times.
+
+    ``state`` of a launched program: starting, running, finished, failed, cancelled, terminated; of
+    a session: idle, waiting, running. ``result`` is what it returned, once it has finished.
+    ``process`` is null once the process table has forgotten it.
+    """
+
+    id: str
+    object: Literal["program"]
+    form: Literal["session", "inferlet", "workflow"]
+    name: str
+    state: str
+    client_id: str | None
+    process: ProcessFigures | None
+    args: list[str] | None = None
+    parent: str | None = None
+    priority: int | None = None
+    created: float | None = None
+    ended: float | None = None
+    num_messages: int | None = None
+    num_dropped_messages: int | None = None
+    result: Any = None
+    error: ProgramError | None = None
+
+
+class ProgramList(ResponseModel):
+    object: Literal["list"]
+    data: list[Program]
+
+
+class LogLine(ResponseModel):
+    """``time`` is Unix time."""
+
+    time: float
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+class LogLines(ResponseModel):
+    object: Literal["list"]
+    data: list[LogLine]
+
+
+class LibraryProgram(ResponseModel):
+    name: str
+    object: Literal["library_program"]
+    description: str
+
+
+class Library(ResponseModel):
+    object: Literal["list"]
+    data: list[LibraryProgram]
+
+
+class MessageFrame(RequestModel):
+    """Client to program: one message."""
+
+    type: Literal["message"]
+    text: MessageText
+
+
+class ControlFrame(RequestModel):
+    """``end_of_input``: the client will send no more. ``cancel``: end the program."""
+
+    type: Literal["end_of_input", "cancel"]
+
+
+ClientFrame = Annotated[MessageFrame | ControlFrame, Field(discriminator="type")]
+
+__all__ = [
+    "ClientFrame",
+    "LaunchRequest",
+    "Library",
+    "LibraryProgram",
+    "LogLine",
+    "LogLines",
+    "MessageFrame",
+    "ProcessFigures",
+    "Program",
+    "ProgramError",
+    "ProgramList",
+    "SignalRequest",
+]

@@ -1,0 +1,95 @@
+"""The small bodies: models, tokenizing, health."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text, TokenIds
+from quire.server.schemas.messages import Messages, TemplateVariables
+from quire.server.schemas.tools import MAX_TOOLS, Tool
+
+
+class Model(ResponseModel):
+    """``max_model_len`` counts prompt and answer together."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    root: str
+    max_model_len: int
+
+
+class ModelList(ResponseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class TokenizeRequest(RequestModel):
+    """Either ``prompt`` or ``messages``, which are rendered by the model's chat template first."""
+
+    model: Name | None = None
+    prompt: Text | None = None
+    messages: Messages | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS)] | None = None
+    chat_template_kwargs: TemplateVariables | None = None
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _one(self) -> TokenizeRequest:
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        if self.continue_final_message:
+            if self.messages is None or self.messages[-1].role != "assistant":
+                raise ValueError("continue_final_message needs an assistant message at the end")
+            if "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt:
+                raise ValueError("continue_final_message excludes add_generation_prompt")
+        return self
+
+
+class Tokenized(ResponseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(RequestModel):
+    model: Name | None = None
+    tokens: TokenIds
+
+
+class Detokenized(ResponseModel):
+    prompt: str
+
+
+class EngineStatus(ResponseModel):
+    state: str
+    detail: str
+    restarts: int
+    progress: float
+
+
+class Health(ResponseModel):
+    """``status``: ok, loading, draining or unhealthy."""
+
+    status: Literal["ok", "loading", "draining", "unhealthy"]
+    detail: str
+    engines: dict[str, EngineStatus]
+
+
+__all__ = [
+    "DetokenizeRequest",
+    "Detokenized",
+    "EngineStatus",
+    "Health",
+    "Model",
+    "ModelList",
+    "TokenizeRequest",
+    "Tokenized",
+]

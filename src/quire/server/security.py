@@ -1,0 +1,205 @@
+"""Who may call: API keys, Host and Origin, the request id. Pure ASGI, before any route.
+
+Owns the decision to let a connection reach a route, HTTP and WebSocket alike. Must not know what
+the routes do. What it learns stands in ``scope["state"]``: ``request_id`` and ``tenant``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import uuid
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.core.config import ServerConfig, TenantConfig
+from quire.core.errors import CapacityError, Forbidden, QuireError, Unauthorized
+from quire.core.ids import TenantId
+from quire.server.errors import response_of, status_of
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""Routes that need no API key, so that an orchestrator can probe them."""
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
+class Authenticator:
+    """API keys to tenants. Without any key configured every caller is the first tenant.
+
+    All keys are compared on every call, by digest and in constant time, so that neither the
+    position nor the length of a key shows in the time taken.
+    """
+
+    def __init__(self, tenants: Sequence[TenantConfig]) -> None:
+        self._keys = [(_digest(key), tenant.id) for tenant in tenants for key in tenant.api_keys]
+        self._default = tenants[0].id
+
+    def tenant_of(self, headers: Headers) -> TenantId:
+        """The tenant whose key the request carries (``Authorization: Bearer`` or ``x-api-key``).
+
+        Raises:
+            Unauthorized: keys are configured and none of them was sent.
+        """
+        if not self._keys:
+            return self._default
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        sent = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        digest, found = _digest(sent), None
+        for key, tenant in self._keys:
+            if hmac.compare_digest(key, digest):
+                found = tenant
+        if found is None:
+            what = "the API key is not known here" if sent else "this node asks for an API key"
+            raise Unauthorized(f"{what}: send one as 'Authorization: Bearer KEY'")
+        return found
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+class OriginPolicy:
+    """Refuses foreign ``Host`` and ``Origin`` headers (DNS rebinding, cross-site requests).
+
+    A Host is good if it is an IP address (those cannot be rebound), ``localhost``, the configured
+    host or one of ``allowed_hosts`` (``*``: any). An Origin is good if it is the server's own or
+    one of ``cors_origins`` (``*``: any).
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self._hosts = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
+        self._origins = {origin.rstrip("/").lower() for origin in config.cors_origins}
+
+    def check(self, headers: Headers) -> None:
+        """Raises:
+        Forbidden: the Host or the Origin is not one of ours.
+        """
+        host = headers.get("host", "")
+        name = _host_name(host)
+        if "*" not in self._hosts and name not in self._hosts and not _is_address(name):
+            raise Forbidden(
+                f"the Host header {host[:100]!a} is not served here: "
+                "add the name to allowed_hosts (--allowed-host)"
+            )
+        origin = headers.get("origin")
+        if origin is not None and not self._is_known_origin(origin, host):
+            raise Forbidden(
+                f"the Origin {origin[:100]!a} may not call this server: "
+                "add it to cors_origins (--cors-origin)"
+            )
+
+    def _is_known_origin(self, origin: str, host: str) -> bool:
+        origin = origin.rstrip("/").lower()
+        own = origin in (f"http://{host.lower()}", f"https://{host.lower()}")
+        return own or "*" in self._origins or origin in self._origins
+
+
+def _host_name(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class EdgeMiddleware:
+    """Outermost: gives each call its id, checks Host and Origin, bounds how many run at once.
+
+    A client's own ``x-request-id`` is kept when it is short and printable; every response carries
+    one, those of refused calls too.
+    """
+
+    def __init__(self, app: ASGIApp, *, origins: OriginPolicy, max_requests: int) -> None:
+        self._app = app
+        self._origins = origins
+        self._max_requests = max_requests
+        self._num_running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        request_id = _request_id(headers)
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] in _STARTS:
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        try:
+            self._origins.check(headers)
+            self._check_load(scope["path"])
+        except QuireError as error:
+            await refuse(error, scope, receive, send_with_id)
+            return
+        self._num_running += 1
+        try:
+            await self._app(scope, receive, send_with_id)
+        finally:
+            self._num_running -= 1
+
+    def _check_load(self, path: str) -> None:
+        if self._num_running >= self._max_requests and path not in OPEN_PATHS:
+            raise CapacityError(
+                f"{self._num_running} requests are running, the most that this server takes: "
+                "try again or raise --max-requests"
+            )
+
+
+class KeyMiddleware:
+    """Lets only callers with a known API key pass and notes their tenant in the scope's state."""
+
+    def __init__(self, app: ASGIApp, *, authenticator: Authenticator) -> None:
+        self._app = app
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] in ("http", "websocket") and scope["path"] not in OPEN_PATHS:
+            try:
+                tenant = self._authenticator.tenant_of(Headers(scope=scope))
+            except Unauthorized as error:
+                await refuse(error, scope, receive, send)
+                return
+            scope["state"]["tenant"] = tenant
+        await self._app(scope, receive, send)
+
+
+_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+
+
+def _request_id(headers: Headers) -> str:
+    sent = headers.get("x-request-id", "")
+    return sent if _REQUEST_ID.fullmatch(sent) else f"req_{uuid.uuid4().hex}"
+
+
+async def refuse(error: QuireError, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer before the route: with a response, or for WebSockets with a refused handshake."""
+    if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
+        await response_of(error)(scope, receive, send)
+    else:
+        code = 1008 if status_of(error) < 500 else 1011
+        await send({"type": "websocket.close", "code": code, "reason": error.message[:120]})
+
+
+__all__ = [
+    "OPEN_PATHS",
+    "Authenticator",
+    "EdgeMiddleware",
+    "KeyMiddleware",
+    "OriginPolicy",
+    "refuse",
+]

@@ -1,0 +1,206 @@
+"""Running a node behind HTTP: start, readiness, draining, a clean exit.
+
+Owns the order of a server's life. HTTP answers from the first moment (``/ready`` is 503 while the
+node loads); SIGTERM or SIGINT drain: new work is refused with 503 and ``retry-after``, running work
+finishes within the limit, then the listener closes. A second signal cancels the work: its clients
+hear so, whole answers by their status and streams by a last event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import uvicorn
+
+from quire.core.config import EngineConfig, NodeConfig, ServerConfig
+from quire.core.errors import ConfigError
+from quire.core.interfaces import EngineTransport
+from quire.node import ModelFiles, Node, SessionLimits, read_model_files
+from quire.server.app import create_app
+from quire.server.chat.prompt import warn_of_broken_templates
+
+logger = logging.getLogger(__name__)
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_BACKLOG = 1024
+_KEEP_ALIVE_S = 30
+_CLOSE_TIMEOUT_S = 5
+"""How long connections may stay open once the node has drained."""
+
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_FRAME_BYTES = 2 << 20
+
+TransportFactory = Callable[[EngineConfig], EngineTransport]
+Progress = Callable[[str, float], None]
+
+
+class _Listener(uvicorn.Server):
+    """uvicorn without its signal handlers: a signal first drains the node, then stops this."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """One node and its HTTP listener on one event loop.
+
+    ``sock`` is bound already (see ``bind``), so that the address is known before anything starts.
+    """
+
+    def __init__(self, node: Node, config: NodeConfig, server: ServerConfig, sock: socket.socket):
+        self._node = node
+        self._server = server
+        self._sock = sock
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._listener = _Listener(
+            uvicorn.Config(
+                create_app(node, server, config.tenants),
+                http="h11",
+                ws="websockets-sansio",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                timeout_keep_alive=_KEEP_ALIVE_S,
+                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+                h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+                ws_max_size=_MAX_FRAME_BYTES,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        host, port = self._sock.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def request_stop(self) -> None:
+        """Drain and stop; called again while draining, cancel what still runs."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(
+        self, progress: Progress | None = None, on_ready: Callable[[], None] | None = None
+    ) -> None:
+        """Serve until ``request_stop``. ``on_ready`` is called when the node has started.
+
+        Raises:
+            QuireError: the node could not start; the listener is closed by then.
+        """
+        # the node first: its health can be asked from the first request on
+        starting = asyncio.create_task(self._node.start(progress))
+        listening = asyncio.create_task(self._listener.serve(sockets=[self._sock]))
+        stopping = asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({starting, stopping, listening}, return_when="FIRST_COMPLETED")
+            if starting.done():
+                starting.result()
+                warn_of_broken_templates(self._node.models())
+                logger.info("ready on %s", self.url)
+                if on_ready is not None:
+                    on_ready()
+                await asyncio.wait({stopping, listening}, return_when="FIRST_COMPLETED")
+        finally:
+            stopping.cancel()
+            started = starting.done() and not starting.cancelled() and not starting.exception()
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            await self._drain(self._server.drain_timeout_s if started else 0.0)
+            self._listener.should_exit = True
+            await listening
+
+    async def _drain(self, limit_s: float) -> None:
+        """Stop the node: running work has ``limit_s`` to finish, or until asked to hurry."""
+        if limit_s:
+            logger.info("draining for at most %g s", limit_s)
+        draining = asyncio.create_task(self._node.stop(limit_s))
+        hurrying = asyncio.create_task(self._hurry.wait())
+        await asyncio.wait({draining, hurrying}, return_when="FIRST_COMPLETED")
+        hurrying.cancel()
+        if not draining.done():
+            logger.warning("asked twice to stop: running work is cancelled")
+            # their calls end, so that their clients hear why before the listener closes
+            await self._node.stop()
+        await draining
+
+
+def bind(server: ServerConfig) -> socket.socket:
+    """A listening socket for the configured address; port 0 picks a free one.
+
+    Raises:
+        ConfigError: the address cannot be bound.
+    """
+    family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+    try:
+        sock = socket.create_server((server.host, server.port), family=family, backlog=_BACKLOG)
+    except OSError as exc:
+        raise ConfigError(
+            f"cannot listen on {server.host}:{server.port}: {exc.strerror or exc}; "
+            "choose another --port or stop what uses it"
+        ) from exc
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # accepted connections inherit it: one whose client takes nothing is dropped with its buffer
+        limit_ms = int(2000 * server.write_timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, limit_ms)
+    return sock
+
+
+def make_node(
+    config: NodeConfig,
+    server: ServerConfig,
+    *,
+    transport_factory: TransportFactory | None = None,
+    model_files: Callable[[EngineConfig], ModelFiles] = read_model_files,
+) -> Node:
+    """A node with the limits that ``server`` sets for its clients' sessions."""
+    return Node(
+        config,
+        transport_factory=transport_factory,
+        model_files=model_files,
+        session_limits=SessionLimits(ttl_s=server.session_ttl_s),
+    )
+
+
+def run(
+    config: NodeConfig,
+    server: ServerConfig,
+    *,
+    transport_factory: TransportFactory | None = None,
+    progress: Progress | None = None,
+    on_listening: Callable[[str], None] | None = None,
+    on_ready: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT. Blocks; call it from the main thread.
+
+    ``on_listening`` is called with the URL once the port is bound, before the models are loaded,
+    ``on_ready`` when they all are.
+
+    Raises:
+        QuireError: the address cannot be bound, or the node could not start.
+    """
+
+    async def main() -> None:
+        with contextlib.closing(bind(server)) as sock:
+            node = make_node(config, server, transport_factory=transport_factory)
+            service = Service(node, config, server, sock)
+            loop = asyncio.get_running_loop()
+            for number in _SIGNALS:
+                loop.add_signal_handler(number, service.request_stop)
+            if on_listening is not None:
+                on_listening(service.url)
+            ready = None if on_ready is None else partial(on_ready, service.url)
+            await service.run(progress, ready)
+
+    asyncio.run(main())
+
+
+__all__ = ["Progress", "Service", "TransportFactory", "bind", "make_node", "run"]

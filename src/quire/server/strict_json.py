@@ -1,0 +1,153 @@
+"""Reading a request body: bounded in bytes and time, and JSON without its dark corners.
+
+Owns what counts as a well-formed body before any schema is applied. Python's ``json`` accepts NaN,
+duplicate keys, lone surrogates, integers of any length and nesting up to the recursion limit; each
+of these has crashed or confused a server behind it, so each is refused here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Callable, Coroutine
+from itertools import pairwise
+from typing import Any
+
+from fastapi.routing import APIRoute
+from starlette.requests import Request
+from starlette.responses import Response
+
+from quire.server.errors import HttpError
+
+MAX_DEPTH = 64
+"""Deepest nesting of arrays and objects in a body."""
+
+MAX_INTEGER = 1 << 63
+"""JSON integers stay below this magnitude."""
+
+
+def strict_loads(body: bytes) -> Any:
+    """The value of a JSON body.
+
+    Raises:
+        HttpError: 400; not UTF-8, not JSON, NaN or infinite numbers, duplicate keys, integers of
+            more than 64 bits, NUL or lone surrogates in strings, nested deeper than ``MAX_DEPTH``.
+    """
+    try:
+        value = json.loads(
+            body.decode("utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
+    except UnicodeDecodeError as exc:
+        raise _bad(f"the body is not UTF-8 (byte {exc.start})") from exc
+    except RecursionError as exc:
+        raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels") from exc
+    except json.JSONDecodeError as exc:
+        raise _bad(f"the body is not valid JSON: {exc.msg} at character {exc.pos}") from exc
+    except ValueError as exc:
+        raise _bad("a number of the body has too many digits") from exc
+    _check(value)
+    return value
+
+
+def _bad(message: str) -> HttpError:
+    return HttpError(400, message, code="invalid_json")
+
+
+def _refuse_constant(name: str) -> Any:
+    raise _bad(f"{name} is not a JSON number")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        keys = sorted(key for key, _ in pairs)
+        twice = next(key for key, after in pairwise(keys) if key == after)
+        raise _bad(f"the key {twice[:64]!a} stands twice in one object")
+    return value
+
+
+def _check(root: Any) -> None:
+    pending = [(root, 0)]
+    while pending:
+        value, depth = pending.pop()
+        if isinstance(value, str):
+            _check_string(value)
+        elif isinstance(value, float):
+            if not math.isfinite(value):
+                raise _bad("a number of the body is too large for a 64-bit float")
+        elif isinstance(value, int):
+            if abs(value) >= MAX_INTEGER:
+                raise _bad("an integer of the body needs more than 64 bits")
+        elif isinstance(value, dict | list):
+            if depth >= MAX_DEPTH:
+                raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels")
+            if isinstance(value, dict):
+                pending.extend((key, depth + 1) for key in value)
+                value = value.values()
+            pending.extend((item, depth + 1) for item in value)
+
+
+def _check_string(value: str) -> None:
+    if "\0" in value:
+        raise _bad("a string of the body contains a NUL character")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as exc:
+        raise _bad("a string of the body contains a lone surrogate") from exc
+
+
+class StrictRequest(Request):
+    """A request whose body is read within the limits of the server's configuration."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            self._body = await self._bounded_body()
+        return self._body
+
+    async def json(self) -> Any:
+        return strict_loads(await self.body())
+
+    async def _bounded_body(self) -> bytes:
+        config = self.app.state.quire.config
+        limit: int = config.max_body_bytes
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and int(length[:20]) > limit:
+            raise _too_long(limit)
+        chunks = bytearray()
+        try:
+            async with asyncio.timeout(config.body_timeout_s):
+                async for chunk in self.stream():
+                    chunks += chunk
+                    if len(chunks) > limit:
+                        raise _too_long(limit)
+        except TimeoutError as exc:
+            raise HttpError(
+                408, f"the body did not arrive within {config.body_timeout_s:g} s"
+            ) from exc
+        return bytes(chunks)
+
+
+def _too_long(limit: int) -> HttpError:
+    error = HttpError(
+        413,
+        f"the body is longer than {limit} bytes: send less or raise --max-body-bytes",
+        code="request_too_large",
+    )
+    error.headers = {"connection": "close"}
+    return error
+
+
+class StrictRoute(APIRoute):
+    """A route that parses its body with ``strict_loads``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+
+        async def strict_handler(request: Request) -> Response:
+            return await handler(StrictRequest(request.scope, request.receive))
+
+        return strict_handler
+
+
+__all__ = ["MAX_DEPTH", "StrictRequest", "StrictRoute", "strict_loads"]

@@ -1,0 +1,39 @@
+"""Counting the tokens of one request as its chunks pass."""
+
+from __future__ import annotations
+
+from quire.programs.builtin import ChoiceChunk
+from quire.server.schemas.generation import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    Usage,
+)
+
+
+class UsageCounter:
+    """``num_prompt_tokens``: of all prompts, each counted once whatever ``n`` is."""
+
+    def __init__(self, num_prompt_tokens: int) -> None:
+        self._num_prompt = num_prompt_tokens
+        self._num_cached = 0
+        self._num_completion = 0
+
+    def add(self, chunk: ChoiceChunk) -> None:
+        self._num_cached += chunk.num_cached_tokens
+        self._num_completion += len(chunk.token_ids)
+
+    def usage(self, num_reasoning: int | None = None) -> Usage:
+        usage = Usage(
+            prompt_tokens=self._num_prompt,
+            completion_tokens=self._num_completion,
+            total_tokens=self._num_prompt + self._num_completion,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=self._num_cached),
+        )
+        if num_reasoning is not None:
+            usage.completion_tokens_details = CompletionTokensDetails(
+                reasoning_tokens=num_reasoning
+            )
+        return usage
+
+
+__all__ = ["UsageCounter"]

@@ -1,0 +1,53 @@
+"""Fakes, a test kit and conformance suites for programs, policies and engines built on Quire.
+
+``LocalNode`` runs programs against fake engines in one event loop; ``ControlHarness`` drives the
+controller by hand; ``FakeEngine``, ``FakeClock`` and ``FakeTokenizer`` stand in for the real ones;
+``ReferenceProgram`` and ``expected_tokens`` say what must come out. The suites that every
+implementation of a Protocol must pass are in ``quire.testing.conformance``.
+"""
+
+from quire.testing.clock import FakeClock
+from quire.testing.fake_engine import FakeEngine, ProtocolViolation, StepTime, fake_pool
+from quire.testing.harness import ControlCore, ControlHarness, NoProgress, Outcome
+from quire.testing.local_node import LocalNode
+from quire.testing.local_port import LocalPort
+from quire.testing.oracle import (
+    ExpectedDecode,
+    ReferenceContext,
+    SeenToken,
+    expected_decode,
+    expected_dist,
+    expected_logprobs,
+    expected_tokens,
+    token_content,
+)
+from quire.testing.reference_program import ReferencePage, ReferenceProgram
+from quire.testing.scripted import ScriptedModel, answers
+from quire.testing.tokenizer import FakeTokenizer
+
+__all__ = [
+    "ControlCore",
+    "ControlHarness",
+    "ExpectedDecode",
+    "FakeClock",
+    "FakeEngine",
+    "FakeTokenizer",
+    "LocalNode",
+    "LocalPort",
+    "NoProgress",
+    "Outcome",
+    "ProtocolViolation",
+    "ReferenceContext",
+    "ReferencePage",
+    "ReferenceProgram",
+    "ScriptedModel",
+    "SeenToken",
+    "StepTime",
+    "answers",
+    "expected_decode",
+    "expected_dist",
+    "expected_logprobs",
+    "expected_tokens",
+    "fake_pool",
+    "token_content",
+]

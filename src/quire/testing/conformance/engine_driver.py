@@ -1,0 +1,332 @@
+"""Drives one ``EngineCore`` by hand: builds messages for rows and sequences, reads results.
+
+Plays control for the conformance suites. Keeps page tables as the suites want them (any blocks in
+any order, any bits), so it never allocates blocks by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import (
+    I32,
+    AdvanceRows,
+    Batch,
+    BatchOperation,
+    BatchResult,
+    CloseSequences,
+    DistRows,
+    DropTables,
+    ExplicitMask,
+    ForwardRows,
+    OpenSequence,
+    SequenceEnd,
+    SequenceTokens,
+    WriteTable,
+)
+from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
+from quire.core.ids import SequenceId, TableId
+from quire.core.interfaces import EngineCore
+
+Logprobs = NDArray[np.float64]
+"""Log probabilities over the whole vocabulary, by token id."""
+
+
+def ints(values: Sequence[int]) -> I32:
+    return np.array(values, np.int32)
+
+
+@dataclass(slots=True)
+class Holder:
+    """A page table as its holder knows it. Slots are counted entry * page_size + offset."""
+
+    table: TableId
+    page_size: int
+    blocks: list[int]
+    visible: list[int]
+
+    def show(self, start: int, end: int) -> None:
+        """Set the bits of slots ``start`` to ``end - 1``."""
+        for slot in range(start, end):
+            self.visible[slot // self.page_size] |= 1 << slot % self.page_size
+
+    def hide(self, start: int, end: int) -> None:
+        for slot in range(start, end):
+            self.visible[slot // self.page_size] &= ~(1 << slot % self.page_size)
+
+    def flat(self, slots: Sequence[int]) -> list[int]:
+        """The flat slots in the pool."""
+        size = self.page_size
+        return [self.blocks[slot // size] * size + slot % size for slot in slots]
+
+    def write(self) -> WriteTable:
+        """The operation that makes the engine's table equal to this one."""
+        visible = np.array(self.visible, np.uint64)
+        return WriteTable(table=self.table, start=0, blocks=ints(self.blocks), visible=visible)
+
+
+@dataclass(slots=True)
+class RowSpec:
+    """One forward row. ``slots``: where in ``holder`` the tokens go (empty: nowhere).
+
+    ``tokens`` are token values; ``embeds`` replace them where given. ``mask``: [T][columns].
+    """
+
+    holder: Holder | None
+    tokens: Sequence[int]
+    positions: Sequence[int]
+    slots: Sequence[int] = ()
+    embeds: Sequence[int] = ()
+    mask: NDArray[np.bool_] | None = None
+    sequence: int = -1
+
+
+@dataclass(slots=True)
+class Decoded:
+    """What a sequence gave."""
+
+    tokens: list[int] = field(default_factory=list)
+    end: SequenceEnd = SequenceEnd.RUNNING
+    matched: int = -1
+    logprobs: list[float] = field(default_factory=list)
+
+
+class EngineDriver:
+    """See the module docstring. Embed slots 0.. are used for the outputs of ``forward``."""
+
+    def __init__(self, engine: EngineCore) -> None:
+        self.engine = engine
+        self.info = engine.info
+        self.page_size = engine.info.pool.page_size
+        self._steps = count()
+        self._tables = count(1)
+
+    def execute(self, **stages: Any) -> BatchResult:
+        """Send one message."""
+        step = next(self._steps)
+        result = self.engine.execute(Batch(step=step, **stages))
+        assert result.step == step, f"the result of step {step} says step {result.step}"
+        return result
+
+    def holder(self, blocks: Sequence[int], num_written: int = 0) -> Holder:
+        """A new table over ``blocks`` whose first slots are visible."""
+        holder = Holder(
+            TableId(next(self._tables)), self.page_size, list(blocks), [0] * len(blocks)
+        )
+        holder.show(0, num_written)
+        return holder
+
+    def pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.page_size)
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def forward(
+        self, rows: Sequence[RowSpec], operations: Sequence[BatchOperation] = ()
+    ) -> list[Logprobs]:
+        """Run rows as one message; the distribution after the last token of each.
+
+        Tables are written before; slots that the rows wrote are shown in their holders after.
+        """
+        result = self.send_rows(rows, operations)
+        assert not result.failures, result.failures
+        for row in rows:
+            if row.holder is not None:
+                for slot in row.slots:
+                    row.holder.show(slot, slot + 1)
+        return [self.full_dist(result, index) for index in range(len(rows))]
+
+    def send_rows(
+        self,
+        rows: Sequence[RowSpec],
+        operations: Sequence[BatchOperation] = (),
+        **stages: Any,
+    ) -> BatchResult:
+        """The message of ``forward`` as it is, with further stages."""
+        tables = {row.holder.table: row.holder for row in rows if row.holder is not None}
+        writes = [holder.write() for holder in tables.values()]
+        last = [sum(len(row.positions) for row in rows[: i + 1]) - 1 for i in range(len(rows))]
+        forward = forward_rows(rows)
+        forward.outputs[last] = np.arange(len(rows))
+        return self.execute(
+            operations=[*operations, *writes],
+            forward=forward,
+            dists=DistRows(
+                embeds=np.arange(len(rows), dtype=np.int32),
+                top_k=np.full(len(rows), self.info.vocab_size, np.int32),
+            ),
+            **stages,
+        )
+
+    def full_dist(self, result: BatchResult, index: int) -> Logprobs:
+        """Distribution ``index`` of a result that was asked for the whole vocabulary."""
+        start, end = result.dist_starts[index : index + 2]
+        assert end - start == self.info.vocab_size, "a distribution does not cover the vocabulary"
+        logprobs = np.empty(self.info.vocab_size)
+        probs = result.dist_probs[start:end].astype(np.float64)
+        logprobs[result.dist_ids[start:end]] = np.log(np.maximum(probs, 1e-30))
+        return logprobs
+
+    def prefill(
+        self, holder: Holder, tokens: Sequence[int], *, chunk: int | None = None, start: int = 0
+    ) -> Logprobs:
+        """Run ``tokens`` at positions and slots ``start`` on; the distribution after them."""
+        size = chunk or len(tokens)
+        for first in range(0, len(tokens), size):
+            part = tokens[first : first + size]
+            span = range(start + first, start + first + len(part))
+            (after,) = self.forward([RowSpec(holder, part, span, span)])
+        return after
+
+    # -- sequences ---------------------------------------------------------------------------------
+
+    def open(
+        self,
+        sequence: int,
+        holder: Holder,
+        prompt: Sequence[int],
+        stop: StopSpec,
+        *,
+        epoch: int = 1,
+        sampler: SamplerSpec | None = None,
+        grammar: GrammarSpec | None = None,
+        num_logprobs: int | None = None,
+        num_generated: int = 0,
+        limit: int | None = None,
+    ) -> OpenSequence:
+        """The operation for a sequence whose ``prompt`` lies at slots and positions 0.."""
+        return OpenSequence(
+            sequence=SequenceId(sequence),
+            epoch=epoch,
+            table=holder.table,
+            cursor=len(prompt),
+            limit=len(holder.blocks) * self.page_size if limit is None else limit,
+            position=len(prompt),
+            sampler=sampler or SamplerSpec(),
+            stop=stop,
+            grammar=grammar,
+            num_logprobs=num_logprobs,
+            history=ints(prompt),
+            num_generated=num_generated,
+        )
+
+    def start(
+        self, opened: OpenSequence, holder: Holder, *, num_steps: int = 1, from_slot: int = 0
+    ) -> SequenceTokens:
+        """Open a sequence and run its prompt from ``from_slot`` on; what its first message gave."""
+        prompt = opened.history.tolist()
+        span = range(from_slot, len(prompt))
+        row = RowSpec(holder, prompt[from_slot:], span, span, sequence=opened.sequence)
+        holder.show(from_slot, len(prompt))
+        result = self.execute(
+            operations=[holder.write(), opened], forward=forward_rows([row]), num_steps=num_steps
+        )
+        assert not result.failures, result.failures
+        assert result.sequences is not None
+        return result.sequences
+
+    def advance(
+        self,
+        sequences: Sequence[int],
+        *,
+        epochs: Sequence[int] | None = None,
+        num_steps: int = 1,
+        operations: Sequence[BatchOperation] = (),
+    ) -> SequenceTokens:
+        """One message that advances ``sequences``."""
+        result = self.execute(
+            operations=list(operations),
+            num_steps=num_steps,
+            advance=AdvanceRows(
+                sequences=ints(sequences),
+                epochs=ints(epochs or [1] * len(sequences)),
+                max_steps=ints([num_steps] * len(sequences)),
+            ),
+        )
+        assert not result.failures, result.failures
+        assert result.sequences is not None
+        return result.sequences
+
+    def decode(
+        self,
+        blocks: Sequence[int],
+        prompt: Sequence[int],
+        stop: StopSpec,
+        *,
+        num_steps: int = 1,
+        sequence: int = 0,
+        **options: Any,
+    ) -> Decoded:
+        """A whole decode from open to close over fresh pages."""
+        holder = self.holder(blocks)
+        opened = self.open(sequence, holder, prompt, stop, **options)
+        decoded = Decoded()
+        gather(decoded, self.start(opened, holder, num_steps=num_steps), 0)
+        while decoded.end is SequenceEnd.RUNNING:
+            gather(decoded, self.advance([sequence], num_steps=num_steps), 0)
+        self.close_sequence(sequence, holder)
+        return decoded
+
+    def close_sequence(self, sequence: int, holder: Holder) -> None:
+        self.execute(
+            operations=[
+                CloseSequences(sequences=[SequenceId(sequence)]),
+                DropTables(tables=[holder.table]),
+            ]
+        )
+
+
+def gather(decoded: Decoded, report: SequenceTokens, index: int) -> None:
+    """Add what sequence ``index`` of a message gave."""
+    start, end = report.token_starts[index : index + 2]
+    decoded.tokens += report.tokens[start:end].tolist()
+    if len(report.logprobs):
+        decoded.logprobs += report.logprobs[start:end].tolist()
+    decoded.end = SequenceEnd(report.ends[index])
+    decoded.matched = int(report.matched[index])
+
+
+def forward_rows(rows: Sequence[RowSpec]) -> ForwardRows:
+    """Rows as flat arrays, without outputs."""
+    lengths = [len(row.positions) for row in rows]
+    num_tokens = sum(lengths)
+    tokens, embeds, positions, slots = [], [], [], []
+    masks = []
+    for index, row in enumerate(rows):
+        num_new = len(row.positions)
+        tokens += list(row.tokens) or [0] * num_new
+        embeds += list(row.embeds) or [-1] * num_new
+        positions += list(row.positions)
+        slots += row.holder.flat(row.slots) if row.holder and row.slots else [-1] * num_new
+        if row.mask is not None:
+            bits = np.packbits(row.mask)
+            masks.append(ExplicitMask(row=index, num_columns=row.mask.shape[1], bits=bits))
+    return ForwardRows(
+        row_starts=ints([0, *np.cumsum(lengths).tolist()]),
+        tables=ints([-1 if row.holder is None else row.holder.table for row in rows]),
+        sequences=ints([row.sequence for row in rows]),
+        tokens=ints(tokens),
+        embeds=ints(embeds),
+        positions=ints(positions)[None],
+        slots=ints(slots)[None],
+        outputs=np.full(num_tokens, -1, np.int32),
+        masks=masks,
+    )
+
+
+__all__ = [
+    "Decoded",
+    "EngineDriver",
+    "Holder",
+    "Logprobs",
+    "RowSpec",
+    "forward_rows",
+    "gather",
+    "ints",
+]

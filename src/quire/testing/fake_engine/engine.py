@@ -1,0 +1,285 @@
+"""``FakeEngine``: an ``EngineCore`` without a model, exact about what every token saw.
+
+Executes batch messages as ``quire.core.batch`` documents them, with numpy only. Its model (see
+``hashing``) gives each token a hash of all that it saw as hidden state, so a wrong mask, a stale
+slot, an aliased block or a missing copy changes every later token. Messages that no correct control
+layer sends raise ``ProtocolViolation``; a bad row only fails itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.batch import (
+    F32,
+    U64,
+    Batch,
+    BatchResult,
+    CloseSequences,
+    CopySlots,
+    DropTables,
+    EngineInfo,
+    ExtendSequence,
+    LayerGroup,
+    OpenSequence,
+    Operation,
+    PoolSpec,
+    RowFailure,
+    SwapIn,
+    SwapOut,
+    WriteTable,
+)
+from quire.core.errors import EngineFault, QuireError
+from quire.core.ids import SequenceId
+from quire.core.interfaces import Tokenizer
+from quire.core.traits import NODE_TRAITS, Trait
+from quire.testing.fake_engine.context import MessageContext
+from quire.testing.fake_engine.grammar import GrammarCompiler
+from quire.testing.fake_engine.hashing import logits_of
+from quire.testing.fake_engine.memory import FakeMemory
+from quire.testing.fake_engine.message import run_message
+from quire.testing.fake_engine.rows import RowResult
+from quire.testing.fake_engine.sequences import SequenceState, open_state
+from quire.testing.fake_engine.violations import ProtocolViolation, require
+from quire.testing.tokenizer import FakeTokenizer
+
+Script = Callable[[Sequence[int]], int]
+"""All tokens that a token saw, itself last, to the token that must follow."""
+
+_SCRIPT_BONUS = np.float32(64.0)
+
+
+def fake_pool(
+    *,
+    page_size: int = 4,
+    num_blocks: int = 64,
+    num_host_blocks: int = 64,
+    num_embeds: int = 256,
+    num_token_slots: int = 64,
+    max_sequences: int = 32,
+    max_batch_tokens: int = 128,
+) -> PoolSpec:
+    """A pool of one full-attention group, of test size."""
+    group = LayerGroup(
+        num_blocks=num_blocks,
+        num_host_blocks=num_host_blocks,
+        bytes_per_block=page_size * 64,
+    )
+    return PoolSpec(
+        page_size=page_size,
+        groups=(group,),
+        num_embeds=num_embeds,
+        num_token_slots=num_token_slots,
+        max_sequences=max_sequences,
+        max_batch_tokens=max_batch_tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """The modelled duration of a message, reported as ``elapsed_s``."""
+
+    base_s: float = 0.001
+    per_token_s: float = 0.0001
+
+    def elapsed_s(self, num_tokens: int) -> float:
+        return self.base_s + self.per_token_s * num_tokens
+
+
+class FakeEngine:
+    """See the module docstring.
+
+    ``script`` makes it say given tokens (see ``ScriptedModel``); everything else stays the same.
+    """
+
+    def __init__(
+        self,
+        pool: PoolSpec | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        model: str = "fake",
+        max_model_len: int = 4096,
+        script: Script | None = None,
+        step_time: StepTime | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer or FakeTokenizer()
+        self._info = EngineInfo(
+            model=model,
+            family="fake",
+            digest="fake-1",
+            vocab_size=self._tokenizer.vocab_size,
+            hidden_size=1,
+            num_layers=2,
+            max_model_len=max_model_len,
+            dtype="float32",
+            device="cpu",
+            backend="fake",
+            num_parameters=0,
+            pool=pool or fake_pool(),
+            traits=sorted(trait.value for trait in set(Trait) - NODE_TRAITS),
+        )
+        self._memory = FakeMemory(self._info.pool)
+        self._grammars = GrammarCompiler(self._tokenizer)
+        self._script = script
+        self._step_time = step_time or StepTime()
+        self._sequences: dict[SequenceId, SequenceState] = {}
+        self._seen: dict[int, tuple[int, ...]] = {}
+        self._next_step: int | None = None
+        self._fault: EngineFault | None = None
+        self._crash_at_step: int | None = None
+        self._row_failures: dict[int, dict[tuple[str, int], QuireError]] = {}
+
+    @property
+    def info(self) -> EngineInfo:
+        return self._info
+
+    @property
+    def memory(self) -> FakeMemory:
+        """For white-box assertions."""
+        return self._memory
+
+    @property
+    def open_sequences(self) -> frozenset[SequenceId]:
+        """Sequences opened and not closed, ended or not."""
+        return frozenset(self._sequences)
+
+    def crash_at(self, step: int) -> None:
+        """Lose the engine when it executes ``step``."""
+        self._crash_at_step = step
+
+    def fail_row(self, step: int, stage: str, index: int, error: QuireError) -> None:
+        """Let one row of a coming message fail: ``stage`` is a field of ``Batch``."""
+        self._row_failures.setdefault(step, {})[stage, index] = error
+
+    def close(self) -> None:
+        self._fault = EngineFault("the engine is closed")
+
+    def execute(self, batch: Batch) -> BatchResult:
+        """Run one message.
+
+        Raises:
+            ProtocolViolation: the message breaks the batch contract.
+            EngineFault: an injected crash, or a message after a fault.
+        """
+        if self._fault is not None:
+            raise self._fault
+        try:
+            return self._execute(batch)
+        except EngineFault as exc:
+            self._fault = exc
+            raise
+
+    def _execute(self, batch: Batch) -> BatchResult:
+        if batch.step == self._crash_at_step:
+            raise EngineFault(f"injected crash at step {batch.step}")
+        require(
+            self._next_step in (None, batch.step),
+            f"message {batch.step} arrives where {self._next_step} is due",
+        )
+        self._next_step = batch.step + 1
+        for state in self._sequences.values():
+            state.emitted.clear()
+        context = MessageContext(
+            info=self._info,
+            memory=self._memory,
+            tokenizer=self._tokenizer,
+            sequences=self._sequences,
+            logits_of=self._logits,
+            score_logits_of=lambda hidden: logits_of(hidden, self._info.vocab_size),
+            observe=self._observe,
+            injected=self._row_failures.pop(batch.step, {}),
+        )
+        for index, operation in enumerate(batch.operations):
+            self._operate(operation, index, context.failures)
+        result = run_message(context, batch)
+        result.elapsed_s = self._step_time.elapsed_s(result.num_tokens)
+        return result
+
+    def _operate(self, operation: Operation, index: int, failures: list[RowFailure]) -> None:
+        require(getattr(operation, "group", 0) == 0, "the fake engine has one layer group")
+        match operation:
+            case WriteTable():
+                self._memory.write_table(operation)
+            case DropTables(tables=tables):
+                in_use = {state.opened.table for state in self._sequences.values()}
+                for table in tables:
+                    require(table not in in_use, f"table {table} is dropped under its sequence")
+                    self._memory.drop_table(table)
+            case CopySlots():
+                self._memory.copy_slots(operation)
+            case SwapOut():
+                self._memory.swap_out(operation)
+            case SwapIn():
+                self._memory.swap_in(operation)
+            case OpenSequence():
+                self._open(operation, index, failures)
+            case ExtendSequence():
+                self._extend(operation)
+            case CloseSequences(sequences=sequences):
+                for sequence in sequences:
+                    require(sequence in self._sequences, f"sequence {sequence} is not open")
+                    del self._sequences[sequence]
+            case _:
+                raise ProtocolViolation(f"unknown operation {type(operation).__name__}")
+
+    def _open(self, operation: OpenSequence, index: int, failures: list[RowFailure]) -> None:
+        sequence, limit = operation.sequence, self._info.pool.max_sequences
+        require(0 <= sequence < limit, f"sequence {sequence} of at most {limit}")
+        require(sequence not in self._sequences, f"sequence {sequence} is opened while open")
+        tables = {state.opened.table for state in self._sequences.values()}
+        require(operation.table not in tables, f"table {operation.table} has two sequences")
+        self._check_limit(operation, operation.limit)
+        require(
+            0 <= operation.num_generated <= len(operation.history),
+            f"sequence {sequence}: {operation.num_generated} of {len(operation.history)} tokens "
+            "were generated",
+        )
+        matcher, failure = None, None
+        try:
+            if operation.grammar is not None:
+                matcher = self._grammars.compile(operation.grammar)
+            state = open_state(operation, self._tokenizer, matcher)
+        except QuireError as exc:
+            failures.append(RowFailure(stage="operations", index=index, error=exc.record()))
+            failure, state = exc, open_state(operation, self._tokenizer, None)
+        state.failure = failure
+        self._sequences[sequence] = state
+
+    def _extend(self, operation: ExtendSequence) -> None:
+        state = self._sequences.get(operation.sequence)
+        require(state is not None, f"sequence {operation.sequence} is extended but not open")
+        assert state is not None
+        require(
+            operation.limit >= state.limit,
+            f"sequence {operation.sequence}: its limit goes back from {state.limit} to "
+            f"{operation.limit}",
+        )
+        self._check_limit(state.opened, operation.limit)
+        state.limit = operation.limit
+
+    def _check_limit(self, opened: OpenSequence, limit: int) -> None:
+        entries = len(self._memory.table(opened.table).blocks)
+        require(
+            limit <= entries * self._info.pool.page_size,
+            f"sequence {opened.sequence}: limit {limit} is beyond the {entries} entries of table "
+            f"{opened.table}",
+        )
+
+    def _observe(self, result: RowResult) -> None:
+        if self._script is None:
+            return
+        for index, hidden in enumerate(result.hidden.tolist()):
+            self._seen[hidden] = result.seen_tokens(index)
+
+    def _logits(self, hidden: U64) -> F32:
+        logits = logits_of(hidden, self._info.vocab_size)
+        if self._script is not None:
+            for row, value in enumerate(hidden.tolist()):
+                logits[row, self._script(self._seen.get(value, ()))] += _SCRIPT_BONUS
+        return logits
+
+
+__all__ = ["FakeEngine", "Script", "StepTime", "fake_pool"]

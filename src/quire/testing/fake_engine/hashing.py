@@ -1,0 +1,88 @@
+"""The fake model: what it computes for a token, as 64-bit hashes instead of tensors.
+
+A transformer's K and V of a token depend on its content, its position and all that the token saw;
+so do these. The model has two layers. Layer 0 of a token hashes its content and position. A layer
+turns a token's value and the *multiset* of the values visible to it (a wrapping sum of their
+hashes: order cannot matter, multiplicity does) into the next one. The first two values are what a
+KV slot stores; the third is the final hidden state, from which logits are drawn. Two runs agree
+exactly when they saw the same context at the same positions under the same mask.
+
+All functions are element-wise over arrays of uint64, wrapping.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import F32, U64
+
+NUM_LAYERS = 2
+"""Values that a slot stores per token."""
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_TOKEN_SALT = np.uint64(0x7F4A7C159E3779B9)
+_LAYER_SALTS = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
+_LOGIT_RANGE = 16.0
+
+
+def mix(values: U64) -> U64:
+    """SplitMix64's finaliser: a bijection that looks random."""
+    with np.errstate(over="ignore"):
+        mixed = values + _GOLDEN
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * _MIX_2
+        return np.asarray(mixed ^ (mixed >> np.uint64(31)), np.uint64)
+
+
+def embed_tokens(token_ids: NDArray[Any]) -> U64:
+    """The content of embedded tokens."""
+    return mix(np.asarray(token_ids).astype(np.uint64) ^ _TOKEN_SALT)
+
+
+def first_layer(contents: U64, positions: NDArray[Any]) -> U64:
+    """Layer 0 of tokens: content at a position."""
+    with np.errstate(over="ignore"):
+        return mix(contents + mix(np.asarray(positions).astype(np.uint64)))
+
+
+def visible_terms(layer: int, values: U64) -> U64:
+    """What each visible token contributes to those that see it in ``layer``."""
+    return mix(values ^ _LAYER_SALTS[layer])
+
+
+def next_layer(layer: int, values: U64, visible_sums: U64) -> U64:
+    """The next layer's values from a token's own and the sum of its visible terms."""
+    with np.errstate(over="ignore"):
+        return mix(values + visible_sums * _LAYER_SALTS[layer])
+
+
+def logits_of(hidden: U64, vocab_size: int) -> F32:
+    """Pseudo-random logits in [0, 16). [N] -> [N, vocab_size]"""
+    with np.errstate(over="ignore"):
+        seeds = hidden[:, None] + np.arange(1, vocab_size + 1, dtype=np.uint64) * _GOLDEN
+    uniform = (mix(seeds) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+    return (uniform * _LOGIT_RANGE).astype(np.float32)
+
+
+def draw_uniform(seed: int, position: int) -> float:
+    """The counter-based random number in [0, 1) for one draw."""
+    words = np.array([seed & 0xFFFFFFFFFFFFFFFF, position], np.uint64)
+    mixed = mix(words)
+    return float(mix(mixed[:1] ^ (mixed[1:] << np.uint64(1)))[0] >> np.uint64(11)) / float(1 << 53)
+
+
+__all__ = [
+    "NUM_LAYERS",
+    "draw_uniform",
+    "embed_tokens",
+    "first_layer",
+    "logits_of",
+    "mix",
+    "next_layer",
+    "visible_terms",
+]

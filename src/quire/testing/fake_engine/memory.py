@@ -1,0 +1,183 @@
+"""The fake engine's memory: slots, host blocks, page tables, embeds, token slots.
+
+Owns what is written where, and refuses every access that the batch contract does not allow. Knows
+nothing of rows, sequences or sampling.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import I32, U64, CopySlots, PoolSpec, SwapIn, SwapOut, WriteTable
+from quire.core.ids import TableId
+from quire.testing.fake_engine.hashing import NUM_LAYERS
+from quire.testing.fake_engine.violations import require
+
+
+@dataclass(slots=True)
+class Table:
+    """A page table: block and visibility word per entry."""
+
+    blocks: I32
+    visible: U64
+
+    def visible_slots(self, page_size: int) -> I32:
+        """Flat slots whose bit is set, in entry order."""
+        shifts = np.arange(page_size, dtype=np.uint64)
+        entries, offsets = np.nonzero((self.visible[:, None] >> shifts) & np.uint64(1))
+        return (self.blocks[entries] * page_size + offsets).astype(np.int32)
+
+    def all_slots(self, page_size: int) -> I32:
+        """Every flat slot in entry order."""
+        return (self.blocks[:, None] * page_size + np.arange(page_size)).astype(np.int32).ravel()
+
+    def visible_flags(self, page_size: int) -> NDArray[np.bool_]:
+        """Per slot of ``all_slots`` whether its bit is set."""
+        shifts = np.arange(page_size, dtype=np.uint64)
+        return ((self.visible[:, None] >> shifts) & np.uint64(1)).astype(bool).ravel()
+
+
+class Slots:
+    """What the flat slots of one tier hold: values per layer, position (-1: never written), token.
+
+    ``tokens`` is -1 where the content was not a token's embedding.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.values = np.zeros((NUM_LAYERS, num_slots), np.uint64)
+        self.positions = np.full(num_slots, -1, np.int32)
+        self.tokens = np.full(num_slots, -1, np.int32)
+
+    def copy_from(self, source: Slots, source_slots: I32, target_slots: I32) -> None:
+        self.values[:, target_slots] = source.values[:, source_slots]
+        self.positions[target_slots] = source.positions[source_slots]
+        self.tokens[target_slots] = source.tokens[source_slots]
+
+
+class FakeMemory:
+    """All memory of one fake engine with one full-attention group."""
+
+    def __init__(self, pool: PoolSpec) -> None:
+        group = pool.groups[0]
+        self.page_size = pool.page_size
+        self.num_blocks = group.num_blocks
+        self.num_host_blocks = group.num_host_blocks
+        self.slots = Slots(group.num_blocks * pool.page_size)
+        self.host_slots = Slots(group.num_host_blocks * pool.page_size)
+        self._host_written: set[int] = set()
+        self.tables: dict[TableId, Table] = {}
+        self.embeds = np.zeros(pool.num_embeds, np.uint64)
+        self.embed_tokens = np.full(pool.num_embeds, -1, np.int32)
+        self._embed_written = np.zeros(pool.num_embeds, bool)
+        self._token_slots = np.full(pool.num_token_slots, -1, np.int32)
+
+    def table(self, table: TableId) -> Table:
+        require(table in self.tables, f"table {table} does not exist")
+        return self.tables[table]
+
+    def write_table(self, op: WriteTable) -> None:
+        blocks, visible = op.blocks.astype(np.int32), op.visible.astype(np.uint64)
+        require(
+            len(blocks) == len(visible),
+            f"table {op.table}: {len(blocks)} blocks but {len(visible)} visibility words",
+        )
+        self.check_blocks(blocks, f"table {op.table}")
+        require(
+            self.page_size == 64 or not np.any(visible >> np.uint64(self.page_size)),
+            f"table {op.table}: a visibility bit at or beyond page_size {self.page_size}",
+        )
+        if op.table not in self.tables:
+            require(op.start == 0, f"new table {op.table} starts at entry {op.start}, not 0")
+            self.tables[op.table] = Table(blocks.copy(), visible.copy())
+            return
+        old = self.tables[op.table]
+        require(
+            0 <= op.start <= len(old.blocks),
+            f"table {op.table} has {len(old.blocks)} entries; a write cannot start at {op.start}",
+        )
+        old.blocks = np.concatenate([old.blocks[: op.start], blocks])
+        old.visible = np.concatenate([old.visible[: op.start], visible])
+
+    def drop_table(self, table: TableId) -> None:
+        self.table(table)
+        del self.tables[table]
+
+    def copy_slots(self, op: CopySlots) -> None:
+        require(len(op.source) == len(op.target), "CopySlots: source and target differ in length")
+        self.check_slots(op.source, "CopySlots.source")
+        self.check_slots(op.target, "CopySlots.target")
+        require(len(np.unique(op.target)) == len(op.target), "CopySlots writes a slot twice")
+        self.check_written(op.source, "CopySlots.source")
+        self.slots.copy_from(self.slots, op.source, op.target)
+
+    def swap_out(self, op: SwapOut) -> None:
+        self._check_swap(op.blocks, op.host_blocks, "SwapOut")
+        self.host_slots.copy_from(self.slots, self._flat(op.blocks), self._flat(op.host_blocks))
+        self._host_written.update(op.host_blocks.tolist())
+
+    def swap_in(self, op: SwapIn) -> None:
+        self._check_swap(op.blocks, op.host_blocks, "SwapIn")
+        missing = sorted(set(op.host_blocks.tolist()) - self._host_written)
+        require(not missing, f"SwapIn reads host blocks {missing} that nothing was swapped to")
+        self.slots.copy_from(self.host_slots, self._flat(op.host_blocks), self._flat(op.blocks))
+
+    def _check_swap(self, blocks: I32, host_blocks: I32, what: str) -> None:
+        require(len(blocks) == len(host_blocks), f"{what}: blocks and host_blocks differ in length")
+        require(len(np.unique(blocks)) == len(blocks), f"{what}: a block twice")
+        require(len(np.unique(host_blocks)) == len(host_blocks), f"{what}: a host block twice")
+        self.check_blocks(blocks, what)
+        bad = [int(b) for b in host_blocks if not 0 <= b < self.num_host_blocks]
+        require(not bad, f"{what}: host blocks {bad} of {self.num_host_blocks}")
+
+    def _flat(self, blocks: I32) -> I32:
+        offsets = np.arange(self.page_size, dtype=np.int32)
+        return (blocks.astype(np.int32)[:, None] * self.page_size + offsets).ravel()
+
+    def check_blocks(self, blocks: I32, what: str) -> None:
+        bad = [int(b) for b in blocks if not 0 <= b < self.num_blocks]
+        require(not bad, f"{what}: blocks {bad} out of range, the pool has {self.num_blocks}")
+
+    def check_slots(self, slots: I32, what: str) -> None:
+        num_slots = self.num_blocks * self.page_size
+        bad = [int(s) for s in slots if not 0 <= s < num_slots]
+        require(not bad, f"{what}: slots {bad} out of range, the pool has {num_slots}")
+
+    def check_written(self, slots: I32, what: str) -> None:
+        unwritten = slots[self.slots.positions[slots] < 0]
+        require(not len(unwritten), f"{what}: slots {unwritten.tolist()} were never written")
+
+    def write_embeds(self, embeds: I32, contents: U64, tokens: I32) -> None:
+        self._check_embeds(embeds)
+        self.embeds[embeds] = contents
+        self.embed_tokens[embeds] = tokens
+        self._embed_written[embeds] = True
+
+    def read_embeds(self, embeds: I32) -> U64:
+        self._check_embeds(embeds)
+        unwritten = embeds[~self._embed_written[embeds]]
+        require(not len(unwritten), f"embeds {unwritten.tolist()} are read but never written")
+        return self.embeds[embeds]
+
+    def _check_embeds(self, embeds: I32) -> None:
+        bad = [int(e) for e in embeds if not 0 <= e < len(self.embeds)]
+        require(not bad, f"embeds {bad} out of range, there are {len(self.embeds)}")
+
+    def keep_token(self, token_slot: int, token: int) -> None:
+        num_slots = len(self._token_slots)
+        require(token_slot < num_slots, f"token slot {token_slot} of {num_slots}")
+        self._token_slots[token_slot] = token
+
+    def token_values(self, tokens: I32) -> I32:
+        """Token ids behind token values (``~slot`` where negative)."""
+        values = tokens.astype(np.int32).copy()
+        named = ~values[values < 0]
+        bad = [int(s) for s in named if s >= len(self._token_slots) or self._token_slots[s] < 0]
+        require(not bad, f"token slots {bad} are read but hold no token")
+        values[values < 0] = self._token_slots[named]
+        return values
+
+
+__all__ = ["FakeMemory", "Slots", "Table"]

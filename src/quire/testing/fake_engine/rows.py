@@ -1,0 +1,143 @@
+"""One pass of the fake model over ragged rows: the batch docstring's visibility rules, executed.
+
+Owns writing slots and computing hidden states; knows nothing of why a row runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import I32, U64, no_i32
+from quire.testing.fake_engine import hashing
+from quire.testing.fake_engine.memory import FakeMemory, Table
+from quire.testing.fake_engine.violations import require
+
+Bools = NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Row:
+    """New tokens that run together. Legend: T new tokens, C columns of the table.
+
+    ``contents`` [T] embedded values · ``tokens`` [T] ids, -1 where the content is no token ·
+    ``positions`` [T] · ``slots`` [T], -1: not kept · ``mask`` [T, C + T] or None.
+    ``name`` appears in errors.
+    """
+
+    name: str
+    contents: U64
+    tokens: I32
+    positions: I32
+    slots: I32
+    table: Table | None
+    mask: Bools | None = None
+
+
+@dataclass(slots=True)
+class RowResult:
+    """``hidden`` [T]; ``sees`` [T, K + T] over K context slots and the new tokens."""
+
+    hidden: U64
+    sees: Bools
+    column_positions: I32
+    column_tokens: I32
+
+    def seen_tokens(self, index: int) -> tuple[int, ...]:
+        """The tokens that new token ``index`` saw, itself included, by position."""
+        columns = np.nonzero(self.sees[index])[0]
+        order = np.argsort(self.column_positions[columns], kind="stable")
+        return tuple(self.column_tokens[columns[order]].tolist())
+
+
+def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
+    """Run the rows as one batch: K and V of all are written, then each attends, layer by layer."""
+    writer = _writers(memory, rows)
+    values = [hashing.first_layer(row.contents, row.positions) for row in rows]
+    for row, value in zip(rows, values, strict=True):
+        kept = row.slots >= 0
+        memory.slots.positions[row.slots[kept]] = row.positions[kept]
+        memory.slots.tokens[row.slots[kept]] = row.tokens[kept]
+        memory.slots.values[0, row.slots[kept]] = value[kept]
+    views = [_view(memory, index, row, writer) for index, row in enumerate(rows)]
+    for layer in range(hashing.NUM_LAYERS):
+        values = [
+            hashing.next_layer(layer, value, _visible_sums(memory, layer, context, sees, value))
+            for value, (context, sees) in zip(values, views, strict=True)
+        ]
+        if layer + 1 < hashing.NUM_LAYERS:
+            for row, value in zip(rows, values, strict=True):
+                kept = row.slots >= 0
+                memory.slots.values[layer + 1, row.slots[kept]] = value[kept]
+    return [
+        RowResult(
+            value,
+            sees,
+            np.concatenate([memory.slots.positions[context], row.positions]),
+            np.concatenate([memory.slots.tokens[context], row.tokens]),
+        )
+        for row, value, (context, sees) in zip(rows, values, views, strict=True)
+    ]
+
+
+def _writers(memory: FakeMemory, rows: list[Row]) -> dict[int, int]:
+    """Which row writes each slot; a slot has one writer per pass."""
+    writer: dict[int, int] = {}
+    for index, row in enumerate(rows):
+        kept = row.slots[row.slots >= 0]
+        memory.check_slots(kept, row.name)
+        for slot in kept.tolist():
+            require(
+                slot not in writer,
+                f"{row.name} writes slot {slot}, which {rows[writer.get(slot, 0)].name} of the "
+                "same message writes too",
+            )
+            writer[slot] = index
+    return writer
+
+
+def _view(memory: FakeMemory, index: int, row: Row, writer: dict[int, int]) -> tuple[I32, Bools]:
+    """The context slots that row ``index`` may see, and per new token which of the columns."""
+    num_new = len(row.positions)
+    own = set(row.slots.tolist())
+    if row.table is None:
+        context, shown = no_i32(), np.zeros((num_new, 0), bool)
+    else:
+        context, shown = _context(memory, row, row.table)
+        other = np.array([slot not in own for slot in context.tolist()], bool)
+        context, shown = context[other], shown[:, other]
+    memory.check_written(context, f"{row.name} sees")
+    late = [slot for slot in context.tolist() if writer.get(slot, -1) > index]
+    require(not late, f"{row.name} sees slots {late} that a later row of the message writes")
+    if row.mask is not None:
+        new = row.mask[:, row.mask.shape[1] - num_new :]
+        return context, np.concatenate([shown, new], axis=1)
+    shown = memory.slots.positions[context][None, :] < row.positions[:, None]
+    new = row.positions[None, :] < row.positions[:, None]
+    return context, np.concatenate([shown, new | np.eye(num_new, dtype=bool)], axis=1)
+
+
+def _context(memory: FakeMemory, row: Row, table: Table) -> tuple[I32, Bools]:
+    """Visible slots of the table and the row's explicit mask over them (ones without a mask)."""
+    if row.mask is None:
+        context = table.visible_slots(memory.page_size)
+        return context, np.ones((len(row.positions), len(context)), bool)
+    slots = table.all_slots(memory.page_size)
+    flags = table.visible_flags(memory.page_size)
+    require(
+        row.mask.shape[1] == len(slots) + len(row.positions),
+        f"{row.name}: its mask has {row.mask.shape[1]} columns; its table has {len(slots)} slots "
+        f"and it has {len(row.positions)} new tokens",
+    )
+    return slots[flags], row.mask[:, : len(slots)][:, flags]
+
+
+def _visible_sums(memory: FakeMemory, layer: int, context: I32, sees: Bools, own: U64) -> U64:
+    columns = np.concatenate([memory.slots.values[layer, context], own])
+    terms = hashing.visible_terms(layer, columns)
+    return np.asarray(np.where(sees, terms[None, :], np.uint64(0)).sum(axis=1, dtype=np.uint64))
+
+
+__all__ = ["Row", "RowResult", "run_rows"]

@@ -1,0 +1,148 @@
+"""Reference sampling for one token: processors in order, then the draw. Plain numpy, no batching.
+
+``seen`` is the whole history of a row, ``generated`` the part that was sampled: the repetition
+penalty looks at the former, presence and frequency penalties at the latter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.decoding import Params, SamplerSpec
+from quire.core.errors import InvalidArgument
+from quire.testing.fake_engine.hashing import draw_uniform
+
+Logits = NDArray[np.float64]
+
+
+def log_softmax(logits: NDArray[Any]) -> Logits:
+    """Log probabilities over the last axis, in double precision."""
+    shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True)))
+
+
+def best_first(values: NDArray[Any], count: int) -> NDArray[np.int64]:
+    """Indices of the ``count`` largest, best first, ties by lower index."""
+    return np.argsort(-values, kind="stable")[:count]
+
+
+def sample_token(
+    logits: NDArray[Any],
+    sampler: SamplerSpec,
+    position: int,
+    seen: Sequence[int] = (),
+    generated: Sequence[int] = (),
+) -> int:
+    """The token that ``sampler`` chooses for ``position``.
+
+    Raises:
+        InvalidArgument: an unknown processor, a bad parameter, no seed for a random draw, or no
+            token left to choose.
+    """
+    scores = logits.astype(np.float64)
+    for processor in sampler.processors:
+        scores = _apply(processor.name, processor.params, scores, seen, generated)
+    if not np.isfinite(scores.max()):
+        raise InvalidArgument("every token is excluded: loosen the sampler or the constraint")
+    if sampler.greedy:
+        return int(np.argmax(scores))
+    if sampler.seed is None:
+        raise InvalidArgument("a random draw without a seed: control picks missing seeds")
+    cumulative = np.cumsum(np.exp(log_softmax(scores)))
+    drawn = draw_uniform(sampler.seed, position) * cumulative[-1]
+    return int(np.searchsorted(cumulative, drawn, side="right"))
+
+
+def _apply(
+    name: str, params: Params, scores: Logits, seen: Sequence[int], generated: Sequence[int]
+) -> Logits:
+    match name:
+        case "logit_bias":
+            scores = scores.copy()
+            np.add.at(scores, _tokens(params, scores), np.array(_numbers(params, "biases")))
+            return scores
+        case "bad_words":
+            scores = scores.copy()
+            scores[_tokens(params, scores)] = -np.inf
+            return scores
+        case "repetition_penalty":
+            return _penalise_repetition(scores, _number(params, "penalty"), seen)
+        case "presence_penalty":
+            return scores - _number(params, "penalty") * (_counts(scores, generated) > 0)
+        case "frequency_penalty":
+            return scores - _number(params, "penalty") * _counts(scores, generated)
+        case "temperature":
+            return _scale(scores, _number(params, "temperature"))
+        case "top_k":
+            return _keep_top_k(scores, int(_number(params, "k")))
+        case "top_p":
+            return _keep_top_p(scores, _number(params, "p"))
+        case "min_p":
+            floor = scores.max() + np.log(max(_number(params, "p"), 1e-300))
+            return np.where(scores >= floor, scores, -np.inf)
+    raise InvalidArgument(f"no processor is named {name!r}: see Processor for the standard names")
+
+
+def _scale(scores: Logits, temperature: float) -> Logits:
+    if temperature <= 0:
+        raise InvalidArgument(f"temperature is {temperature}; ask for greedy instead of 0")
+    return scores / temperature
+
+
+def _keep_top_k(scores: Logits, k: int) -> Logits:
+    if k < 1:
+        raise InvalidArgument(f"top_k is {k}; keep at least 1")
+    kept = np.full_like(scores, -np.inf)
+    best = best_first(scores, k)
+    kept[best] = scores[best]
+    return kept
+
+
+def _keep_top_p(scores: Logits, p: float) -> Logits:
+    """The smallest set of best tokens whose probabilities reach ``p``; always at least one."""
+    order = best_first(scores, len(scores))
+    probs = np.exp(log_softmax(scores[order]))
+    before = np.cumsum(probs) - probs
+    kept = np.full_like(scores, -np.inf)
+    chosen = order[(before < p) | (np.arange(len(order)) == 0)]
+    kept[chosen] = scores[chosen]
+    return kept
+
+
+def _penalise_repetition(scores: Logits, penalty: float, seen: Sequence[int]) -> Logits:
+    if penalty <= 0:
+        raise InvalidArgument(f"repetition_penalty is {penalty}; it must be positive")
+    penalised = np.where(scores > 0, scores / penalty, scores * penalty)
+    return np.where(_counts(scores, seen) > 0, penalised, scores)
+
+
+def _counts(scores: Logits, tokens: Sequence[int]) -> Logits:
+    return np.bincount(np.array(tokens, np.int64), minlength=len(scores)).astype(np.float64)
+
+
+def _number(params: Params, key: str) -> float:
+    value = params.get(key)
+    if not isinstance(value, int | float):
+        raise InvalidArgument(f"parameter {key!r} is {value!r}; it must be a number")
+    return float(value)
+
+
+def _numbers(params: Params, key: str) -> list[float]:
+    value = params.get(key)
+    if not isinstance(value, list):
+        raise InvalidArgument(f"parameter {key!r} is {value!r}; it must be a list of numbers")
+    return [float(item) for item in value]
+
+
+def _tokens(params: Params, scores: Logits) -> NDArray[np.int64]:
+    tokens = np.array(_numbers(params, "tokens"), np.int64)
+    if np.any((tokens < 0) | (tokens >= len(scores))):
+        raise InvalidArgument(f"token ids {tokens.tolist()} exceed the vocabulary {len(scores)}")
+    return tokens
+
+
+__all__ = ["best_first", "log_softmax", "sample_token"]

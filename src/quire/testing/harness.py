@@ -1,0 +1,271 @@
+"""``ControlHarness``: the controller, fake engines and a fake clock, moved by hand.
+
+The synchronous shell around ``quire.control``: events go in through ``post``; dispatched messages
+wait until ``step_engine`` lets the engine run one, so a test decides what is in flight when
+something happens. Owns the clock and every command's outcome, and fails at once when a command is
+answered twice or an engine receives a message that breaks its contract. Knows no asyncio.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
+from quire.core.batch import Batch
+from quire.core.commands import Command
+from quire.core.decoding import DecodeChunk
+from quire.core.errors import EngineFault, EngineLost, ErrorRecord
+from quire.core.events import (
+    CommandsIssued,
+    EngineDown,
+    EngineUp,
+    Event,
+    StepCompleted,
+    Tick,
+)
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
+from quire.testing.clock import FakeClock
+from quire.testing.fake_engine import FakeEngine, ProtocolViolation
+
+Status = Literal["pending", "done", "failed", "cancelled"]
+
+
+class ControlCore(Protocol):
+    """What the harness needs of ``quire.control.Controller``."""
+
+    def handle(self, event: Event) -> list[Action]: ...
+
+    def check_invariants(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came back for one command."""
+
+    command: Command
+    replies: list[Reply] = field(default_factory=list)
+    status: Status = "pending"
+    error: ErrorRecord | None = None
+
+    @property
+    def reply(self) -> Reply:
+        """The reply of a command that has exactly one."""
+        assert self.status == "done", self
+        assert len(self.replies) == 1, self
+        return self.replies[0]
+
+    @property
+    def chunks(self) -> list[DecodeChunk]:
+        return [reply for reply in self.replies if isinstance(reply, DecodeChunk)]
+
+    @property
+    def tokens(self) -> list[int]:
+        """All tokens of a decode so far."""
+        return [token for chunk in self.chunks for token in chunk.token_ids]
+
+
+class NoProgress(AssertionError):
+    """Work is left and nothing moves it, or it took more steps than the test allows."""
+
+
+class ControlHarness:
+    """See the module docstring.
+
+    ``check``: controller invariants after every event. ``on_answer`` is told what goes to programs.
+    """
+
+    def __init__(
+        self,
+        controller: ControlCore,
+        engines: Mapping[EngineId, FakeEngine] | None = None,
+        *,
+        clock: FakeClock | None = None,
+        check: bool = True,
+        on_answer: Callable[[Deliver | Fail | Terminate], None] | None = None,
+    ) -> None:
+        self.controller = controller
+        self.clock = clock or FakeClock()
+        self.engines: dict[EngineId, FakeEngine] = {}
+        self.outcomes: dict[tuple[ProgramId, CommandId], Outcome] = {}
+        self.terminated: dict[ProgramId, ErrorRecord] = {}
+        self.dispatched: list[Dispatch] = []
+        self._in_flight: dict[EngineId, deque[Batch]] = {}
+        self._timer_s: float | None = None
+        self._check = check
+        self._on_answer = on_answer
+        self._num_pending = 0
+        for engine_id, engine in (engines or {EngineId("fake"): FakeEngine()}).items():
+            self.start_engine(engine_id, engine)
+
+    # -- events in ---------------------------------------------------------------------------------
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def post(self, event: Event) -> list[Action]:
+        """Hand ``event`` to the controller and carry its actions out; the actions it gave."""
+        if isinstance(event, CommandsIssued):
+            self._expect(event)
+        actions = self.controller.handle(event)
+        for action in actions:
+            self._carry_out(action)
+        if self._check:
+            self.controller.check_invariants()
+        return actions
+
+    def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[Outcome]:
+        """Issue commands on a queue; their outcomes, which fill as the test goes on."""
+        self.post(
+            CommandsIssued(time_s=self.now_s, program=program, queue=queue, commands=list(commands))
+        )
+        return [self.outcomes[program, command.id] for command in commands]
+
+    def start_engine(self, engine_id: EngineId, engine: FakeEngine) -> None:
+        """Bring an engine up, for the first time or again after ``lose_engine``."""
+        self.engines[engine_id] = engine
+        self._in_flight[engine_id] = deque()
+        model = ModelId(engine.info.model)
+        self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=model, info=engine.info))
+
+    def lose_engine(self, engine_id: EngineId, reason: str = "lost by the test") -> None:
+        """The engine is gone with its memory and everything in flight on it."""
+        self.engines.pop(engine_id).close()
+        del self._in_flight[engine_id]
+        error = EngineLost(f"engine {engine_id} is lost: {reason}").record()
+        self.post(EngineDown(time_s=self.now_s, engine=engine_id, error=error))
+
+    # -- engines -----------------------------------------------------------------------------------
+
+    def num_in_flight(self, engine_id: EngineId) -> int:
+        return len(self._in_flight.get(engine_id, ()))
+
+    def step_engine(self, engine_id: EngineId) -> bool:
+        """Let the engine run its oldest message and post the result; False if there is none.
+
+        Raises:
+            ProtocolViolation: control sent a message that breaks the batch contract.
+        """
+        waiting = self._in_flight.get(engine_id)
+        if not waiting:
+            return False
+        try:
+            result = self.engines[engine_id].execute(waiting.popleft())
+        except ProtocolViolation:
+            raise
+        except EngineFault as exc:
+            self.lose_engine(engine_id, exc.message)
+            return True
+        self.clock.advance(result.elapsed_s)
+        self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+        return True
+
+    @property
+    def can_step(self) -> bool:
+        """Whether ``step`` would move anything."""
+        return any(self._in_flight.values()) or self._timer_is_due
+
+    @property
+    def _timer_is_due(self) -> bool:
+        # Without pending commands only idle TTLs are left, which a test fires by itself.
+        return self._timer_s is not None and self._num_pending > 0
+
+    def step(self) -> bool:
+        """One move: the engine with the longest wait runs a message, or else the timer fires while
+        commands are pending. False if neither can."""
+        for engine_id in sorted(self.engines, key=self.num_in_flight, reverse=True):
+            if self.step_engine(engine_id):
+                return True
+        if not self._timer_is_due:
+            return False
+        self.fire_timer()
+        return True
+
+    def fire_timer(self) -> None:
+        """Let time pass until the timer and post its tick."""
+        assert self._timer_s is not None, "no timer is set"
+        self.clock.advance_to(self._timer_s)
+        self._timer_s = None
+        self.post(Tick(time_s=self.now_s))
+
+    def run_until_idle(self, max_steps: int = 10_000) -> int:
+        """Step until nothing moves; the number of steps.
+
+        Raises:
+            NoProgress: more than ``max_steps``.
+        """
+        for num_steps in range(max_steps):
+            if not self.step():
+                return num_steps
+        raise NoProgress(f"still busy after {max_steps} steps; pending: {self.pending()}")
+
+    def pending(self) -> list[Outcome]:
+        """Commands without an end."""
+        return [outcome for outcome in self.outcomes.values() if outcome.status == "pending"]
+
+    # -- actions out -------------------------------------------------------------------------------
+
+    def _expect(self, event: CommandsIssued) -> None:
+        for command in event.commands:
+            key = (event.program, command.id)
+            assert key not in self.outcomes, f"the test reuses command id {key}"
+            self.outcomes[key] = Outcome(command)
+            self._num_pending += 1
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Dispatch(engine=engine_id, batch=batch):
+                assert engine_id in self._in_flight, (
+                    f"dispatch to engine {engine_id}, which is down"
+                )
+                self.dispatched.append(action)
+                self._in_flight[engine_id].append(batch)
+            case SetTimer(at_s=at_s):
+                self._timer_s = at_s
+            case Deliver() | Fail() | Terminate():
+                self._account(action)
+                if self._on_answer is not None:
+                    self._on_answer(action)
+
+    def _account(self, action: Deliver | Fail | Terminate) -> None:
+        match action:
+            case Deliver(program=program, command=command, reply=reply, last=last):
+                outcome = self._open_outcome(program, command)
+                outcome.replies.append(reply)
+                if last:
+                    self._end(outcome, "done")
+            case Fail(program=program, command=command, error=error):
+                outcome = self._open_outcome(program, command)
+                outcome.error = error
+                cancelled = error.code == "program_cancelled"
+                self._end(outcome, "cancelled" if cancelled else "failed")
+            case Terminate(program=program, error=error):
+                assert program not in self.terminated, f"program {program} terminated twice"
+                self.terminated[program] = error
+                left = [
+                    outcome
+                    for (owner, _), outcome in self.outcomes.items()
+                    if owner == program and outcome.status == "pending"
+                ]
+                assert not left, f"program {program} is terminated before {left} were answered"
+
+    def _open_outcome(self, program: ProgramId, command: CommandId) -> Outcome:
+        outcome = self.outcomes.get((program, command))
+        assert outcome is not None, f"an answer to command {command} of {program}, never issued"
+        assert outcome.status == "pending", f"an answer to {outcome}, which has ended"
+        return outcome
+
+    def _end(self, outcome: Outcome, status: Status) -> None:
+        outcome.status = status
+        self._num_pending -= 1
+
+
+def statuses(outcomes: Sequence[Outcome]) -> list[Status]:
+    """The statuses in order, for assertions."""
+    return [outcome.status for outcome in outcomes]
+
+
+__all__ = ["ControlCore", "ControlHarness", "NoProgress", "Outcome", "statuses"]

@@ -1,0 +1,214 @@
+"""``LocalNode``: a whole node in one asyncio loop, deterministic, with fake engines.
+
+Gives programs a ``ProgramPort`` and runs control and engines in between, one engine message per
+turn of the loop. Nothing sleeps: time is the fake clock's. Ports may be used from other threads
+(a native runtime has its own); then the order between threads is theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Self
+
+from quire.control import Controller
+from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.errors import ProgramTerminated
+from quire.core.events import ProgramForm, ProgramStarted, Quotas
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
+from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
+from quire.programs.inferlet import Inferlet, Main, inferlet
+from quire.programs.runtime.event_port import TimedEvent
+from quire.programs.runtime.host import ProgramHost
+from quire.programs.runtime.running import Connect, RunningProgram
+from quire.testing.clock import FakeClock
+from quire.testing.fake_engine import FakeEngine
+from quire.testing.harness import ControlHarness
+from quire.testing.local_port import LocalPort
+from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
+
+
+class LocalNode:
+    """Use as ``async with LocalNode() as node``.
+
+    On exit every program that is left is ended and every command must have its end; a fault of the
+    control layer that was seen meanwhile is raised there.
+    """
+
+    def __init__(
+        self,
+        engines: Mapping[EngineId, FakeEngine] | None = None,
+        *,
+        config: SchedulerConfig | None = None,
+        tenants: Sequence[TenantConfig] = (),
+        tokenizer: Tokenizer | None = None,
+        clock: FakeClock | None = None,
+    ) -> None:
+        self.tokenizer = tokenizer or FakeTokenizer()
+        self.controller = Controller(config or SchedulerConfig(), tenants=tuple(tenants))
+        self.harness = ControlHarness(
+            self.controller, engines, clock=clock, on_answer=self._deliver
+        )
+        self.fault: Exception | None = None
+        self._hold = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._host: ProgramHost | None = None
+        self._ports: dict[ProgramId, LocalPort] = {}
+        self._program_ids = count(1)
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._host = ProgramHost(self._loop)
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if self._host is not None:
+            await self._host.shutdown()
+        for port in list(self._ports.values()):
+            port.close("the node closes")
+        self.hold = False
+        await self.idle()
+        self._loop = None
+        if self.fault is not None:
+            raise self.fault
+        pending = self.harness.pending()
+        assert not pending or error is not None, f"commands without an end: {pending}"
+
+    # -- programs ----------------------------------------------------------------------------------
+
+    def connect(
+        self,
+        name: str = "test",
+        *,
+        tenant: str = "default",
+        form: ProgramForm = "inferlet",
+        quotas: Quotas | None = None,
+        priority: int = 0,
+    ) -> Connect:
+        """What a runtime calls to get the port of a new program."""
+
+        def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
+            port = LocalPort(
+                self, ProgramId(next(self._program_ids)), quotas or Quotas(), sink, loop
+            )
+            self._ports[port.program] = port
+            self.submit(
+                lambda now_s: ProgramStarted(
+                    time_s=now_s,
+                    program=port.program,
+                    tenant=TenantId(tenant),
+                    form=form,
+                    name=name,
+                    priority=priority,
+                    quotas=port.quotas,
+                )
+            )
+            return port
+
+        return connected
+
+    def models(self) -> list[ServedModel]:
+        """One model per engine that is up."""
+        return [
+            ServedModel(
+                id=ModelId(engine.info.model),
+                engine=engine_id,
+                info=engine.info,
+                tokenizer=self.tokenizer,
+                chat_template=CHAT_TEMPLATE,
+            )
+            for engine_id, engine in self.harness.engines.items()
+        ]
+
+    async def run(
+        self, program: Inferlet | Main, *args: str, connect: Connect | None = None
+    ) -> Any:
+        """Run a program to its end on this loop; its result (see ``RunningProgram.result``)."""
+        return await self.launch(program, *args, connect=connect).result()
+
+    def launch(
+        self, program: Inferlet | Main, *args: str, connect: Connect | None = None
+    ) -> RunningProgram:
+        """Start a program on this loop: an ``@inferlet`` or a plain ``async def main(api, *args)``.
+
+        ``connect`` (of ``self.connect``) says for which tenant and under which quotas.
+        """
+        assert self._host is not None, "use `async with LocalNode() as node`"
+        started = program if isinstance(program, Inferlet) else inferlet()(program)
+        return self._host.launch(started, args, connect or self.connect(started.name))
+
+    # -- the loop ----------------------------------------------------------------------------------
+
+    @property
+    def hold(self) -> bool:
+        """Whether engine messages wait for the test (``harness.step_engine``)."""
+        return self._hold
+
+    @hold.setter
+    def hold(self, hold: bool) -> None:
+        self._hold = hold
+        self._schedule()
+
+    def submit(self, event: TimedEvent) -> None:
+        """Handle an event in a turn of the node's loop. From any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._handle, event)
+
+    async def idle(self) -> None:
+        """Wait until all events submitted before are handled and no engine has work left that it
+        may do."""
+        handled = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(handled.set_result, None)
+        await handled
+        await self._quiet.wait()
+
+    def _handle(self, event: TimedEvent) -> None:
+        with self._guarded():
+            self.harness.post(event(self.harness.now_s))
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._loop is not None and self._quiet.is_set():
+            self._quiet.clear()
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Move one engine message, then give programs their turn."""
+        moved = False
+        if not self._hold and self.fault is None:
+            with self._guarded():
+                moved = self.harness.step()
+        if moved and self._loop is not None:
+            self._loop.call_soon(self._pump)
+        else:
+            self._quiet.set()
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """A fault of control or a broken contract ends every program; ``__aexit__`` raises it."""
+        if self.fault is not None:
+            return
+        try:
+            yield
+        except Exception as exc:
+            self.fault = exc
+            record = ProgramTerminated(f"the node has failed: {exc}").record()
+            for port in list(self._ports.values()):
+                port.deliver(Terminate(program=port.program, error=record))
+
+    def _deliver(self, action: Deliver | Fail | Terminate) -> None:
+        port = self._ports.get(action.program)
+        if port is not None:
+            port.deliver(action)
+
+    def forget(self, program: ProgramId) -> None:
+        """A port has closed."""
+        self._ports.pop(program, None)
+
+
+__all__ = ["LocalNode"]

@@ -1,0 +1,67 @@
+"""The ``ProgramPort`` of a ``LocalNode``: events to the node, answers into the program's loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ReplySink, ServedModel
+from quire.programs.runtime import EventPort, TimedEvent
+
+
+class PortOwner(Protocol):
+    """What a port needs of its node. All of it may be called from any thread."""
+
+    def submit(self, event: TimedEvent) -> None: ...
+
+    def models(self) -> list[ServedModel]: ...
+
+    def forget(self, program: ProgramId) -> None: ...
+
+
+class LocalPort(EventPort):
+    """One program's ``ProgramPort``. Replies reach ``sink`` in turns of ``loop`` of their own."""
+
+    def __init__(
+        self,
+        node: PortOwner,
+        program: ProgramId,
+        quotas: Quotas,
+        sink: ReplySink,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        super().__init__(program, quotas, node.models, self._submit)
+        self._node = node
+        self._sink = sink
+        self._loop = loop
+        self._open = True
+
+    def close(self, reason: str = "finished") -> None:
+        super().close(reason)
+        self._end()
+
+    def deliver(self, action: Deliver | Fail | Terminate) -> None:
+        """For the node: hand an answer to the program."""
+        match action:
+            case Deliver(command=command, reply=reply, last=last):
+                self._loop.call_soon_threadsafe(self._sink.on_reply, command, reply, last)
+            case Fail(command=command, error=error):
+                self._loop.call_soon_threadsafe(self._sink.on_failure, command, error)
+            case Terminate(error=error):
+                self._end()
+                self._loop.call_soon_threadsafe(self._sink.on_terminated, error)
+
+    def _submit(self, event: TimedEvent) -> None:
+        # A program that control has terminated is told so; what it still asks for reaches nobody.
+        if self._open:
+            self._node.submit(event)
+
+    def _end(self) -> None:
+        self._open = False
+        self._node.forget(self._program)
+
+
+__all__ = ["LocalPort", "PortOwner"]

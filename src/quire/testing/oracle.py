@@ -1,0 +1,229 @@
+"""What a fake engine must say: a reference decoder without pages, batches or memory.
+
+Computes the fake model (the definition stands in ``fake_engine.hashing``) in plain Python over an
+immutable list of tokens. Shares no code with the engine's data path, so it can serve as the oracle
+of every test that drives control with fake engines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.decoding import (
+    Dist,
+    FinishReason,
+    GrammarSpec,
+    SamplerSpec,
+    StopSpec,
+    TokenLogprobs,
+)
+from quire.core.interfaces import Tokenizer
+from quire.testing.fake_engine.grammar import GrammarCompiler
+from quire.testing.fake_engine.hashing import logits_of
+from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_token
+from quire.testing.tokenizer import FakeTokenizer
+
+_WORD = (1 << 64) - 1
+_TOKEN_SALT = 0x7F4A7C159E3779B9
+_LAYER_SALTS = (0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
+
+
+def _mix(value: int) -> int:
+    """SplitMix64's finaliser."""
+    value = (value + 0x9E3779B97F4A7C15) & _WORD
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _WORD
+    return value ^ (value >> 31)
+
+
+def token_content(token_id: int) -> int:
+    """The content of an embedded token; a hidden state is a content as it is."""
+    return _mix(token_id ^ _TOKEN_SALT)
+
+
+@dataclass(frozen=True, slots=True)
+class SeenToken:
+    """A token that has been run: its position and what later tokens see of it, per layer."""
+
+    position: int
+    values: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceContext:
+    """Tokens that were run, in the order in which they were run. Immutable: a fork is a reference.
+
+    ``run`` gives the context with the new tokens behind the old ones. Masking and truncating mean
+    making a context of fewer ``seen``.
+    """
+
+    seen: tuple[SeenToken, ...] = ()
+
+    def run(
+        self,
+        contents: Sequence[int],
+        positions: Sequence[int],
+        mask: Sequence[Sequence[bool]] | None = None,
+    ) -> tuple[ReferenceContext, list[int]]:
+        """Run new tokens together; the extended context and their hidden states.
+
+        ``mask``: per new token which of ``seen`` and of the new tokens it sees; by default those at
+        lower positions and itself.
+        """
+        new = range(len(contents))
+        old_positions = [token.position for token in self.seen]
+        if mask is None:
+            mask = [
+                [p < positions[i] for p in old_positions]
+                + [j == i or positions[j] < positions[i] for j in new]
+                for i in new
+            ]
+        layers = [[_first(contents[i], positions[i]) for i in new]]
+        for layer, salt in enumerate(_LAYER_SALTS):
+            old = [token.values[layer] for token in self.seen]
+            terms = [_mix(value ^ salt) for value in old + layers[layer]]
+            layers.append(
+                [
+                    _next(
+                        layers[layer][i],
+                        salt,
+                        [t for t, on in zip(terms, mask[i], strict=True) if on],
+                    )
+                    for i in new
+                ]
+            )
+        run = tuple(SeenToken(positions[i], (layers[0][i], layers[1][i])) for i in new)
+        return ReferenceContext(self.seen + run), layers[2]
+
+    def run_tokens(
+        self, token_ids: Sequence[int], position: int | None = None
+    ) -> tuple[ReferenceContext, list[int]]:
+        """Run tokens at consecutive positions, by default behind the highest one."""
+        if position is None:
+            position = 1 + max((token.position for token in self.seen), default=-1)
+        contents = [token_content(token) for token in token_ids]
+        return self.run(contents, range(position, position + len(contents)))
+
+
+def _first(content: int, position: int) -> int:
+    return _mix((content + _mix(position)) & _WORD)
+
+
+def _next(own: int, salt: int, visible_terms: list[int]) -> int:
+    return _mix((own + sum(visible_terms) * salt) & _WORD)
+
+
+def expected_dist(hidden: int, vocab_size: int, top_k: int = 256) -> Dist:
+    """The distribution after a hidden state."""
+    logprobs = log_softmax(logits_of(np.array([hidden], np.uint64), vocab_size)[0])
+    best = best_first(logprobs, top_k)
+    return Dist(best.tolist(), np.exp(logprobs[best]).tolist())
+
+
+def expected_logprobs(hidden: int, token_id: int, vocab_size: int, top_k: int) -> TokenLogprobs:
+    """The log probability of ``token_id`` after a hidden state, and the best alternatives."""
+    logprobs = log_softmax(logits_of(np.array([hidden], np.uint64), vocab_size)[0])
+    best = best_first(logprobs, top_k)
+    return TokenLogprobs(
+        token_id, float(logprobs[token_id]), best.tolist(), logprobs[best].tolist()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedDecode:
+    """What a ``Decode`` must give. ``ran`` are the tokens that its pages hold afterwards.
+
+    ``hidden``: the states of those tokens, so the last prompt token's comes before ``tokens[0]``.
+    """
+
+    tokens: list[int]
+    finish_reason: FinishReason
+    matched: int | bytes | None
+    ran: tuple[SeenToken, ...]
+    hidden: list[int]
+
+
+def expected_decode(
+    tokens: Sequence[int],
+    stop: StopSpec,
+    *,
+    sampler: SamplerSpec | None = None,
+    context: ReferenceContext | None = None,
+    position: int | None = None,
+    history: Sequence[int] | None = None,
+    grammar: GrammarSpec | None = None,
+    max_room: int | None = None,
+    tokenizer: Tokenizer | None = None,
+) -> ExpectedDecode:
+    """The result of a ``Decode`` of ``tokens`` behind ``context``.
+
+    ``history``: tokens before ``tokens``, for penalties. ``max_room``: slots that the output pages
+    have for prompt and output together.
+    """
+    tokenizer, sampler = tokenizer or FakeTokenizer(), sampler or SamplerSpec()
+    matcher = GrammarCompiler(tokenizer).compile(grammar) if grammar is not None else None
+    before = context or ReferenceContext()
+    prompt = [*(history or ()), *tokens]
+    output: list[int] = []
+    matched: int | bytes | None = None
+    after, hidden = before.run_tokens(tokens, position)
+    reason: FinishReason | None = "length" if stop.max_tokens == 0 else None
+    while reason is None:
+        logits = logits_of(np.array(hidden[-1:], np.uint64), tokenizer.vocab_size)[0]
+        if matcher is not None:
+            logits[~matcher.allowed(tokenizer.vocab_size)] = -np.inf
+        if len(output) < stop.min_tokens:
+            logits[list(stop.token_ids)] = -np.inf
+        next_position = after.seen[-1].position + 1
+        output.append(sample_token(logits, sampler, next_position, prompt + output, output))
+        if matcher is not None:
+            matcher.consume(output[-1:])
+        num_ran = len(after.seen) - len(before.seen)
+        matched = _stop_match(output, stop, tokenizer)
+        if matched is not None or (matcher is not None and matcher.finished):
+            reason = "stop"
+        elif len(output) == stop.max_tokens or num_ran == max_room:
+            reason = "length"
+        else:
+            after, new = after.run_tokens(output[-1:], next_position)
+            hidden += new
+    return ExpectedDecode(output, reason, matched, after.seen[len(before.seen) :], hidden)
+
+
+def _stop_match(output: list[int], stop: StopSpec, tokenizer: Tokenizer) -> int | bytes | None:
+    """The stop token or string that ends ``output``; of several strings the first one complete."""
+    if output[-1] in stop.token_ids:
+        return output[-1]
+    text = b"".join(tokenizer.token_bytes(token) for token in output)
+    found = [string for string in stop.strings if string in text]
+    return min(found, key=lambda string: text.find(string) + len(string), default=None)
+
+
+def expected_tokens(
+    tokens: Sequence[int],
+    stop: StopSpec,
+    *,
+    sampler: SamplerSpec | None = None,
+    context: ReferenceContext | None = None,
+    grammar: GrammarSpec | None = None,
+    max_room: int | None = None,
+) -> list[int]:
+    """The tokens of a decode with the fake tokenizer; see ``expected_decode``."""
+    return expected_decode(
+        tokens, stop, sampler=sampler, context=context, grammar=grammar, max_room=max_room
+    ).tokens
+
+
+__all__ = [
+    "ExpectedDecode",
+    "ReferenceContext",
+    "SeenToken",
+    "expected_decode",
+    "expected_dist",
+    "expected_logprobs",
+    "expected_tokens",
+    "token_content",
+]

@@ -1,0 +1,85 @@
+"""The command as a whole: version, help, exit codes, one line for an error."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import get_args
+
+import pytest
+from cli_invoke import invoke
+
+from quire.cli.options import DispatchOption, PolicyOption
+from quire.control.policies import POLICIES
+from quire.control.scheduler.dispatch import create_dispatch_policy
+from quire.core.config import SchedulerConfig
+
+Capture = pytest.CaptureFixture[str]
+
+COMMANDS = ["serve", "demo", "replay", "run", "ps", "attach", "logs", "kill", "models", "doctor"]
+
+
+def test_version(capsys: Capture) -> None:
+    ran = invoke(capsys, "--version")
+    assert (ran.code, ran.out) == (0, f"quire {version('quire')}\n")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(capsys: Capture, command: str) -> None:
+    ran = invoke(capsys, command, "--help")
+    assert ran.code == 0
+    assert f"quire {command}" in ran.out
+    assert "Examples:" in ran.out
+
+
+def test_an_unknown_command_is_a_usage_error(capsys: Capture) -> None:
+    assert invoke(capsys, "sing").code == 2
+
+
+def test_an_error_is_one_line_with_a_remedy(capsys: Capture) -> None:
+    ran = invoke(capsys, "serve", "--host", "0.0.0.0")
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()
+    assert line.startswith("error: ")
+    assert "--api-key" in line
+
+
+def test_options_come_from_the_environment(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_HOST", "0.0.0.0")
+    assert "0.0.0.0" in invoke(capsys, "serve").err
+    monkeypatch.setenv("QUIRE_KV_CACHE_BYTES", "a lot")
+    ran = invoke(capsys, "serve", "--host", "127.0.0.1")
+    assert ran.code == 2
+    assert "512MiB" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("ps", "--url", "http://127.0.0.1:9"), "quire serve"),
+        (("ps", "--url", "nonsense"), "http://127.0.0.1:8000"),
+        (("run", "no_such_program"), "react"),
+        (("run", "missing.py"), "missing.py"),
+        (("replay", "missing.log"), "missing.log"),
+        (("models", "missing-directory"), "config.json"),
+        (("serve", "a=org/a", "a=org/b"), "two engines"),
+        (("serve", "org/a", "org/b", "--model-name", "x"), "NAME=SOURCE"),
+        (("serve", "--page-size", "65"), "64"),
+        (("serve", "--api-keys-file", "missing.toml"), "missing.toml"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_done_ends_with_status_2(
+    capsys: Capture, arguments: tuple[str, ...], remedy: str
+) -> None:
+    ran = invoke(capsys, *arguments)
+    assert ran.code == 2
+    assert remedy in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_the_choices_of_policies_are_those_there_are() -> None:
+    assert set(get_args(PolicyOption)) == set(POLICIES)
+    for dispatch in get_args(DispatchOption):
+        assert create_dispatch_policy(SchedulerConfig(dispatch=dispatch)).name == dispatch

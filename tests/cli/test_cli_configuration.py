@@ -1,0 +1,122 @@
+"""Tenants, models and exposure: what needs more than one option."""
+
+from pathlib import Path
+
+import pytest
+
+from quire.cli.configuration import check_exposure, engine_configs, tenants
+from quire.core.config import EngineConfig, TenantConfig
+from quire.core.errors import ConfigError
+from quire.core.events import Quotas
+from quire.core.ids import ModelId, TenantId
+from quire.node import SHIPPED_MODEL
+
+TENANTS = """
+[tenants.alice]
+keys = ["a-1", "a-2"]
+weight = 2.0
+quotas = { max_pages = 64 }
+
+[tenants.bob]
+keys = ["b-1"]
+"""
+
+
+@pytest.fixture
+def tenants_file(tmp_path: Path) -> Path:
+    path = tmp_path / "tenants.toml"
+    path.write_text(TENANTS, encoding="utf-8")
+    return path
+
+
+def test_without_keys_there_is_one_open_tenant() -> None:
+    assert tenants([], None) == (TenantConfig(TenantId("default")),)
+
+
+def test_keys_of_the_command_line_belong_to_the_default_tenant() -> None:
+    assert tenants(["k1", "k2"], None) == (TenantConfig(TenantId("default"), ("k1", "k2")),)
+
+
+def test_the_tenants_file(tenants_file: Path) -> None:
+    alice, bob, default = tenants(["k"], tenants_file)
+    assert alice == TenantConfig(TenantId("alice"), ("a-1", "a-2"), 2.0, Quotas(max_pages=64))
+    assert bob == TenantConfig(TenantId("bob"), ("b-1",))
+    assert default.api_keys == ("k",)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("not toml at all", "no tenants file"),
+        ("[tenants.a]\nkey = ['typo']", "no tenants file"),
+        ("[tenants.a]\nkeys = []", "no API key"),
+        ("[tenants.a]\nkeys = ['x']\nquotas = {max_page = 1}", "unknown quotas max_page;"),
+        ("[tenants.a]\nkeys = ['x']\nquotas = {max_pages = 'many'}", "no tenants file"),
+        ("[tenants.a]\nkeys = ['']", "empty API key"),
+        ("[tenants.a]\nkeys = ['x']\n[tenants.b]\nkeys = ['x']", "a and b have the same API key"),
+    ],
+)
+def test_a_bad_tenants_file_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=reason):
+        tenants([], path)
+
+
+def test_a_missing_tenants_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        tenants([], tmp_path / "absent.toml")
+
+
+def test_a_key_belongs_to_one_tenant(tenants_file: Path) -> None:
+    with pytest.raises(ConfigError, match="alice and default") as caught:
+        tenants(["a-1"], tenants_file)
+    assert "a-1" not in caught.value.message, "a key must not stand in an error message"
+
+
+def test_the_default_tenant_is_defined_once(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text("[tenants.default]\nkeys = ['x']", encoding="utf-8")
+    with pytest.raises(ConfigError, match="use one"):
+        tenants(["y"], path)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_key(host: str) -> None:
+    check_exposure(host, tenants([], None), no_auth=False)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org", ""])
+def test_other_addresses_need_a_key_or_a_decision(host: str) -> None:
+    with pytest.raises(ConfigError, match="--no-auth"):
+        check_exposure(host, tenants([], None), no_auth=False)
+    check_exposure(host, tenants([], None), no_auth=True)
+    check_exposure(host, tenants(["k"], None), no_auth=False)
+
+
+def test_no_model_means_the_shipped_one() -> None:
+    (engine,) = engine_configs([], None)
+    assert (engine.name, engine.source) == (SHIPPED_MODEL, SHIPPED_MODEL)
+
+
+def test_models_are_named_after_their_directory_unless_told(tmp_path: Path) -> None:
+    directory = tmp_path / "some-model"
+    directory.mkdir()
+    engines = engine_configs([str(directory), "big=org/model", "org/other"], None)
+    assert [(e.name, e.source) for e in engines] == [
+        ("some-model", str(directory)),
+        ("big", "org/model"),
+        ("org/other", "org/other"),
+    ]
+
+
+def test_the_shared_settings_reach_every_engine() -> None:
+    shared = EngineConfig(source="", name=ModelId(""), page_size=4, dtype="float32")
+    for engine in engine_configs(["a=org/a", "b=org/b"], None, shared):
+        assert (engine.page_size, engine.dtype) == (4, "float32")
+
+
+def test_a_name_for_several_models_is_refused() -> None:
+    with pytest.raises(ConfigError, match="NAME=SOURCE"):
+        engine_configs(["org/a", "org/b"], "name")
+    assert engine_configs(["org/a"], "name")[0].name == "name"

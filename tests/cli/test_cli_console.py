@@ -1,0 +1,52 @@
+"""What a program says is shown to the person at the terminal; the terminal does not obey it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from quire.cli.console import print_error, print_result, show_message
+from quire.core.errors import ProgramFailed
+
+HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"
+SHOWN = r"a\u001b]0;title\u0007b\u001b[2Jc\u000dd\u009b1me\u007f"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(
+    "show",
+    [show_message, print_result, lambda text: print_error(ProgramFailed(text))],
+    ids=["message", "result", "error"],
+)
+def test_control_characters_are_shown_not_obeyed(
+    show: Callable[[str], Any],
+    terminal: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
+    monkeypatch.setenv("NO_COLOR", "1")
+    show(HOSTILE)
+    shown = "".join(capsys.readouterr())
+    assert SHOWN in shown
+    assert "\x1b]" not in shown
+    assert not set("\x07\r\x7f\x9b") & set(shown)
+
+
+def test_results_that_are_no_strings_are_escaped_too(capsys: pytest.CaptureFixture[str]) -> None:
+    result = {"text": "\x1b[2J\x9b\x7f", "more": "é"}
+    print_result(result)
+    shown = capsys.readouterr().out
+    assert r"\u001b[2J\u009b\u007f" in shown
+    assert "é" in shown
+    assert json.loads(shown) == result
+
+
+def test_lines_tabs_and_markup_are_text(capsys: pytest.CaptureFixture[str]) -> None:
+    show_message("[bold]one[/bold]\ntwo ünï 日本\n")
+    assert capsys.readouterr().out == "[bold]one[/bold]\ntwo ünï 日本\n\n"
+    show_message("one\r\ntwo")
+    assert "u000d" not in capsys.readouterr().out

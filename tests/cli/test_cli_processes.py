@@ -1,0 +1,142 @@
+"""``ps``, ``attach``, ``logs``, ``kill`` and ``run --url`` against a running node."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cli_invoke import invoke
+
+from quire.cli.client import NodeClient
+from quire.core.errors import UnknownHandle
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+
+Capture = pytest.CaptureFixture[str]
+
+WAITER = """
+from quire.core.errors import MailboxClosed
+from quire.programs.sdk import inferlet
+
+@inferlet("waiter")
+async def wait(api, *args):
+    await api.send("ready " + " ".join(args))
+    count = 0
+    try:
+        while True:
+            await api.send((await api.receive()).upper())
+            count += 1
+    except MailboxClosed:
+        return {"lines": count}
+"""
+
+
+@pytest.fixture
+def node(shipped_server: str) -> Iterator[NodeClient]:
+    with NodeClient(shipped_server) as client:
+        yield client
+
+
+@pytest.fixture
+def waiter(node: NodeClient) -> Iterator[str]:
+    """The id of a program that waits for messages."""
+    public_id = str(node.launch({"source": WAITER, "args": ["for", "you"]})["id"])
+    yield public_id
+    node.terminate(public_id)
+
+
+def test_ps_lists_programs_with_short_ids(capsys: Capture, node: NodeClient, waiter: str) -> None:
+    ran = invoke(capsys, "ps", "--url", node.url)
+    (line,) = (line for line in ran.out.splitlines() if waiter[:12] in line)
+    assert waiter not in line
+    assert "waiter" in line
+    assert "inferlet" in line
+    assert waiter in invoke(capsys, "ps", "--long", "--url", node.url).out
+
+
+def test_attach_shows_messages_and_sends_lines(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, waiter: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\ntwo\n"))
+    ran = invoke(capsys, "attach", waiter[:14], "--interactive", "--url", node.url)
+    assert ran.code == 0
+    assert ran.out == 'ready for you\nONE\nTWO\n{\n  "lines": 2\n}\n'
+
+
+def test_logs_say_what_happened(capsys: Capture, node: NodeClient, waiter: str) -> None:
+    node.terminate(waiter)
+    ran = invoke(capsys, "logs", waiter, "--url", node.url)
+    assert "launched with 2 arguments" in ran.out
+    assert "terminate" in ran.out
+
+
+def test_kill_ends_a_program(capsys: Capture, node: NodeClient, waiter: str) -> None:
+    ran = invoke(capsys, "kill", waiter, "--url", node.url)
+    assert ran.out == f"terminated {waiter}\n"
+    attached = invoke(capsys, "attach", waiter, "--url", node.url)
+    assert attached.code != 0
+    assert "error:" in attached.err
+
+
+def test_an_unknown_program_is_a_clear_error(capsys: Capture, node: NodeClient) -> None:
+    for command in ("attach", "logs", "kill"):
+        ran = invoke(capsys, command, "prog-nothing", "--url", node.url)
+        assert ran.code == 2
+        assert "quire ps" in ran.err
+
+
+def test_an_ambiguous_id_is_refused(node: NodeClient, waiter: str) -> None:
+    second = str(node.launch({"source": WAITER})["id"])
+    with pytest.raises(UnknownHandle, match="write more"):
+        node.full_id("prog-")
+    assert node.full_id(second) == second
+    node.terminate(second)
+
+
+def test_run_uploads_a_file(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "waiter.py"
+    path.write_text(WAITER, encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", io.StringIO("hello\n"))
+    ran = invoke(capsys, "run", str(path), "--url", node.url, "-i", "--", "all", "of", "you")
+    assert ran.code == 0
+    assert ran.out == 'ready all of you\nHELLO\n{\n  "lines": 1\n}\n'
+
+
+def test_run_without_interactive_input_ends_the_programs_input(
+    capsys: Capture, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "waiter.py"
+    path.write_text(WAITER, encoding="utf-8")
+    ran = invoke(capsys, "run", str(path), "--url", node.url)
+    assert ran.out == 'ready \n{\n  "lines": 0\n}\n'
+
+
+def test_run_of_a_failing_program_ends_with_status_1(
+    capsys: Capture, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "failing.py"
+    path.write_text(
+        "from quire.programs.sdk import inferlet\n\n@inferlet()\nasync def fail(api):\n    1 / 0\n",
+        encoding="utf-8",
+    )
+    ran = invoke(capsys, "run", str(path), "--url", node.url)
+    assert ran.code == 1
+    assert "ZeroDivisionError" in ran.err
+    assert "line 5, in fail" in ran.err
+
+
+def test_run_of_a_library_program(capsys: Capture, node: NodeClient) -> None:
+    ran = invoke(capsys, "run", "react", "--url", node.url, "--", "What is 17*23?")
+    assert ran.code == 0
+    assert "calc(17*23)" in ran.out
+    assert "391" in ran.out
+
+
+def test_models_of_a_node(capsys: Capture, node: NodeClient) -> None:
+    ran = invoke(capsys, "models", "--url", f"{node.url}/v1")
+    assert "quire-mini" in ran.out
+    assert "2048" in ran.out

@@ -1,0 +1,24 @@
+"""What tests of several folders share: one real server with the shipped model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def shipped_server() -> Iterator[str]:
+    """The URL of a ``quire serve`` in a child process, one for each test process.
+
+    It takes uploaded programs. Tests share it, so they must not stop it nor count on its state.
+    """
+    from quire.cli.server_process import server_process
+
+    arguments = ("--allow-upload", "--num-threads", "1", "--log-level", "warning")
+    with asyncio.Runner() as runner:
+        serving = server_process(arguments)
+        server = runner.run(serving.__aenter__())
+        yield server.url
+        runner.run(serving.__aexit__(None, None, None))

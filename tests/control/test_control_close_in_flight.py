@@ -1,0 +1,42 @@
+"""A queue is closed while a message of its decode is in flight, as when a client goes away."""
+
+from __future__ import annotations
+
+from quire.control import Controller
+from quire.core.commands import AllocPages, Decode
+from quire.core.config import SchedulerConfig
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.events import ProgramStarted, QueueClosed, QueueCreated
+from quire.core.ids import CommandId, EngineId, PageId, ProgramId, QueueId, TenantId
+from quire.testing import ControlHarness
+
+PROGRAM, QUEUE, ENGINE = ProgramId(1), QueueId(1), EngineId("fake")
+
+
+def test_closing_a_queue_with_a_decode_in_flight() -> None:
+    harness = ControlHarness(Controller(SchedulerConfig()))
+    harness.post(
+        ProgramStarted(time_s=0.0, program=PROGRAM, tenant=TenantId("t"), form="inferlet", name="p")
+    )
+    harness.post(QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, engine=ENGINE))
+    pages = [PageId(number) for number in range(8)]
+    _, decode = harness.issue(
+        PROGRAM,
+        QUEUE,
+        AllocPages(id=CommandId(1), pages=pages),
+        Decode(
+            id=CommandId(2),
+            context=[],
+            output=pages,
+            tokens=[1, 2, 3],
+            position=0,
+            sampler=SamplerSpec(),
+            stop=StopSpec(20),
+        ),
+    )
+    harness.step_engine(ENGINE)
+    assert harness.num_in_flight(ENGINE)
+    harness.post(QueueClosed(time_s=harness.now_s, program=PROGRAM, queue=QUEUE))
+    harness.run_until_idle()
+    assert decode.status == "cancelled"
+    assert harness.controller.statistics().engines[0].pool.num_held == 0  # type: ignore[attr-defined]

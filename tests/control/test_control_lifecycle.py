@@ -1,0 +1,251 @@
+"""Ends in every state: cancel, reset, close, program end, idle time, a lost engine; and replay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from control_world import ENGINE, World, alone
+
+from quire.control import Controller
+from quire.control.id_ranges import IdRanges
+from quire.control.states import TRANSITIONS, CommandState, advance
+from quire.core import commands as c
+from quire.core.actions import Action
+from quire.core.batch import BatchResult
+from quire.core.config import SchedulerConfig
+from quire.core.decoding import SamplerSpec
+from quire.core.errors import EngineFault
+from quire.core.events import (
+    CommandCancelled,
+    Event,
+    ProgramEnded,
+    QueueClosed,
+    QueueReset,
+    StepCompleted,
+)
+from quire.core.ids import ProgramId, QueueId
+from quire.core.wire import Codec
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
+
+PROMPT = [1, 2, 3, 4, 5]
+
+
+def running(world: World, num_messages: int) -> Any:
+    """A decode of program 1 after ``num_messages`` messages, another one in flight or two."""
+    world.program(1)
+    world.do(1, world.alloc(range(16)))
+    decode = world.issue(1, world.decode(range(16), PROMPT, 40))[0]
+    for _ in range(num_messages):
+        world.harness.step_engine(ENGINE)
+    return decode
+
+
+@pytest.mark.parametrize("num_messages", [0, 1, 2, 3, 4])
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_a_cancelled_decode_ends_after_its_last_message_and_its_pages_hold_what_it_said(
+    num_messages: int, run_ahead: bool
+) -> None:
+    world = World(config={"run_ahead": run_ahead})
+    decode = running(world, num_messages)
+    world.harness.post(
+        CommandCancelled(
+            time_s=world.harness.now_s, program=ProgramId(1), command=decode.command.id
+        )
+    )
+    world.run()
+    assert decode.status == "cancelled"
+    assert decode.tokens == alone(PROMPT, 40)[: len(decode.tokens)]
+    assert world.figures.num_open_sequences == 0
+    if decode.tokens:
+        told = len(decode.tokens)
+        more = world.do(
+            1,
+            world.decode(range(16), [decode.tokens[-1]], 5, position=len(PROMPT) + told - 1),
+        )[0]
+        assert more.tokens == alone(PROMPT, 40)[told : told + 5]
+
+
+@pytest.mark.parametrize("num_messages", [0, 1, 2, 3])
+@pytest.mark.parametrize("how", ["reset", "close", "end"])
+def test_everything_is_freed_in_every_state(num_messages: int, how: str) -> None:
+    world = World()
+    decode = running(world, num_messages)
+    behind = world.issue(1, world.alloc([90]), world.dealloc([1]))
+    now_s, program, queue = world.harness.now_s, ProgramId(1), QueueId(1)
+    if how == "reset":
+        world.harness.post(QueueReset(time_s=now_s, program=program, queue=queue))
+    elif how == "close":
+        world.harness.post(QueueClosed(time_s=now_s, program=program, queue=queue))
+    else:
+        world.harness.post(ProgramEnded(time_s=now_s, program=program))
+        assert decode.status == "cancelled", "answered at once: nobody will ask later"
+    world.run()
+    assert decode.status == "cancelled"
+    assert all(outcome.status in ("done", "cancelled") for outcome in behind)
+    if how == "reset":
+        world.do(1, world.dealloc([*range(1), *range(2, 16)]))
+    assert world.pool.num_held == 0
+    assert world.figures.num_open_sequences == 0
+
+
+def test_commands_after_others_of_the_program_wait_for_them_and_fail_with_them() -> None:
+    world = World()
+    world.program(1, queues=3)
+    first = world.issue(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 6))[1]
+    second = world.issue(1, world.alloc([9], after=(first.command.id,)), queue=2)[0]
+    assert second.status == "pending"
+    world.run()
+    assert (first.status, second.status) == ("done", "done")
+    bad = world.issue(1, world.dealloc([77]), queue=1)[0]
+    third = world.issue(1, world.alloc([10], after=(bad.command.id,)), queue=3)[0]
+    assert third.error is not None
+    assert third.error.code == "queue_poisoned"
+
+
+def test_an_idle_program_ends_by_its_time_to_live_and_an_active_one_does_not() -> None:
+    world = World()
+    world.program(1, idle_ttl_s=5.0)
+    world.harness.clock.advance(4.0)
+    decode = world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 4))[1]
+    last_s = world.harness.now_s
+    while ProgramId(1) not in world.harness.terminated:
+        world.harness.fire_timer()
+    assert world.harness.now_s == pytest.approx(last_s + 5.0)
+    assert decode.status == "done"
+    assert world.pool.num_held == 0
+    assert world.controller.processes() == ()
+
+
+def test_a_lost_engine_fails_what_was_in_flight_and_canonical_pages_are_computed_again() -> None:
+    world = World()
+    world.program(1)
+    world.program(2)
+    first = world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 6))[1]
+    mask = [[True] * 4] * 4
+    world.do(
+        1,
+        world.alloc([20]),
+        world.alloc_embeds(range(5)),
+        world.embed(range(4), range(4)),
+        world.forward([], range(4), [20], mask=mask),
+    )
+    lost = world.issue(2, world.alloc(range(8)), world.decode(range(8), PROMPT, 30))[1]
+    world.harness.lose_engine(ENGINE)
+    assert lost.error is not None
+    assert (lost.error.code, lost.error.retriable) == ("engine_lost", True)
+    waiting = world.issue(
+        1,
+        world.decode(range(8), [first.tokens[-1]], 5, position=len(PROMPT) + 5),
+    )[0]
+    world.run()
+    assert waiting.status == "pending"
+    world.harness.start_engine(ENGINE, FakeEngine(fake_pool()))
+    world.run()
+    assert waiting.tokens == alone(PROMPT, 11)[6:]
+    opaque = world.do(1, world.decode([21], [9], 2, context=[20]), world.alloc([21]))[0]
+    assert opaque.error is not None
+    world.harness.post(
+        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
+    )
+    opaque = world.do(1, world.alloc([22]), world.decode([22], [9], 2, context=[20]))[1]
+    assert opaque.error is not None
+    assert opaque.error.code == "page_lost"
+    world.harness.post(
+        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
+    )
+    anew = world.do(
+        1,
+        c.TruncatePage(id=world.id(), page=20, fill=0),
+        world.decode([20], [9, 8], 2, context=[]),
+    )[1]
+    assert anew.tokens == alone([9, 8], 2)
+
+
+def test_prompt_logprobs_come_with_the_first_chunk_and_logprobs_with_each_token() -> None:
+    world = World(max_batch_tokens=4)
+    world.program(1)
+    decode = world.do(
+        1,
+        world.alloc(range(8)),
+        world.decode(range(8), PROMPT * 2, 3, num_logprobs=2, num_prompt_logprobs=1),
+    )[1]
+    first = decode.chunks[0]
+    assert first.prompt_logprobs is not None
+    assert [entry.token_id for entry in first.prompt_logprobs] == (PROMPT * 2)[1:]
+    assert all(entry.logprob <= 0 and len(entry.top_ids) == 1 for entry in first.prompt_logprobs)
+    tokens = [entry for chunk in decode.chunks for entry in chunk.logprobs or []]
+    assert [entry.token_id for entry in tokens] == decode.tokens
+    assert all(entry.top_ids[0] == entry.token_id for entry in tokens), "greedy takes the best"
+    assert all(chunk.prompt_logprobs is None for chunk in decode.chunks[1:])
+
+
+class Recorder(Controller):
+    """Keeps every event and the bytes of every action."""
+
+    def __init__(self) -> None:
+        super().__init__(SchedulerConfig())
+        self.events: list[Event] = []
+        self.answers: list[bytes] = []
+
+    def handle(self, event: Event) -> list[Action]:
+        actions = super().handle(event)
+        self.events.append(event)
+        self.answers.append(encode(actions))
+        return actions
+
+
+def encode(actions: list[Action]) -> bytes:
+    codec: Codec[Action] = Codec(Action)
+    return b"|".join(bytes(frame) for action in actions for frame in codec.encode(action))
+
+
+def test_the_same_events_give_the_same_bytes() -> None:
+    recorder = Recorder()
+    world = World(controller=recorder, num_blocks=12, num_host_blocks=8)
+    sampler = SamplerSpec(greedy=False)
+    for program in range(1, 6):
+        world.program(program, tenant=f"t{program % 2}")
+        pages = range(8)
+        world.issue(
+            program,
+            world.alloc(pages),
+            world.decode(pages, [program, *PROMPT], 20, sampler=sampler),
+        )
+    world.run()
+    assert recorder.statistics().engines[0].num_preemptions > 0
+    again = Controller(SchedulerConfig())
+    assert [encode(again.handle(event)) for event in recorder.events] == recorder.answers
+    other = Controller(SchedulerConfig(), seed=1)
+    assert [encode(other.handle(event)) for event in recorder.events[:12]] != recorder.answers[:12]
+
+
+def test_a_stale_result_is_refused() -> None:
+    world = World()
+    decode = running(world, 1)
+    assert decode.status == "pending"
+    with pytest.raises(EngineFault, match="where"):
+        world.controller.handle(
+            StepCompleted(time_s=1.0, engine=ENGINE, result=BatchResult(step=99, elapsed_s=0.0))
+        )
+
+
+def test_command_states_only_follow_the_table() -> None:
+    for state, following in TRANSITIONS.items():
+        for to in CommandState:
+            if to in following:
+                assert advance(state, to) is to
+            else:
+                with pytest.raises(AssertionError):
+                    advance(state, to)
+
+
+def test_ended_ids_are_kept_as_ranges() -> None:
+    ids = IdRanges()
+    for number in [5, 1, 3, 2, 4, 9, 4]:
+        ids.add(number)
+    assert [number in ids for number in (0, 1, 5, 6, 9, 10)] == [
+        False, True, True, False, True, False,
+    ]  # fmt: skip
+    assert ids.num_ranges == 2

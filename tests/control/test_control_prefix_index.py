@@ -1,0 +1,152 @@
+"""A prefix hit implies equal tokens, the same model and the same tenant."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from control_world import World, alone
+from hypothesis import given, settings
+
+from quire.control.resources.content import ChainNode, Content
+from quire.control.resources.prefix_index import PrefixIndex
+from quire.core import commands as c
+from quire.core.ids import TenantId
+
+RED, BLUE = TenantId("red"), TenantId("blue")
+tokens = st.lists(st.integers(0, 3), max_size=12)
+
+
+def insert(index: PrefixIndex, tenant: TenantId, prompt: list[int]) -> list[Content]:
+    parent: ChainNode | None = None
+    contents = []
+    for start in range(0, len(prompt) - len(prompt) % 2, 2):
+        content = Content(parent, canonical=True)
+        content.tokens = prompt[start : start + 2]
+        content.node = parent = index.child(tenant, parent, content.tokens)
+        content.num_refs = 1
+        index.insert(content)
+        contents.append(content)
+    return contents
+
+
+@settings(max_examples=60, deadline=None, database=None)
+@given(prompts=st.lists(st.tuples(st.sampled_from([RED, BLUE]), tokens), max_size=6), wanted=tokens)
+def test_a_hit_is_a_prefix_of_a_prompt_of_the_same_tenant(
+    prompts: list[tuple[TenantId, list[int]]], wanted: list[int]
+) -> None:
+    index = PrefixIndex("model", page_size=2)
+    for tenant, prompt in prompts:
+        insert(index, tenant, prompt)
+    index.check_invariants()
+    for tenant in (RED, BLUE):
+        found = index.match(tenant, None, wanted, 99)
+        held = [token for content in found for token in content.tokens]
+        assert held == wanted[: len(held)]
+        full = [prompt[: len(prompt) // 2 * 2] for owner, prompt in prompts if owner == tenant]
+        longest = max((_common_pages(prompt, wanted) for prompt in full), default=0)
+        assert len(found) == longest
+
+
+def _common_pages(prompt: list[int], wanted: list[int]) -> int:
+    pages = 0
+    while (
+        len(prompt) >= 2 * pages + 2
+        and len(wanted) >= 2 * pages + 2
+        and prompt[: 2 * pages + 2] == wanted[: 2 * pages + 2]
+    ):
+        pages += 1
+    return pages
+
+
+def test_the_same_tokens_behind_another_prefix_are_another_page() -> None:
+    index = PrefixIndex("model", page_size=2)
+    insert(index, RED, [1, 1, 5, 5])
+    assert len(index.match(RED, None, [1, 1, 5, 5], 9)) == 2
+    assert index.match(RED, None, [5, 5], 9) == []
+    assert PrefixIndex("other", 2).root_key(RED) != index.root_key(RED)
+    assert index.root_key(RED) != index.root_key(BLUE)
+
+
+PROMPT = list(range(30, 43))
+
+
+def test_a_decode_maps_what_another_program_of_the_tenant_has_computed() -> None:
+    world = World()
+    world.program(1, tenant="red")
+    first = world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 6))[1]
+    assert first.chunks[0].num_cached_tokens == 0
+    for program, tenant, num_cached in ((2, "red", 12), (3, "blue", 0)):
+        world.program(program, tenant=tenant)
+        decode = world.do(program, world.alloc(range(8)), world.decode(range(8), PROMPT, 6))[1]
+        assert decode.chunks[0].num_cached_tokens == num_cached
+        assert decode.tokens == first.tokens
+    rows = {row.program: row for row in world.controller.processes()}
+    assert [rows[p].num_cached_tokens for p in (1, 2, 3)] == [0, 12, 0]
+
+
+def test_one_token_is_always_computed_and_sampled_tokens_are_found_too() -> None:
+    world = World()
+    world.program()
+    prompt = PROMPT[:8]
+    first = world.do(1, world.alloc(range(8)), world.decode(range(8), prompt, 9))[1]
+    again = world.do(1, world.alloc(range(10, 18)), world.decode(range(10, 18), prompt, 9))[1]
+    assert again.chunks[0].num_cached_tokens == 4, "of two full pages one is computed again"
+    assert again.tokens == first.tokens
+    turn = [*prompt, *first.tokens, 99]
+    pages = range(20, 32)
+    follow = world.do(1, world.alloc(pages), world.decode(pages, turn, 5))[1]
+    assert follow.chunks[0].num_cached_tokens == 16
+    assert follow.tokens == alone(turn, 5)
+
+
+def test_cache_false_neither_reads_nor_feeds_the_index() -> None:
+    world = World()
+    world.program()
+    world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 6, cache=False))
+    assert world.figures.prefix.num_indexed == 0
+    world.do(1, world.alloc(range(10, 18)), world.decode(range(10, 18), PROMPT, 6))
+    pages = range(20, 28)
+    third = world.do(1, world.alloc(pages), world.decode(pages, PROMPT, 6, cache=False))[1]
+    assert third.chunks[0].num_cached_tokens == 0
+
+
+def test_forward_of_literal_tokens_feeds_the_index_and_masked_pages_do_not() -> None:
+    world = World()
+    world.program()
+    prompt = PROMPT[:9]
+    mask = [[True] * (i + 1) + [False] * (8 - i) for i in range(9)]
+    for name, mask_or_none in (("plain", None), ("masked", mask)):
+        pages = range(0, 3) if name == "plain" else range(10, 13)
+        embeds = range(0, 9) if name == "plain" else range(10, 19)
+        world.do(
+            1,
+            world.alloc(pages),
+            world.alloc_embeds(embeds),
+            world.embed(embeds, prompt if name == "plain" else [7, *prompt[1:]]),
+            world.forward([], embeds, pages, mask=mask_or_none),
+        )
+    assert world.figures.prefix.num_indexed == 2
+    (imported,) = world.do(1, c.ImportPrefix(id=world.id(), tokens=[*prompt, 1], pages=[50, 51]))
+    assert imported.reply.num_tokens == 8
+    assert [page.positions for page in imported.reply.pages] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    decode = world.do(
+        1,
+        world.alloc([60, 61]),
+        world.decode([60, 61], [prompt[8]], 5, position=8, context=[50, 51]),
+    )[1]
+    assert decode.tokens == alone(prompt, 5)
+
+
+def test_released_pages_stay_cached_until_their_memory_is_wanted() -> None:
+    world = World(num_blocks=8)
+    world.program()
+    first = world.do(
+        1, world.alloc(range(4)), world.decode(range(4), PROMPT, 3), world.dealloc(range(4))
+    )[1]
+    assert world.pool.num_held == 0
+    assert world.pool.num_cached == 3
+    pages = range(10, 18)
+    world.do(1, world.alloc(pages), world.decode(pages, [*range(60, 85)], 6))
+    assert world.figures.prefix.num_evicted > 0
+    world.do(1, world.dealloc(pages))
+    again = world.do(1, world.alloc(range(20, 24)), world.decode(range(20, 24), PROMPT, 3))[1]
+    assert again.tokens == first.tokens

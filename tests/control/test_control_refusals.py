@@ -1,0 +1,269 @@
+"""Bad input: a clear error to that command, its queue poisoned, nobody else disturbed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from control_world import World, alone
+
+from quire.core import commands as c
+from quire.core.decoding import GrammarSpec, StopSpec
+from quire.core.errors import InvalidArgument
+from quire.core.events import CommandsIssued, QueueReset, Quotas
+from quire.core.ids import ProgramId, QueueId
+
+Make = Callable[[World], c.Command]
+
+BAD: dict[str, tuple[Make, str]] = {
+    "unknown page": (lambda w: w.dealloc([99]), "unknown_handle"),
+    "another program's page": (lambda w: w.decode([70], [1]), "unknown_handle"),
+    "page twice in alloc": (lambda w: w.alloc([5, 5]), "invalid_argument"),
+    "page in use": (lambda w: w.alloc([0]), "invalid_argument"),
+    "page twice in context": (
+        lambda w: w.decode([0], [1], context=[1, 1]), "invalid_argument"),
+    "embed in use": (lambda w: w.alloc_embeds([0]), "invalid_argument"),
+    "too many embeds": (lambda w: w.alloc_embeds(range(1000, 1300)), "never_fits"),
+    "unknown embed": (lambda w: w.forward([], [999], [0]), "unknown_handle"),
+    "embed never written": (lambda w: w.forward([], [1], [0]), "invalid_argument"),
+    "no inputs": (lambda w: w.forward([], [], [0]), "invalid_argument"),
+    "more outputs than inputs": (
+        lambda w: w.forward([], [0], [0], [0, 1]), "invalid_argument"),
+    "mask of a wrong shape": (
+        lambda w: w.forward([0], [0], [], mask=[[True]]), "invalid_argument"),
+    "output too small": (lambda w: w.decode([0], range(5)), "invalid_argument"),
+    "output has too little room left": (
+        lambda w: w.decode([2], range(3), context=[]), "invalid_argument"),
+    "filled page behind the cursor": (
+        lambda w: w.decode([1, 2], [1], context=[]), "invalid_argument"),
+    "working set above the pool": (
+        lambda w: w.decode(range(100, 120), range(70)), "never_fits"),
+    "token not in the vocabulary": (lambda w: w.decode([0], [100_000]), "invalid_argument"),
+    "negative position": (lambda w: w.decode([0], [1], position=-1), "invalid_argument"),
+    "prompt beyond the model": (
+        lambda w: w.decode([0], [1], position=4096), "context_length_exceeded"),
+    "positions of another length": (
+        lambda w: c.EmbedText(id=w.id(), tokens=[1], positions=[1, 2], embeds=[0]),
+        "invalid_argument"),
+    "an empty token slot": (
+        lambda w: c.EmbedText(id=w.id(), tokens=[], positions=[0], embeds=[0], token_slots=[7]),
+        "unknown_handle"),
+    "top_k above the quota": (
+        lambda w: c.GetNextDist(id=w.id(), embeds=[0], top_k=257), "quota_exceeded"),
+    "logprobs above the quota": (
+        lambda w: w.decode([0], [1], num_logprobs=300), "quota_exceeded"),
+    "negative max_tokens": (
+        lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=-1)), "invalid_argument"),
+    "truncate beyond the fill": (
+        lambda w: c.TruncatePage(id=w.id(), page=2, fill=4), "invalid_argument"),
+    "truncate beyond the page": (
+        lambda w: c.TruncatePage(id=w.id(), page=2, fill=5), "invalid_argument"),
+    "mask of a wrong length": (
+        lambda w: c.MaskPage(id=w.id(), page=2, visible=[True]), "invalid_argument"),
+    "copy of empty slots": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=2, target=0, target_offset=0, num_slots=2),
+        "invalid_argument"),
+    "copy with a gap": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=0, target=0, target_offset=1, num_slots=1),
+        "invalid_argument"),
+    "copy across the page": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=0, target=0, target_offset=3, num_slots=2),
+        "invalid_argument"),
+    "copy onto itself": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=0, target=2, target_offset=0, num_slots=1),
+        "invalid_argument"),
+    "export without a name": (
+        lambda w: c.ExportPages(id=w.id(), pages=[2], name=""), "invalid_argument"),
+    "import of nothing": (
+        lambda w: c.ImportPages(id=w.id(), pages=[60], name="none"), "unknown_handle"),
+    "release of nothing": (lambda w: c.ReleaseExport(id=w.id(), name="none"), "unknown_handle"),
+    "too few ids for a prefix": (
+        lambda w: c.ImportPrefix(id=w.id(), tokens=[1] * 9, pages=[60]), "invalid_argument"),
+    "after a command never issued": (
+        lambda w: w.alloc([61], after=(12345,)), "unknown_handle"),
+    "a forward that cannot be split": (
+        lambda w: w.forward([], range(20, 160), []), "never_fits"),
+}  # fmt: skip
+
+
+def prepared() -> World:
+    """Program 1 holds pages 0, 1 (empty), 2 (three slots) and embeds 0 (written), 1 (not)."""
+    world = World(num_blocks=16, max_batch_tokens=128)
+    world.program(1)
+    world.program(2)
+    world.do(1, world.alloc([0, 1, 2, *range(100, 120)]), world.alloc_embeds([0, 1]))
+    world.do(1, world.embed([0], [5]), world.decode([2], [1, 2, 3], 0, context=[]))
+    world.do(1, world.alloc_embeds(range(20, 160)))
+    world.do(1, world.embed(range(20, 160), range(140)))
+    world.do(2, world.alloc([70]))
+    return world
+
+
+def reset(world: World) -> None:
+    world.harness.post(
+        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
+    )
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_commands_are_answered_and_harm_nobody(name: str) -> None:
+    make, code = BAD[name]
+    world = prepared()
+    other = world.issue(2, world.decode([70], [1, 2], 2))[0]
+    before = world.controller.processes()[0]
+    (bad,) = world.do(1, make(world))
+    assert bad.error is not None, bad
+    assert bad.error.code == code, bad.error
+    assert bad.error.message
+    (behind,) = world.do(1, world.decode([0], [1], 1, context=[]))
+    assert behind.error is not None
+    assert behind.error.code == "queue_poisoned"
+    assert behind.error.details["failed"] == bad.command.id
+    assert other.tokens == alone([1, 2], 2)
+    after = world.controller.processes()[0]
+    assert (after.num_pages, after.num_device_blocks) == (
+        before.num_pages,
+        before.num_device_blocks,
+    )
+    assert after.num_pending_commands == 0
+
+
+def test_only_synchronize_is_answered_on_a_poisoned_queue_until_its_reset() -> None:
+    world = prepared()
+    (bad,) = world.do(1, world.dealloc([99]))
+    sync, freed = world.do(1, c.Synchronize(id=world.id()), world.dealloc([0]))
+    assert (bad.status, sync.status, freed.status) == ("failed", "done", "failed")
+    assert {p for p in (0, 1) if p in world.controller._table.get(ProgramId(1)).pages} == {0, 1}
+    reset(world)
+    assert 0 not in world.controller._table.get(ProgramId(1)).pages, "freed by the reset"
+    (again,) = world.do(1, world.decode([1], [1, 2], 2, context=[]))
+    assert again.tokens == alone([1, 2], 2)
+
+
+def test_what_follows_from_a_failure_names_the_failure() -> None:
+    """Not the pages that are unknown because of it."""
+    world = prepared()
+    bad, decode, freed = world.do(
+        1, world.alloc([50, 50]), world.decode([50], [1], 1, context=[]), world.dealloc([50])
+    )
+    for behind in (decode, freed):
+        assert behind.error is not None
+        assert behind.error.code == "queue_poisoned"
+        assert behind.error.details["failed"] == bad.command.id
+    reset(world)
+    assert world.controller.processes()[0].num_pending_commands == 0
+
+
+def test_what_comes_before_a_bad_command_is_done() -> None:
+    world = prepared()
+    good, bad, late, sync = world.do(
+        1,
+        world.decode([0, 1], [1, 2], 3),
+        world.dealloc([99]),
+        world.dealloc([1]),
+        c.Synchronize(id=world.id()),
+    )
+    assert good.tokens == alone([1, 2], 3)
+    assert [o.status for o in (bad, late, sync)] == ["failed", "failed", "done"]
+
+
+def test_a_page_freed_twice_is_refused_and_freed_once() -> None:
+    world = prepared()
+    first, second = world.do(1, world.dealloc([0]), world.dealloc([0]))
+    assert (first.status, second.status) == ("done", "failed")
+    assert second.error.code == "unknown_handle"
+
+
+def test_commands_for_an_unknown_queue_or_engine_are_answered() -> None:
+    world = World()
+    world.program()
+    for queue, make_queue in ((9, False), (8, True)):
+        if make_queue:
+            world.queue(1, queue, engine="elsewhere")
+        (outcome,) = world.do(1, world.alloc([1]), queue=queue)
+        assert outcome.error is not None
+        assert outcome.error.code == "unknown_handle"
+    actions = world.controller.handle(
+        CommandsIssued(
+            time_s=world.harness.now_s,
+            program=ProgramId(77),
+            queue=QueueId(1),
+            commands=[world.alloc([1])],
+        )
+    )
+    assert [action.error.code for action in actions] == ["unknown_handle"]
+
+
+def test_a_command_id_is_used_once() -> None:
+    world = World()
+    world.program()
+    command = world.alloc([1])
+    world.do(1, command)
+    event = CommandsIssued(time_s=0.0, program=ProgramId(1), queue=QueueId(1), commands=[command])
+    (action,) = world.controller.handle(event)
+    assert action.error.code == "invalid_argument"
+
+
+@pytest.mark.parametrize(
+    ("quotas", "make"),
+    [
+        (Quotas(max_pages=3), lambda w: w.alloc(range(4))),
+        (Quotas(max_embeds=3), lambda w: w.alloc_embeds(range(4))),
+        (Quotas(max_pending_commands=0), lambda w: w.alloc(range(1))),
+    ],
+)
+def test_quotas_refuse_that_command_only(quotas: Quotas, make: Make) -> None:
+    world = World()
+    world.program(1, quotas=quotas)
+    world.program(2)
+    (outcome,) = world.do(1, make(world))
+    assert outcome.error is not None
+    assert outcome.error.code == "quota_exceeded"
+    assert world.do(2, world.alloc(range(9)))[0].status == "done"
+
+
+def test_the_quota_of_generated_tokens_is_exact() -> None:
+    world = World()
+    world.program(1, quotas=Quotas(max_generated_tokens=5))
+    decode = world.do(1, world.alloc(range(8)), world.decode(range(8), [1, 2, 3], 20))[1]
+    assert decode.error is not None
+    assert decode.error.code == "quota_exceeded"
+    assert decode.tokens == alone([1, 2, 3], 20)[:5]
+
+
+def test_a_failing_row_ends_its_command_and_its_writes_are_undone() -> None:
+    world = World()
+    world.program(1)
+    world.program(2)
+    world.do(1, world.alloc([0]), world.alloc_embeds([0]), world.embed([0], [5]))
+    step = world.engine._next_step
+    world.engine.fail_row(step, "forward", 0, InvalidArgument("injected"))
+    (bad,) = world.do(1, world.forward([], [0], [0], [0]))
+    assert bad.error is not None
+    assert bad.error.code == "invalid_argument"
+    reset(world)
+    (again,) = world.do(1, world.decode([0], [1, 2], 2, context=[]))
+    assert again.tokens == alone([1, 2], 2), "the page is empty again"
+    step = world.engine._next_step
+    world.engine.fail_row(step, "forward", 0, InvalidArgument("injected"))
+    bad = world.do(2, world.alloc([0, 1]), world.decode([0, 1], [1, 2, 3, 4, 5], 3))[1]
+    assert bad.error is not None
+    assert world.figures.num_open_sequences == 0
+
+
+def test_a_grammar_that_does_not_compile_fails_its_decode_alone() -> None:
+    world = World()
+    world.program(1)
+    world.program(2)
+    good = world.issue(2, world.alloc([0, 1]), world.decode([0, 1], [1, 2], 3))[1]
+    bad = world.do(
+        1,
+        world.alloc([0, 1]),
+        world.decode([0, 1], [1, 2], 3, grammar=GrammarSpec("regex", "([")),
+    )[1]
+    assert bad.status == "failed"
+    assert good.tokens == alone([1, 2], 3)

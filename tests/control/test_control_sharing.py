@@ -1,0 +1,180 @@
+"""Exports, imports, copies, masks: snapshots that nobody's writes can reach."""
+
+from __future__ import annotations
+
+import pytest
+from control_world import World, alone
+
+from quire.core import commands as c
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.events import ProgramEnded, Quotas, Tick
+from quire.core.ids import ProgramId
+
+PROMPT = [3, 1, 4, 1, 5, 9]
+
+
+def export(world: World, pages: list[int], name: str = "x", **fields: object) -> c.ExportPages:
+    return c.ExportPages(id=world.id(), pages=pages, name=name, **fields)
+
+
+def load(world: World, pages: list[int], name: str = "x") -> c.ImportPages:
+    return c.ImportPages(id=world.id(), pages=pages, name=name)
+
+
+def follow(world: World, context: list[int], output: list[int], token: int, n: int) -> c.Decode:
+    return c.Decode(
+        id=world.id(),
+        context=context,
+        output=output,
+        tokens=[token],
+        position=len(PROMPT),
+        sampler=SamplerSpec(),
+        stop=StopSpec(max_tokens=n),
+    )
+
+
+def exported(**pool: int) -> World:
+    world = World(**pool)
+    world.program(1)
+    world.program(2)
+    world.do(
+        1,
+        world.alloc(range(4)),
+        world.decode(range(4), PROMPT, 0),
+        export(world, [0, 1]),
+    )
+    return world
+
+
+def test_owner_and_importers_go_their_own_ways_behind_a_shared_half_filled_page() -> None:
+    world = exported()
+    (imported,) = world.do(2, load(world, [7, 8, 9]))
+    assert [page.fill for page in imported.reply.pages] == [4, 2]
+    assert imported.reply.num_tokens == 6
+    assert imported.reply.pages[1].positions == [4, 5]
+    assert imported.reply.pages[1].visible == [True, True, False, False]
+    assert world.pool.num_held == 2, "nothing is copied before somebody writes"
+    mine = world.issue(1, follow(world, [0, 1], [1, 2, 3], 70, 6))[0]
+    theirs = world.issue(2, world.alloc([10, 11]), follow(world, [7, 8], [8, 10, 11], 80, 6))[1]
+    world.run()
+    assert mine.tokens == alone([*PROMPT, 70], 6)
+    assert theirs.tokens == alone([*PROMPT, 80], 6)
+    (again,) = world.do(2, load(world, [20, 21]))
+    assert [page.fill for page in again.reply.pages] == [4, 2], "the snapshot is as it was"
+
+
+def test_exports_are_private_to_a_tenant_and_their_names_unique() -> None:
+    world = exported()
+    world.program(3, tenant="other")
+    (stranger,) = world.do(3, load(world, [1, 2]))
+    assert stranger.error is not None
+    assert stranger.error.code == "unknown_handle"
+    (twice,) = world.do(1, export(world, [0]))
+    assert twice.error is not None
+    assert twice.error.code == "invalid_argument"
+    (theft,) = world.do(2, c.ReleaseExport(id=world.id(), name="x"))
+    assert theft.error is not None
+    assert theft.error.code == "access_denied" or theft.error.code == "forbidden"
+
+
+def test_too_few_ids_say_how_many() -> None:
+    world = exported()
+    (short,) = world.do(2, load(world, [7]))
+    assert short.error is not None
+    assert short.error.details["num_pages"] == 2
+
+
+def test_an_export_ends_by_release_by_time_and_with_its_owner() -> None:
+    world = exported()
+    world.do(1, c.ReleaseExport(id=world.id(), name="x"), world.dealloc(range(4)))
+    assert world.pool.num_held == 0
+    world.program(3)
+    world.do(
+        3,
+        world.alloc([0, 1]),
+        world.decode([0, 1], PROMPT, 0),
+        export(world, [0, 1], ttl_s=10.0),
+        export(world, [0], name="kept", ttl_s=None),
+        world.dealloc([0, 1]),
+    )
+    assert world.pool.num_held == 2
+    start_s = world.harness.now_s
+    world.harness.clock.advance(6.0)
+    world.do(2, load(world, [7, 8]), world.dealloc([7, 8]))
+    world.harness.clock.advance(6.0)
+    world.harness.post(Tick(time_s=world.harness.now_s))
+    assert world.controller.statistics().num_exports == 2, "an import starts the time again"
+    world.harness.fire_timer()
+    assert world.harness.now_s == pytest.approx(start_s + 16.0)
+    assert world.controller.statistics().num_exports == 1
+    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(3)))
+    assert world.controller.statistics().num_exports == 0
+    assert world.pool.num_held == 0
+
+
+def test_the_quota_of_exported_pages() -> None:
+    world = World()
+    world.program(1, quotas=Quotas(max_exported_pages=1))
+    good, bad = world.do(1, world.alloc([0, 1]), export(world, [0]), export(world, [1], name="y"))[
+        1:
+    ]
+    assert good.status == "done"
+    assert bad.error is not None
+    assert bad.error.code == "quota_exceeded"
+
+
+def test_an_import_can_be_used_before_its_reply_is_seen() -> None:
+    world = exported()
+    decode = world.do(
+        2, load(world, [7, 8, 9]), world.alloc([10]), follow(world, [7, 8], [8, 10], 80, 3)
+    )[2]
+    assert decode.tokens == alone([*PROMPT, 80], 3)
+    unused = world.do(2, world.decode([9], [1], 1))[0]
+    assert unused.error is not None
+    assert unused.error.code == "unknown_handle", "offered and not needed: it does not exist"
+
+
+def test_copies_keep_k_v_and_position_and_are_the_copier_s_own() -> None:
+    world = exported()
+    world.do(
+        1,
+        world.alloc([30, 31]),
+        c.CopyPage(
+            id=world.id(), source=1, source_offset=0, target=30, target_offset=0, num_slots=2
+        ),
+    )
+    fork = world.do(1, follow(world, [0, 30], [30, 31], 99, 4))[0]
+    assert fork.tokens == alone([*PROMPT, 99], 4)
+    original = world.do(1, follow(world, [0, 1], [1, 2], 70, 4))[0]
+    assert original.tokens == alone([*PROMPT, 70], 4)
+
+
+def test_a_mask_is_the_holder_s_and_truncation_brings_the_cursor_back() -> None:
+    world = exported()
+    world.do(2, load(world, [7, 8]))
+    hidden = [False, True, True, True]
+    world.do(2, c.MaskPage(id=world.id(), page=7, visible=hidden))
+    masked = world.do(2, world.alloc([10]), follow(world, [7, 8], [10], 80, 3))[1]
+    assert masked.tokens != alone([*PROMPT, 80], 3)
+    shown = world.do(1, follow(world, [0, 1], [2], 80, 3))[0]
+    assert shown.tokens == alone([*PROMPT, 80], 3)
+    world.do(
+        1,
+        c.TruncatePage(id=world.id(), page=1, fill=1),
+        c.TruncatePage(id=world.id(), page=2, fill=0),
+    )
+    rewritten = world.do(
+        1,
+        c.Decode(
+            id=world.id(),
+            context=[0, 1],
+            output=[1, 2],
+            tokens=[60],
+            position=5,
+            sampler=SamplerSpec(),
+            stop=StopSpec(max_tokens=3),
+        ),
+    )[0]
+    assert rewritten.tokens == alone([*PROMPT[:5], 60], 3)
+    (again,) = world.do(2, load(world, [20, 21]))
+    assert [page.fill for page in again.reply.pages] == [4, 2]

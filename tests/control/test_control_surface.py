@@ -1,0 +1,17 @@
+"""The public surface of the control layer."""
+
+from __future__ import annotations
+
+from quire import control
+
+
+def test_what_control_exports() -> None:
+    assert control.__all__ == [
+        "POLICIES",
+        "Controller",
+        "EngineStatistics",
+        "ProcessRow",
+        "Statistics",
+    ]
+    assert all(hasattr(control, name) for name in control.__all__)
+    assert sorted(control.POLICIES) == ["fcfs", "round_robin"]

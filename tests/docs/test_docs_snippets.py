@@ -1,0 +1,141 @@
+"""Every documented snippet runs, and every documented command is known and run by some test."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from docs_markdown import ROOT, Block, blocks, commands
+from typer.main import get_command
+
+from quire.cli.app import build_app
+from quire.cli.configuration import tenants
+
+BASE_URL = "http://127.0.0.1:8000"
+
+RUN_BY = {
+    "make demo": "tests/cli/test_cli_demo.py",
+    "make test": ".ci/run",
+    "quire attach": "tests/cli/test_cli_processes.py",
+    "quire demo": "tests/cli/test_cli_demo.py",
+    "quire doctor": "tests/cli/test_cli_doctor.py",
+    "quire kill": "tests/cli/test_cli_processes.py",
+    "quire logs": "tests/cli/test_cli_processes.py",
+    "quire models": "tests/cli/test_cli_models.py",
+    "quire ps": "tests/cli/test_cli_processes.py",
+    "quire replay": "tests/cli/test_cli_replay.py",
+    "quire run": "tests/cli/test_cli_run.py",
+    "quire serve": "tests/cli/test_cli_serve.py",
+}
+"""Where each command of the pages is really run, by its first two words."""
+
+
+def _id(block: Block) -> str:
+    return block.place
+
+
+def run_python(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run ``text`` as a script in a process of its own."""
+    script = folder / "snippet.py"
+    script.write_text(text, encoding="utf-8")
+    return _run([sys.executable, str(script)], folder)
+
+
+def _run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def _is_inferlet(block: Block) -> bool:
+    return "@inferlet" in block.text and "asyncio.run(" not in block.text
+
+
+SIGNATURES = ROOT / "docs" / "reference" / "api.md"
+"""Its blocks are signatures; tests/programs/test_programs_reference.py keeps them current."""
+
+python_blocks = [block for block in blocks("python") if block.page != SIGNATURES]
+scripts = [block for block in python_blocks if not _is_inferlet(block)]
+inferlets = [block for block in python_blocks if _is_inferlet(block)]
+
+
+def test_there_are_snippets() -> None:
+    assert len(scripts) >= 2
+    assert len(inferlets) >= 1
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("block", scripts, ids=_id)
+def test_a_python_block_runs(block: Block, tmp_path: Path, shipped_server: str) -> None:
+    ran = run_python(block.text.replace(BASE_URL, shipped_server), tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip(), "a snippet shows something"
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("block", inferlets, ids=_id)
+def test_an_inferlet_runs_as_the_text_says(
+    block: Block, tmp_path: Path, shipped_server: str
+) -> None:
+    """The command stands in the text before the block: `quire run FILE -- ARGUMENTS`."""
+    before = block.page.read_text(encoding="utf-8").splitlines()[: block.line - 1]
+    found = re.findall(r"`(?:\.venv/bin/)?quire run (\S+\.py)( -- [^`]*)?`", "\n".join(before))
+    assert found, f"{block.place}: no command before the block says how to run it"
+    name, arguments = found[-1]
+    (tmp_path / name).write_text(block.text, encoding="utf-8")
+    command = [sys.executable, "-m", "quire.cli", "run", name, "--url", shipped_server]
+    ran = _run(command + shlex.split(arguments), tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip()
+
+
+def test_every_command_is_run_by_some_test() -> None:
+    seen = {" ".join(shlex.split(command)[:2]) for _, command in commands()}
+    assert {name.removeprefix(".venv/bin/") for name in seen} == set(RUN_BY)
+    for place in RUN_BY.values():
+        assert (ROOT / place).is_file(), place
+
+
+@pytest.mark.parametrize(
+    ("block", "command"), list(commands()), ids=[command for _, command in commands()]
+)
+def test_a_documented_command_line_is_understood(block: Block, command: str) -> None:
+    """Options exist and arguments are accepted; nothing is executed."""
+    words = [word.removeprefix(".venv/bin/") for word in shlex.split(command)]
+    if words[0] == "make":
+        recipes = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+        assert words[1] in recipes, block.place
+        return
+    if ">" in words:
+        words = words[: words.index(">")]
+    group: Any = get_command(build_app())
+    group.commands[words[1]].make_context(words[1], words[2:])
+
+
+def test_the_tenants_example_is_accepted(tmp_path: Path) -> None:
+    (block,) = blocks("toml")
+    path = tmp_path / "tenants.toml"
+    path.write_text(block.text, encoding="utf-8")
+    assert [tenant.id for tenant in tenants([], path)] == ["alice", "bob"]
+
+
+def test_an_error_message_names_only_options_that_exist() -> None:
+    group: Any = get_command(build_app())
+    known = {
+        option
+        for command in group.commands.values()
+        for param in command.params
+        for option in (*param.opts, *param.secondary_opts)
+    }
+    for path in (ROOT / "src" / "quire").rglob("*.py"):
+        for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", path.read_text("utf-8")):
+            assert option in known | {"--version", "--help"}, f"{path.name} names {option}"

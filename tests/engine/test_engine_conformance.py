@@ -1,0 +1,67 @@
+"""The real engine and tokenizer pass the suites that every implementation must pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from quire.core.batch import PoolSpec
+from quire.core.config import EngineConfig
+from quire.core.ids import ModelId
+from quire.core.interfaces import EngineCore, Tokenizer
+from quire.engine.engine import Engine
+from quire.engine.tokenizer import load_tokenizer
+from quire.testing.conformance import EngineCoreSuite, TokenizerSuite
+
+
+class RealEngineSuite(EngineCoreSuite):
+    """The suite over one checkpoint recipe."""
+
+    recipe = "llama"
+    source: Path
+
+    @pytest.fixture(autouse=True)
+    def _source(self, checkpoint: Callable[[str], Path]) -> None:
+        self.source = checkpoint(self.recipe)
+
+    def make_engine(self, pool: PoolSpec) -> EngineCore:
+        group = pool.groups[0]
+        return Engine(
+            EngineConfig(
+                source=str(self.source),
+                name=ModelId(self.recipe),
+                dtype="float32",
+                page_size=pool.page_size,
+                num_blocks=group.num_blocks,
+                host_cache_bytes=group.num_host_blocks * 64 << 10,
+                num_embeds=pool.num_embeds,
+                num_token_slots=pool.num_token_slots,
+                max_sequences=pool.max_sequences,
+                max_batch_tokens=pool.max_batch_tokens,
+                num_threads=1,
+            )
+        )
+
+    def make_tokenizer(self) -> Tokenizer:
+        return load_tokenizer(str(self.source))
+
+
+class TestLlama(RealEngineSuite):
+    recipe = "llama"
+
+
+class TestQwen3(RealEngineSuite):
+    recipe = "qwen3"
+
+
+class TestByteLevelTokenizer(TokenizerSuite):
+    source: Path
+
+    @pytest.fixture(autouse=True)
+    def _source(self, checkpoint: Callable[[str], Path]) -> None:
+        self.source = checkpoint("llama")
+
+    def make_tokenizer(self) -> Tokenizer:
+        return load_tokenizer(str(self.source))

@@ -1,0 +1,180 @@
+"""Page tables, operations out of range, embeds and token slots."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from engine_driver import GREEDY, Driver, Row, forward_rows, i32
+
+from quire.core.batch import (
+    CloseSequences,
+    CopySlots,
+    DistRows,
+    DropTables,
+    EmbedRows,
+    ExtendSequence,
+    Operation,
+    SampleRows,
+    SwapIn,
+    SwapOut,
+    WriteTable,
+)
+from quire.core.decoding import SamplerSpec
+from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.ids import SequenceId, TableId
+from quire.engine.kv_cache.page_tables import PageTable, PageTables
+
+MakeDriver = Callable[..., Driver]
+
+
+def u64(values: list[int]) -> np.ndarray:
+    return np.array(values, np.uint64)
+
+
+def test_tables_grow_cut_and_refuse_gaps() -> None:
+    tables = PageTables()
+    tables.write(1, 0, i32(range(20)), u64([7] * 20))
+    tables.write(1, 18, i32([50, 51, 52]), u64([1, 2, 3]))
+    assert tables.get(1).blocks.tolist() == [*range(18), 50, 51, 52]
+    tables.write(1, 2, i32([9]), u64([5]))
+    assert tables.get(1).blocks.tolist() == [0, 1, 9]
+    assert tables.get(1).visible.tolist() == [7, 7, 5]
+    with pytest.raises(InvalidArgument, match="3 entries, but is written from entry 4"):
+        tables.write(1, 4, i32([1]), u64([1]))
+    with pytest.raises(InvalidArgument, match="0 entries"):
+        tables.write(2, 1, i32([1]), u64([1]))
+    assert 2 not in tables
+    lists = tables.page_lists([1, -1, 1])
+    assert lists.starts.tolist() == [0, 3, 3, 6]
+    tables.drop(1)
+    with pytest.raises(UnknownHandle, match="not resident"):
+        tables.drop(1)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 64])
+def test_revealing_sets_a_run_of_bits(page_size: int) -> None:
+    num_pages = 200 // page_size
+    table = PageTable()
+    table.write(0, i32(range(num_pages)), u64([0] * num_pages))
+    table.reveal(3, 3, page_size)
+    table.reveal(3, 71, page_size)
+    table.reveal(130, 131, page_size)
+    bits = [
+        slot
+        for slot in range(num_pages * page_size)
+        if int(table.visible[slot // page_size]) >> slot % page_size & 1
+    ]
+    assert bits == [*range(3, 71), 130]
+
+
+BAD_OPERATIONS: list[tuple[Operation, str]] = [
+    (WriteTable(table=TableId(9), start=0, blocks=i32([96]), visible=u64([0])), "block 96"),
+    (WriteTable(table=TableId(9), start=0, blocks=i32([-1]), visible=u64([0])), "block -1"),
+    (WriteTable(table=TableId(9), start=3, blocks=i32([1]), visible=u64([0])), "gap"),
+    (DropTables(tables=[TableId(77)]), "77 is not resident"),
+    (CopySlots(source=i32([0]), target=i32([96 * 4])), "slot 384"),
+    (CopySlots(source=i32([-1]), target=i32([0])), "slot -1"),
+    (SwapOut(blocks=i32([0]), host_blocks=i32([100_000])), "host block 100000"),
+    (SwapIn(blocks=i32([96]), host_blocks=i32([0])), "block 96"),
+    (ExtendSequence(sequence=SequenceId(5), limit=9), "sequence 5 is not open"),
+    (CloseSequences(sequences=[SequenceId(99)]), "sequence 99 is not open"),
+]
+
+
+@pytest.mark.parametrize(("operation", "part"), BAD_OPERATIONS)
+def test_an_operation_out_of_range_fails_alone(
+    operation: Operation, part: str, make_driver: MakeDriver
+) -> None:
+    driver = make_driver()
+    result = driver.send(
+        operations=[operation, driver.write_table(3, [1, 2])],
+        forward=forward_rows([Row([5], 3)], outputs=False),
+    )
+    assert [(f.stage, f.index) for f in result.failures] == [("operations", 0)]
+    assert part in result.failures[0].error.message
+    assert result.num_tokens == 1
+
+
+def test_a_sequence_opens_once_and_reopens_after_closing(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    operations, _ = driver.open(2, [5, 6], [0, 1])
+    driver.good(operations=operations)
+    again = driver.send(operations=operations)
+    assert [f.error.code for f in again.failures] == ["invalid_argument"]
+    driver.good(operations=[CloseSequences(sequences=[SequenceId(2)]), *operations])
+
+
+def test_copies_read_before_they_write(make_driver: MakeDriver) -> None:
+    """A shift by one within overlapping slots."""
+    driver = make_driver()
+    tokens = [5, 6, 7, 8]
+    driver.logprobs([Row(tokens, 0, slots=range(4))], [driver.write_table(0, [0, 1], range(4))])
+    wanted = driver.logprobs([Row([9], 0, [4])])
+    shifted = [
+        CopySlots(source=i32(range(4)), target=i32(range(1, 5))),
+        driver.write_table(1, [0, 1], range(1, 5)),
+    ]
+    np.testing.assert_allclose(driver.logprobs([Row([9], 1, [4])], shifted), wanted, atol=1e-5)
+    # positions are copied too: at position 2 only the first two tokens are seen
+    np.testing.assert_allclose(
+        driver.logprobs([Row([9], 1, [2])]), driver.logprobs([Row([5, 6, 9])])[2:], atol=1e-5
+    )
+
+
+def test_embeds_replace_tokens(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    wanted = driver.logprobs([Row([5, 6, 7])])
+    forward = forward_rows([Row([5, 0, 7])])
+    forward.embeds = i32([-1, 200, -1])
+    driver.good(
+        embeds=EmbedRows(tokens=i32([6]), embeds=i32([200])),
+        forward=forward,
+        dists=DistRows(embeds=i32([2]), top_k=i32([4])),
+    )
+    result = driver.good(dists=DistRows(embeds=i32([2, 1]), top_k=i32([300, 5])))
+    assert result.dist_starts.tolist() == [0, 300, 305]
+    best = np.argsort(-wanted[2], kind="stable")
+    assert result.dist_ids[:300].tolist() == best.tolist()
+    np.testing.assert_allclose(np.log(result.dist_probs[:300]), wanted[2][best], atol=1e-4)
+
+
+def test_token_slots_run_ahead(make_driver: MakeDriver) -> None:
+    """The next message names the sampled token before the host could have seen it."""
+    driver = make_driver()
+    driver.logprobs([Row([5, 6, 7])])
+    sampled = driver.good(
+        samples=SampleRows(
+            embeds=i32([2, 1]),
+            sampler_index=i32([0, 1]),
+            samplers=[GREEDY, SamplerSpec(greedy=False, seed=3)],
+            positions=i32([3, 2]),
+            token_slots=i32([4, -1]),
+        )
+    ).samples
+    ahead = driver.logprobs([Row([5, 6, 7, ~4])])
+    np.testing.assert_allclose(ahead, driver.logprobs([Row([5, 6, 7, int(sampled[0])])]), atol=1e-6)
+
+
+def test_bad_rows_of_the_small_stages_fail_alone(make_driver: MakeDriver) -> None:
+    driver = make_driver()
+    driver.logprobs([Row([5, 6])])
+    result = driver.send(
+        embeds=EmbedRows(tokens=i32([6, 300, ~9, 6]), embeds=i32([7, 8, 9, 256])),
+        dists=DistRows(embeds=i32([0, -1, 1, 0]), top_k=i32([3, 3, 0, 2])),
+        samples=SampleRows(
+            embeds=i32([0, 999, 1, 0]),
+            sampler_index=i32([0, 0, 1, 0]),
+            samplers=[GREEDY, SamplerSpec(greedy=False)],
+            positions=i32([0, 0, 0, 0]),
+            token_slots=i32([-1, -1, -1, 32]),
+        ),
+    )
+    assert sorted((f.stage, f.index) for f in result.failures) == [
+        *(("dists", i) for i in (1, 2)),
+        *(("embeds", i) for i in (1, 2, 3)),
+        *(("samples", i) for i in (1, 2, 3)),
+    ]
+    assert result.dist_starts.tolist() == [0, 3, 3, 3, 5]
+    assert (result.samples >= 0).tolist() == [True, False, False, False]

@@ -1,0 +1,393 @@
+"""The world of the state machines: programs that issue random commands, and what must come back.
+
+Every queue of a program is a ``Lane`` with its own pages and its own ``ReferenceProgram``, which
+says what each command must answer. What a test does to a lane in flight (cancel, reset, a lost
+engine) allows its commands to fail; whatever ends as done must still be exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from machines_replay import RecordedControl
+
+from quire.control import Controller
+from quire.core import commands as c
+from quire.core.actions import Reply
+from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec, TokenLogprobs
+from quire.core.events import (
+    CommandCancelled,
+    ProgramEnded,
+    ProgramStarted,
+    QueueClosed,
+    QueueCreated,
+    QueueReset,
+)
+from quire.core.ids import (
+    CommandId,
+    EmbedId,
+    EngineId,
+    PageId,
+    ProgramId,
+    QueueId,
+    TenantId,
+    TokenSlotId,
+)
+from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
+
+ENGINE = EngineId("fake")
+MAX_STEPS = 4000
+"""More messages than any of these workloads needs: beyond it, nothing is making progress."""
+
+
+@dataclass(slots=True)
+class Expectation:
+    """A command in flight and its reference reply."""
+
+    outcome: Outcome
+    reply: Reply
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """One queue. ``may_fail``: the test has disturbed it; ``is_broken``: one of its commands has
+    failed, so nothing behind it is known."""
+
+    actor: Actor
+    queue: QueueId
+    reference: ReferenceProgram
+    pages: list[PageId] = field(default_factory=list)
+    sealed: set[PageId] = field(default_factory=set)
+    embeds: list[EmbedId] = field(default_factory=list)
+    expected: list[Expectation] = field(default_factory=list)
+    parents: list[Lane] = field(default_factory=list)
+    last_command: CommandId | None = None
+    may_fail: bool = False
+    is_broken: bool = False
+    is_open: bool = True
+
+    @property
+    def is_disturbed(self) -> bool:
+        """A queue that waited for another one's command shares its fate."""
+        return self.may_fail or any(parent.is_disturbed for parent in self.parents)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.is_open and not (self.is_disturbed or self.is_broken)
+
+    @property
+    def writable(self) -> list[PageId]:
+        return [page for page in self.pages if page not in self.sealed]
+
+    def fill(self, page: PageId) -> int:
+        return len(self.reference.pages[page].slots)
+
+    def next_position(self, pages: Sequence[PageId]) -> int:
+        """One behind the highest position that ``pages`` hold, hidden or not."""
+        seen = [slot.position for page in pages for slot in self.reference.pages[page].slots]
+        return 1 + max(seen, default=-1)
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """One program of the world."""
+
+    program: ProgramId
+    tenant: TenantId
+    lanes: list[Lane] = field(default_factory=list)
+    ids: count[int] = field(default_factory=lambda: count(1))
+    alive: bool = True
+
+
+class World:
+    """One node with one fake engine, and everything that the test has done to it."""
+
+    def __init__(
+        self,
+        *,
+        page_size: int = 2,
+        num_blocks: int = 20,
+        num_host_blocks: int = 400,
+        max_batch_tokens: int = 64,
+        config: SchedulerConfig | None = None,
+    ) -> None:
+        self.pool = fake_pool(
+            page_size=page_size,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            num_embeds=512,
+            num_token_slots=1024,
+            max_sequences=6,
+            max_batch_tokens=max_batch_tokens,
+        )
+        tenants = tuple(TenantConfig(TenantId(name)) for name in ("red", "blue"))
+        self.recorded = RecordedControl(
+            lambda: Controller(config or SchedulerConfig(), tenants=tenants)
+        )
+        self.controller = self.recorded.controller
+        self.harness = ControlHarness(self.recorded, {ENGINE: FakeEngine(self.pool)})
+        self.actors: list[Actor] = []
+        self.exports: dict[TenantId, dict[str, tuple[Outcome, Lane]]] = {}
+        self.tolerated: frozenset[str] = frozenset()
+        self._programs = count(1)
+
+    # -- programs and queues -----------------------------------------------------------------------
+
+    def start_program(self, tenant: str = "red", *, priority: int = 0) -> Actor:
+        actor = Actor(ProgramId(next(self._programs)), TenantId(tenant))
+        self.harness.post(
+            ProgramStarted(
+                time_s=self.harness.now_s,
+                program=actor.program,
+                tenant=actor.tenant,
+                form="inferlet",
+                name=f"p{actor.program}",
+                priority=priority,
+            )
+        )
+        self.actors.append(actor)
+        self.create_lane(actor)
+        return actor
+
+    def create_lane(self, actor: Actor, *, priority: int = 0) -> Lane:
+        queue = QueueId(next(actor.ids))
+        self.harness.post(
+            QueueCreated(
+                time_s=self.harness.now_s,
+                program=actor.program,
+                queue=queue,
+                engine=ENGINE,
+                priority=priority,
+            )
+        )
+        lane = Lane(actor, queue, ReferenceProgram(self.pool.page_size))
+        actor.lanes.append(lane)
+        return lane
+
+    def lanes(self) -> list[Lane]:
+        """Queues whose program lives and that the test has not disturbed."""
+        return [lane for a in self.actors if a.alive for lane in a.lanes if lane.is_exact]
+
+    def end_program(self, actor: Actor) -> None:
+        self.disturb(*actor.lanes, *self._importing())
+        actor.alive = False
+        for lane in actor.lanes:
+            lane.is_open = False
+        for exports in self.exports.values():
+            for name in [n for n, (_, lane) in exports.items() if lane.actor is actor]:
+                del exports[name]
+        self.harness.post(ProgramEnded(time_s=self.harness.now_s, program=actor.program))
+
+    def _importing(self) -> list[Lane]:
+        """Lanes that may not find an export any more whose owner ends now."""
+        return [
+            lane
+            for actor in self.actors
+            for lane in actor.lanes
+            if any(isinstance(e.outcome.command, c.ImportPages) for e in lane.expected)
+        ]
+
+    def disturb(self, *lanes: Lane) -> None:
+        for lane in lanes:
+            lane.may_fail = True
+        for exports in self.exports.values():  # what is exported from now on may lack pages
+            for name, (outcome, owner) in list(exports.items()):
+                if owner.is_disturbed and outcome.status == "pending":
+                    del exports[name]
+
+    def reset(self, lane: Lane) -> None:
+        self.disturb(lane)
+        program = lane.actor.program
+        self.harness.post(QueueReset(time_s=self.harness.now_s, program=program, queue=lane.queue))
+
+    def close(self, lane: Lane) -> None:
+        self.disturb(lane)
+        lane.is_open = False
+        program = lane.actor.program
+        self.harness.post(QueueClosed(time_s=self.harness.now_s, program=program, queue=lane.queue))
+
+    def cancel(self, lane: Lane, command: CommandId) -> None:
+        self.disturb(lane)
+        program = lane.actor.program
+        self.harness.post(
+            CommandCancelled(time_s=self.harness.now_s, program=program, command=command)
+        )
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    def command_id(self, lane: Lane) -> CommandId:
+        return CommandId(next(lane.actor.ids))
+
+    def issue(self, lane: Lane, *commands: c.Command) -> list[Outcome]:
+        """Issue commands whose replies the reference knows."""
+        replies = [lane.reference.apply(command) for command in commands]
+        outcomes = self.harness.issue(lane.actor.program, lane.queue, *commands)
+        for outcome, reply in zip(outcomes, replies, strict=True):
+            lane.expected.append(Expectation(outcome, reply))
+        lane.last_command = commands[-1].id
+        return outcomes
+
+    def alloc_pages(self, lane: Lane, num_pages: int) -> list[PageId]:
+        pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]
+        self.issue(lane, c.AllocPages(id=self.command_id(lane), pages=pages))
+        lane.pages += pages
+        return pages
+
+    def embed(
+        self,
+        lane: Lane,
+        tokens: Sequence[int],
+        position: int,
+        *,
+        token_slots: list[TokenSlotId] | None = None,
+    ) -> list[EmbedId]:
+        """Embeds of tokens (or of token slots) at positions from ``position`` on."""
+        num_tokens = len(token_slots or tokens)
+        embeds = [EmbedId(next(lane.actor.ids)) for _ in range(num_tokens)]
+        self.issue(
+            lane,
+            c.AllocEmbeds(id=self.command_id(lane), embeds=embeds),
+            c.EmbedText(
+                id=self.command_id(lane),
+                tokens=list(tokens),
+                positions=list(range(position, position + num_tokens)),
+                embeds=embeds,
+                token_slots=token_slots,
+            ),
+        )
+        return embeds
+
+    def output_embed(self, lane: Lane) -> EmbedId:
+        embed = EmbedId(next(lane.actor.ids))
+        self.issue(lane, c.AllocEmbeds(id=self.command_id(lane), embeds=[embed]))
+        lane.embeds.append(embed)
+        return embed
+
+    def free_embeds(self, lane: Lane, embeds: list[EmbedId]) -> None:
+        self.issue(lane, c.DeallocEmbeds(id=self.command_id(lane), embeds=embeds))
+
+    def run_until_ended(self, outcome: Outcome) -> None:
+        for _ in range(MAX_STEPS):
+            if outcome.status != "pending":
+                return
+            assert self.harness.step(), f"nothing moves, yet {outcome} has not ended"
+        raise AssertionError(f"{outcome} has not ended after {MAX_STEPS} steps")
+
+    # -- what must hold ----------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Compare everything that has come back with the reference."""
+        for actor in self.actors:
+            for lane in actor.lanes:
+                lane.expected = [e for e in lane.expected if not self._settle(lane, e)]
+
+    def _settle(self, lane: Lane, expectation: Expectation) -> bool:
+        """Whether the command has ended; what it gave until now is right."""
+        outcome, reply = expectation.outcome, expectation.reply
+        if lane.is_broken:
+            return outcome.status != "pending"
+        if isinstance(reply, DecodeChunk):
+            given = outcome.tokens
+            assert given == reply.token_ids[: len(given)], (
+                f"{outcome.command} gave {given}, not {reply.token_ids}"
+            )
+        if outcome.status == "done":
+            assert_reply(outcome, reply)
+        elif outcome.status != "pending":
+            self.accept_failure(lane, outcome)
+        return outcome.status != "pending"
+
+    def accept_failure(self, lane: Lane, outcome: Outcome) -> None:
+        """A command was not done: the test must have caused that, or tolerate its reason."""
+        assert outcome.error is not None
+        tolerated = outcome.error.code in self.tolerated
+        assert lane.is_disturbed or tolerated, (
+            f"{outcome.command} ended as {outcome.status}: {outcome.error}"
+        )
+        lane.is_broken = True
+
+    def finish(self) -> None:
+        """Let everything end: no wedge, nothing lost, nothing left behind."""
+        self.harness.run_until_idle(MAX_STEPS)
+        assert not self.harness.pending(), f"wedged: {self.harness.pending()[:3]}"
+        self.check()
+        for actor in self.actors:
+            if actor.alive:
+                self.end_program(actor)
+        self.harness.run_until_idle(MAX_STEPS)
+        assert not self.harness.pending()
+        self.check()
+        self.assert_empty()
+        self._probe()
+
+    def assert_empty(self) -> None:
+        """Every block is free or cached; control counts no sequence, table or embed."""
+        self.harness.controller.check_invariants()
+        statistics = self.controller.statistics()
+        assert (statistics.num_programs, statistics.num_pending_commands) == (0, 0), statistics
+        (engine,) = statistics.engines
+        assert engine.pool.num_held == 0, engine
+        assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
+        assert (engine.num_open_sequences, engine.num_tables, engine.num_in_flight) == (0, 0, 0)
+        assert engine.num_free_embeds == self.pool.num_embeds
+
+    def _probe(self) -> None:
+        """A last program gets exact answers, and with its message the engine has cleaned up."""
+        lane = self.create_lane(self.start_program("red"))
+        pages = self.alloc_pages(lane, self.pool.groups[0].num_blocks)
+        (outcome,) = self.issue(
+            lane,
+            c.Decode(
+                id=self.command_id(lane),
+                context=[],
+                output=pages,
+                tokens=list(b"probe"),
+                position=0,
+                sampler=SamplerSpec(),
+                stop=StopSpec(max_tokens=3),
+            ),
+        )
+        self.run_until_ended(outcome)
+        self.check()
+        engine = self.harness.engines[ENGINE]
+        assert len(engine.open_sequences) <= 1
+        assert len(engine.memory.tables) <= 1
+        self.recorded.assert_replays()
+
+
+def assert_reply(outcome: Outcome, expected: Reply) -> None:
+    """The done ``outcome`` gave ``expected`` (distributions up to float32 rounding)."""
+    match expected:
+        case DecodeChunk():
+            assert outcome.tokens == expected.token_ids, outcome
+            last = outcome.chunks[-1]
+            assert last.finish_reason == expected.finish_reason, outcome
+            assert last.matched == expected.matched, outcome
+            assert all(chunk.finish_reason is None for chunk in outcome.chunks[:-1]), outcome
+            assert all(not chunk.num_cached_tokens for chunk in outcome.chunks[1:]), outcome
+            if expected.logprobs is not None:
+                given = [entry for chunk in outcome.chunks for entry in chunk.logprobs or ()]
+                assert_logprobs(given, expected.logprobs)
+            if expected.prompt_logprobs is not None:
+                assert_logprobs(outcome.chunks[0].prompt_logprobs or [], expected.prompt_logprobs)
+        case c.Dists(dists=dists):
+            reply = outcome.reply
+            assert isinstance(reply, c.Dists)
+            assert [d.token_ids for d in reply.dists] == [d.token_ids for d in dists], outcome
+            for given, wanted in zip(reply.dists, dists, strict=True):
+                difference = max(abs(a - b) for a, b in zip(given.probs, wanted.probs, strict=True))
+                assert difference < 1e-6
+        case _:
+            assert outcome.reply == expected, outcome
+
+
+def assert_logprobs(given: Sequence[TokenLogprobs], expected: Sequence[TokenLogprobs]) -> None:
+    assert [entry.token_id for entry in given] == [entry.token_id for entry in expected]
+    for entry, wanted in zip(given, expected, strict=True):
+        assert abs(entry.logprob - wanted.logprob) < 1e-4, (entry, wanted)
+        assert entry.top_ids == wanted.top_ids
+        pairs = zip(entry.top_logprobs, wanted.top_logprobs, strict=True)
+        assert all(abs(a - b) < 1e-4 for a, b in pairs)

@@ -1,0 +1,193 @@
+"""What the state machines have found, each as small as it gets."""
+
+from __future__ import annotations
+
+import pytest
+from machines_world import ENGINE, Lane, World
+
+from quire.core import commands as c
+from quire.core.batch import CopySlots
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.ids import EmbedId, PageId, TokenSlotId
+from quire.testing import FakeEngine, Outcome
+
+
+def decode(
+    world: World,
+    lane: Lane,
+    output: list[PageId],
+    *,
+    context: list[PageId] | None = None,
+    after: Outcome | None = None,
+    position: int = 0,
+    max_tokens: int = 4,
+) -> Outcome:
+    (outcome,) = world.issue(
+        lane,
+        c.Decode(
+            id=world.command_id(lane),
+            after=() if after is None else (after.command.id,),
+            context=context or [],
+            output=output,
+            tokens=list(b"abcd"),
+            position=position,
+            sampler=SamplerSpec(),
+            stop=StopSpec(max_tokens=max_tokens),
+        ),
+    )
+    return outcome
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_closing_a_queue_in_flight_keeps_the_books(world: World) -> None:
+    lane = world.start_program().lanes[0]
+    outcome = decode(world, lane, world.alloc_pages(lane, 4))
+    assert world.harness.num_in_flight(ENGINE)
+    world.close(lane)
+    world.finish()
+    assert outcome.status == "cancelled"
+
+
+def test_token_slots_without_tokens(world: World) -> None:
+    """``tokens`` says nothing where ``token_slots`` does: it may be left empty."""
+    lane = world.start_program().lanes[0]
+    inputs = world.embed(lane, list(b"ab"), 0)
+    last, slot = world.output_embed(lane), TokenSlotId(1)
+    world.issue(
+        lane,
+        c.Forward(id=world.command_id(lane), context=[], inputs=inputs, output=[], outputs=[last]),
+        c.Sample(
+            id=world.command_id(lane),
+            embeds=[last],
+            sampler=SamplerSpec(),
+            positions=[2],
+            token_slots=[slot],
+        ),
+    )
+    world.embed(lane, [], 2, token_slots=[slot])
+    world.finish()
+
+
+@pytest.mark.parametrize("end", ["cancel", "reset", "close"])
+def test_a_cancelled_dependency_is_never_done(world: World, end: str) -> None:
+    actor = world.start_program()
+    lane, fork = actor.lanes[0], world.create_lane(actor)
+    pages = world.alloc_pages(lane, 4)
+    first = decode(world, lane, pages)
+    fork.parents.append(lane)
+    for page in pages[:2]:
+        fork.reference.pages[page] = lane.reference.pages[page]
+    second = decode(
+        world, fork, world.alloc_pages(fork, 4), context=pages[:2], after=first, position=4
+    )
+    if end == "cancel":
+        world.cancel(lane, first.command.id)
+    elif end == "reset":
+        world.reset(lane)
+    else:
+        world.close(lane)
+    world.finish()
+    assert (first.status, second.status) == ("cancelled", "failed")
+    assert second.error is not None
+    assert second.error.code == "queue_poisoned"
+
+
+def test_copies_of_one_message_have_one_order(world: World) -> None:
+    """A copy over a slot that copy-on-write has just filled is an operation behind it."""
+    lane = world.start_program().lanes[0]
+    first, second = world.alloc_pages(lane, 2)
+    decode(world, lane, [first, second], max_tokens=0)
+    world.issue(
+        lane, c.ExportPages(id=world.command_id(lane), pages=[first], name="keeps the block shared")
+    )
+    world.issue(
+        lane,
+        c.CopyPage(
+            id=world.command_id(lane),
+            source=second,
+            source_offset=0,
+            target=first,
+            target_offset=1,
+            num_slots=1,
+        ),
+    )
+    decode(world, lane, world.alloc_pages(lane, 4), context=[first], position=9)
+    world.harness.run_until_idle(100)
+    copies = [
+        operation
+        for dispatch in world.harness.dispatched
+        for operation in dispatch.batch.operations
+        if isinstance(operation, CopySlots)
+    ]
+    assert copies
+    world.finish()
+
+
+@pytest.mark.parametrize("num_steps", range(6))
+def test_losing_the_engine_leaves_nothing_waiting(world: World, num_steps: int) -> None:
+    actor = world.start_program()
+    lane, fork = actor.lanes[0], world.create_lane(actor)
+    pages = world.alloc_pages(lane, 4)
+    first = decode(world, lane, pages)
+    fork.parents.append(lane)
+    for page in pages[:2]:
+        fork.reference.pages[page] = lane.reference.pages[page]
+    decode(world, fork, world.alloc_pages(fork, 4), context=pages[:2], after=first, position=4)
+    for _ in range(num_steps):
+        world.harness.step()
+    world.disturb(lane, fork)
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(ENGINE, FakeEngine(world.pool))
+    world.finish()
+
+
+def test_an_unwritten_embed_is_refused(world: World) -> None:
+    lane = world.start_program().lanes[0]
+    embed = EmbedId(77)
+    alloc = c.AllocEmbeds(id=world.command_id(lane), embeds=[embed])
+    dist = c.GetNextDist(id=world.command_id(lane), embeds=[embed])
+    _, outcome = world.harness.issue(lane.actor.program, lane.queue, alloc, dist)
+    world.run_until_ended(outcome)
+    assert outcome.status == "failed"
+
+
+@pytest.mark.parametrize("num_programs", [2, 3, 5])
+def test_opaque_pages_in_full_tiers_do_not_wedge(num_programs: int) -> None:
+    """Nothing can be recomputed or swapped: somebody is refused (retriable), the oldest ends."""
+    world = World(page_size=1, num_blocks=26, num_host_blocks=3)
+    world.tolerated = frozenset({"pool_exhausted"})
+    outcomes = []
+    for _ in range(num_programs):
+        lane = world.start_program().lanes[0]
+        pages = world.alloc_pages(lane, 20)
+        # From position 5 on nothing is canonical.
+        outcomes.append(decode(world, lane, pages, position=5, max_tokens=16))
+    world.harness.run_until_idle(4000)
+    assert not world.harness.pending()
+    assert outcomes[0].status == "done"
+    for outcome in outcomes[1:]:
+        assert outcome.status == "done" or (outcome.error and outcome.error.retriable)
+    world.finish()
+
+
+@pytest.mark.parametrize("num_held", [22, 25, 26])
+@pytest.mark.parametrize("grow", [True, False])
+def test_idle_opaque_pages_in_full_tiers_do_not_wedge(num_held: int, grow: bool) -> None:
+    """An idle program holds everything and nothing can move: the one that runs is refused."""
+    world = World(page_size=1, num_blocks=26, num_host_blocks=3)
+    world.tolerated = frozenset({"pool_exhausted"})
+    idle = world.start_program().lanes[0]
+    pages = world.alloc_pages(idle, num_held)
+    held = decode(world, idle, pages, position=5, max_tokens=num_held - 3)
+    world.run_until_ended(held)
+    assert held.status == "done"
+    lane = world.start_program().lanes[0]
+    outcome = decode(world, lane, world.alloc_pages(lane, 20), max_tokens=16 if grow else 1)
+    world.harness.run_until_idle(4000)
+    assert outcome.status != "pending"
+    assert outcome.error is None or outcome.error.retriable
+    world.finish()

@@ -1,0 +1,75 @@
+"""Latencies as they are counted from events and actions."""
+
+from __future__ import annotations
+
+from quire.core.actions import Action, Deliver, Fail
+from quire.core.commands import Decode
+from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
+from quire.core.errors import ErrorRecord
+from quire.core.events import CommandsIssued, Event, QueueCreated, Tick
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+from quire.node.latency import EngineLatencies, Histogram, LatencyObserver
+
+PROGRAM, QUEUE, ENGINE = ProgramId(1), QueueId(1), EngineId("e")
+
+
+def decode(number: int) -> Decode:
+    return Decode(
+        id=CommandId(number),
+        context=[],
+        output=[],
+        tokens=[1],
+        position=0,
+        sampler=SamplerSpec(),
+        stop=StopSpec(8),
+    )
+
+
+def chunk(number: int, num_tokens: int, *, last: bool = False) -> Deliver:
+    reply = DecodeChunk(list(range(num_tokens)))
+    return Deliver(program=PROGRAM, command=CommandId(number), reply=reply, last=last)
+
+
+def observe(*history: tuple[Event, list[Action]]) -> EngineLatencies:
+    observer = LatencyObserver()
+    created = QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, engine=ENGINE)
+    for event, actions in [(created, []), *history]:
+        observer.observe(event, actions)
+    return observer.snapshot()[ENGINE]
+
+
+def issued(*numbers: int) -> Event:
+    commands = [decode(number) for number in numbers]
+    return CommandsIssued(time_s=1.0, program=PROGRAM, queue=QUEUE, commands=commands)
+
+
+def test_a_decode_in_three_chunks() -> None:
+    found = observe(
+        (issued(1), []),
+        (Tick(time_s=1.5), [chunk(1, 1)]),
+        (Tick(time_s=2.5), [chunk(1, 4)]),
+        (Tick(time_s=3.0), [chunk(1, 0, last=True)]),
+    )
+    assert found.time_to_first_token.sum_s == 0.5
+    assert found.time_to_first_token.num_observations == 1
+    assert found.inter_token.num_observations == 4
+    assert found.inter_token.sum_s == 1.0
+    assert found.request.sum_s == 2.0
+    assert (found.num_finished, found.num_failed, found.num_cancelled) == (1, 0, 0)
+
+
+def test_failed_and_cancelled_decodes_count_but_have_no_latency() -> None:
+    def fail(number: int, code: str) -> Fail:
+        return Fail(program=PROGRAM, command=CommandId(number), error=ErrorRecord(code, ""))
+
+    ends: list[Action] = [fail(1, "engine_lost"), fail(2, "program_cancelled")]
+    found = observe((issued(1, 2), []), (Tick(time_s=2.0), ends))
+    assert (found.num_finished, found.num_failed, found.num_cancelled) == (0, 1, 1)
+    assert found.request.num_observations == 0
+
+
+def test_a_duration_on_a_bound_lies_below_it() -> None:
+    histogram = Histogram((1.0, 2.0))
+    for duration_s in (0.5, 1.0, 1.5, 99.0):
+        histogram.observe(duration_s)
+    assert histogram.snapshot().counts == (2, 1, 1)

@@ -1,0 +1,244 @@
+"""Sessions and their calls: identity, ends, cancellation in every state, back-pressure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+from fake_node import TENANT, StartNode, fake_config, until
+
+from quire.core.config import TenantConfig
+from quire.core.errors import (
+    Draining,
+    InvalidArgument,
+    MailboxFull,
+    ProgramFailed,
+    ProgramTerminated,
+    QuotaExceeded,
+)
+from quire.core.ids import TenantId
+from quire.node import Node, SessionLimits, Turn
+from quire.node.sessions import SessionHandle
+from quire.programs.api import Api
+from quire.programs.builtin import CompletionRequest, complete
+from quire.testing import FakeTokenizer
+
+
+def request(text: str = "hello", max_tokens: int = 6) -> CompletionRequest:
+    tokens = tuple(FakeTokenizer().encode(text))
+    return CompletionRequest(prompt=tokens, max_tokens=max_tokens, ignore_eos=True)
+
+
+async def token_ids(session: SessionHandle, asked: CompletionRequest) -> list[int]:
+    call = session.call(complete, asked)
+    tokens = [token async for chunk in call for token in chunk.token_ids]
+    await call.wait_closed()
+    return tokens
+
+
+def holds_nothing(node: Node) -> bool:
+    (entry,) = node.processes()
+    row = entry.row
+    return row.num_queues == row.num_pages == row.num_pending_commands == 0
+
+
+async def ticks(api: Api, limit: int) -> AsyncGenerator[int, None]:
+    for number in range(limit):
+        yield number
+
+
+async def sleeps(api: Api, asked: object) -> AsyncGenerator[str, None]:
+    yield "started"
+    await asyncio.Event().wait()
+
+
+async def test_a_call_completes_and_is_deterministic(node: Node) -> None:
+    session = node.session(TENANT, "conversation-1")
+    first = await token_ids(session, request())
+    assert len(first) == 6
+    assert await token_ids(session, request()) == first
+    (entry,) = node.processes()
+    assert (entry.id, entry.row.form, entry.row.client_id) == (
+        session.id,
+        "session",
+        "conversation-1",
+    )
+
+
+async def test_calls_of_one_session_run_side_by_side_with_the_same_tokens(node: Node) -> None:
+    session = node.session(TENANT, "s")
+    texts = ["one", "two", "three", "four"]
+    alone = [await token_ids(session, request(text)) for text in texts]
+    together = await asyncio.gather(*(token_ids(session, request(text)) for text in texts))
+    assert together == alone
+    assert len(node.processes()) == 1
+
+
+async def test_the_same_name_is_the_same_session_until_it_ends(node: Node) -> None:
+    session = node.session(TENANT, "s")
+    assert node.session(TENANT, "s") is session
+    assert node.session(TENANT, "t") is not session
+    session.end()
+    session.end()
+    assert node.session(TENANT, "s") is not session
+    with pytest.raises(ProgramTerminated, match="open it again"):
+        session.call(complete, request())
+
+
+async def test_ending_waits_for_the_call_under_way(node: Node) -> None:
+    session = node.session(TENANT, "s")
+    call = session.call(sleeps, None)
+    assert await anext(aiter(call)) == "started"
+    session.end("the client said so")
+    assert [entry.id for entry in node.processes()] == [session.id]
+    call.cancel()
+    await call.wait_closed()
+    assert node.processes() == []
+
+
+async def test_a_nameless_call_is_a_program_of_one(node: Node) -> None:
+    session = node.session(TENANT)
+    await token_ids(session, request())
+    assert node.processes() == []
+
+
+async def test_a_conversation_is_recognised_by_our_answer(node: Node) -> None:
+    ask, answer = [Turn("user", "hi")], Turn("assistant", "hello")
+    session = node.session(TENANT, turns=ask)
+    await token_ids(session, request())
+    session.remember(ask, answer)
+    assert node.session(TENANT, turns=[*ask, answer, Turn("user", "more")]) is session
+    assert node.session(TENANT, turns=ask) is not session
+
+
+async def test_idle_sessions_end(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = node.session(TENANT, "s")
+    busy = node.session(TENANT, "busy").call(sleeps, None)
+    await token_ids(session, request())
+    node._sessions._end_idle()
+    assert not session.over
+    now_s = node._sessions._loop_time()
+    monkeypatch.setattr(node._sessions, "_loop_time", lambda: now_s + 601)
+    node._sessions._end_idle()
+    assert session.over
+    assert [entry.row.client_id for entry in node.processes()] == ["busy"]
+    busy.cancel()
+
+
+async def test_the_longest_idle_session_makes_room(start_node: StartNode) -> None:
+    node = await start_node(session_limits=SessionLimits(max_sessions=2))
+    busy, idle = node.session(TENANT, "busy"), node.session(TENANT, "idle")
+    call = busy.call(sleeps, None)
+    third = node.session(TENANT, "third")
+    assert idle.over
+    assert not busy.over
+    other = third.call(sleeps, None)
+    with pytest.raises(QuotaExceeded, match="2 are allowed"):
+        node.session(TENANT, "fourth")
+    call.cancel()
+    other.cancel()
+
+
+async def test_an_error_of_the_program_is_the_callers_as_it_is(node: Node) -> None:
+    async def refuse(api: Api, asked: object) -> AsyncGenerator[str, None]:
+        yield "a part"
+        raise InvalidArgument("no such thing")
+
+    async def break_down(api: Api, asked: object) -> AsyncGenerator[str, None]:
+        raise ZeroDivisionError
+        yield "never"
+
+    items = aiter(node.session(TENANT).call(refuse, None))
+    assert await anext(items) == "a part"
+    with pytest.raises(InvalidArgument, match="no such thing"):
+        await anext(items)
+    with pytest.raises(ProgramFailed, match="ZeroDivisionError"):
+        await anext(aiter(node.session(TENANT).call(break_down, None)))
+
+
+@pytest.mark.parametrize("num_read", [0, 1, 3])
+async def test_cancelling_frees_everything_whatever_was_read(node: Node, num_read: int) -> None:
+    session = node.session(TENANT, "s")
+    call = session.call(complete, request(max_tokens=300))
+    items = aiter(call)
+    for _ in range(num_read):
+        await anext(items)
+    call.cancel()
+    call.cancel()
+    await call.wait_closed()
+    assert [item async for item in call] == []
+    await until(node, lambda: holds_nothing(node))
+    assert len(await token_ids(session, request())) == 6
+    call.cancel()
+
+
+async def test_a_slow_reader_holds_its_program_back(node: Node) -> None:
+    made: list[int] = []
+
+    async def make(api: Api, limit: int) -> AsyncGenerator[int, None]:
+        for number in range(limit):
+            made.append(number)
+            yield number
+
+    call = node.session(TENANT).call(make, 1000)
+    items = aiter(call)
+    assert await anext(items) == 0
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(made) < 200
+    assert [number async for number in items] == list(range(1, 1000))
+
+
+async def test_a_reader_that_stalls_loses_its_call(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.node.calls._STALL_S", 0.01)
+    call = node.session(TENANT).call(ticks, 1000)
+    await call.wait_closed()
+    with pytest.raises(MailboxFull, match="read faster"):
+        assert [number async for number in call] == list(range(64))
+
+
+async def test_draining_refuses_new_calls_and_finishes_running_ones(node: Node) -> None:
+    session = node.session(TENANT, "s")
+    call = session.call(complete, request(max_tokens=40))
+    stopping = asyncio.create_task(node.stop(drain_timeout_s=60))
+    await asyncio.sleep(0)
+    assert node.health().draining
+    assert not node.health().ready
+    with pytest.raises(Draining):
+        session.call(complete, request())
+    with pytest.raises(Draining):
+        node.session(TENANT, "t")
+    assert sum([len(chunk.token_ids) async for chunk in call]) == 40
+    await stopping
+
+
+@pytest.mark.parametrize("limit_s", [0, 0.001])
+async def test_a_second_stop_shortens_the_wait(node: Node, limit_s: float) -> None:
+    call = node.session(TENANT).call(sleeps, None)
+    assert await anext(aiter(call)) == "started"
+    stopping = asyncio.create_task(node.stop(drain_timeout_s=3600))
+    await asyncio.sleep(0)
+    await node.stop(drain_timeout_s=limit_s)
+    await stopping
+    await call.wait_closed()
+
+
+async def test_a_second_stop_does_not_lengthen_the_wait(node: Node) -> None:
+    call = node.session(TENANT).call(sleeps, None)
+    assert await anext(aiter(call)) == "started"
+    stopping = asyncio.create_task(node.stop(drain_timeout_s=0.001))
+    await asyncio.sleep(0)
+    await node.stop(drain_timeout_s=3600)
+    await stopping
+
+
+async def test_tenants_have_sessions_of_their_own(start_node: StartNode) -> None:
+    a, b = TenantId("a"), TenantId("b")
+    node = await start_node(fake_config(tenants=(TenantConfig(a), TenantConfig(b))))
+    session = node.session(a, "s")
+    assert node.session(b, "s") is not session
+    assert node._sessions.program_of(a, "s") == node._sessions.program_of(a, session.id)
+    assert node._sessions.program_of(b, session.id) is None

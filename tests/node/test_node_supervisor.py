@@ -1,0 +1,196 @@
+"""Starting, losing, restarting and giving up an engine, with transports that are told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.config import EngineConfig
+from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
+from quire.core.ids import EngineId, ModelId
+from quire.node.clock import SystemClock
+from quire.node.health import EngineState, node_health
+from quire.node.supervisor import EngineSupervisor, RestartLimits
+from quire.testing import FakeEngine
+
+CONFIG = EngineConfig(source="fake", name=ModelId("m"))
+ENGINE = EngineId("m")
+FAST = RestartLimits(max_losses=3, first_pause_s=0.0, max_pause_s=0.0)
+
+
+class Control:
+    """Notes what control is told; everything runs on the test's own loop."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+        self.changed = asyncio.Event()
+
+    def engine_up(
+        self, engine: EngineId, model: ModelId, info: EngineInfo, send: Callable[[Batch], None]
+    ) -> None:
+        self._tell("up")
+
+    def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
+        self._tell(error)
+
+    def engine_given_up(self, engine: EngineId, error: ErrorRecord) -> None:
+        self._tell(("given up", error.message))
+
+    def step_completed(self, engine: EngineId, result: BatchResult) -> None:
+        self._tell(result.step)
+
+    def _tell(self, what: object) -> None:
+        self.told.append(what)
+        self.changed.set()
+
+    async def want(self, num_told: int) -> list[object]:
+        while len(self.told) < num_told:
+            self.changed.clear()
+            await self.changed.wait()
+        return self.told
+
+
+class Transport:
+    """Starts (or raises ``error``); the test then calls ``lose``."""
+
+    def __init__(self, error: QuireError | None) -> None:
+        self.error = error
+        self.closed = False
+
+    async def start(
+        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+    ) -> EngineInfo:
+        if self.error is not None:
+            raise self.error
+        self.on_result, self.lose = on_result, on_lost
+        return FakeEngine().info
+
+    def send(self, batch: Batch) -> None: ...
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Rig:
+    def __init__(self, *errors: QuireError | None) -> None:
+        self.errors = list(errors)
+        self.transports: list[Transport] = []
+        self.control = Control()
+        self.ready: list[EngineInfo] = []
+        self.supervisor = EngineSupervisor(
+            CONFIG,
+            lambda config, on_progress: self._make(),
+            self.control,  # type: ignore[arg-type]
+            clock=SystemClock(),
+            on_ready=self.ready.append,
+            on_change=lambda: None,
+            limits=FAST,
+        )
+
+    def _make(self) -> Transport:
+        self.transports.append(Transport(self.errors.pop(0) if self.errors else None))
+        return self.transports[-1]
+
+
+@pytest.fixture
+async def rigs() -> AsyncIterator[Callable[..., Rig]]:
+    made: list[Rig] = []
+
+    def make(*errors: QuireError | None) -> Rig:
+        made.append(Rig(*errors))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        await rig.supervisor.stop()
+        assert all(transport.closed for transport in rig.transports)
+
+
+async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    assert rig.supervisor.health.state is EngineState.LOADING
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    assert rig.supervisor.health.state is EngineState.READY
+    rig.transports[0].lose("killed")
+    rig.transports[0].on_result(BatchResult(step=9, elapsed_s=0.0))  # too late to count
+    told = await rig.control.want(3)
+    assert told == ["up", EngineLost("killed").record(), "up"]
+    assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (EngineState.READY, 1)
+    assert len(rig.ready) == 2
+
+
+async def test_results_reach_control(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    rig.transports[0].on_result(BatchResult(step=4, elapsed_s=0.0))
+    assert await rig.control.want(2) == ["up", 4]
+
+
+async def test_a_crash_loop_ends_with_its_reason_kept(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    await rig.supervisor.start()
+    for number in range(3):
+        await rig.control.want(2 * number + 1)
+        rig.transports[number].lose(f"crash {number}")
+    told = await rig.control.want(7)
+    health = rig.supervisor.health
+    assert health.state is EngineState.FAILED
+    assert "3 times within 60 s" in health.detail
+    assert "crash 2" in health.detail
+    assert told[-2:] == [EngineLost("crash 2").record(), ("given up", health.detail)]
+    assert len(rig.transports) == 3
+
+
+async def test_a_bad_model_is_not_tried_again(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(ModelFormatError("truncated shard"))
+    await rig.supervisor.start()
+    with pytest.raises(ModelFormatError, match="truncated shard"):
+        await rig.supervisor.wait_ready()
+    assert rig.supervisor.health.state is EngineState.FAILED
+    assert len(rig.transports) == 1
+
+
+async def test_a_process_that_dies_while_loading_is_tried_again(rigs: Callable[..., Rig]) -> None:
+    rig = rigs(EngineLost("killed while loading"))
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    assert rig.supervisor.health.restarts == 1
+
+
+async def test_stopping_is_idempotent_and_answers_those_who_wait(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    waiting = asyncio.create_task(rig.supervisor.wait_ready())
+    await asyncio.sleep(0)
+    await rig.supervisor.stop()
+    await rig.supervisor.stop()
+    with pytest.raises(EngineLost, match="stopped"):
+        await waiting
+    assert rig.supervisor.health.state is EngineState.STOPPED
+
+
+async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    rig._make = lambda: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
+    await rig.supervisor.start()
+    with pytest.raises(EngineLost, match="a bug"):
+        await rig.supervisor.wait_ready()
+
+
+def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None:
+    ready, lost = Rig().supervisor, Rig().supervisor
+    ready._move(EngineState.READY)
+    lost._move(EngineState.RESTARTING, "killed")
+    engines = {EngineId("a"): ready.health, EngineId("b"): lost.health}
+    health = node_health(engines, draining=False, failure=None)
+    assert (health.ready, health.alive) == (False, False)
+    assert health.detail == "engine b is restarting: killed"
+    only = {EngineId("a"): ready.health}
+    assert node_health(only, draining=False, failure=None).ready
+    draining = node_health(only, draining=True, failure=None)
+    assert (draining.ready, draining.alive) == (False, True)
+    assert not node_health(only, draining=False, failure="a bug").alive

@@ -1,0 +1,140 @@
+"""A scripted port: records what a program asks for and answers as a test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quire.core.actions import Reply
+from quire.core.batch import EngineInfo, LayerGroup, PoolSpec
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord, InvalidArgument, QueuePoisoned
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.interfaces import ReplySink, ServedModel
+from quire.core.traits import Trait
+from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
+
+
+def engine_info(page_size: int = 4, traits: Sequence[str] = tuple(Trait)) -> EngineInfo:
+    group = LayerGroup(num_blocks=64, num_host_blocks=0, bytes_per_block=64)
+    pool = PoolSpec(
+        page_size=page_size,
+        groups=(group,),
+        num_embeds=64,
+        num_token_slots=16,
+        max_sequences=16,
+        max_batch_tokens=64,
+    )
+    return EngineInfo(
+        model="scripted",
+        family="none",
+        digest="0",
+        vocab_size=263,
+        hidden_size=8,
+        num_layers=1,
+        max_model_len=256,
+        dtype="float32",
+        device="cpu",
+        backend="none",
+        num_parameters=0,
+        pool=pool,
+        traits=list(traits),
+    )
+
+
+class ScriptedPort:
+    """Answers each command with ``answer(command)``: a reply, an error, or nothing for ``HOLD``."""
+
+    HOLD = object()
+
+    def __init__(self, sink: ReplySink, loop: asyncio.AbstractEventLoop, program: int) -> None:
+        self.program = ProgramId(program)
+        self.quotas = Quotas()
+        self.sink = sink
+        self.loop = loop
+        self.model = ServedModel(
+            ModelId("scripted"), EngineId("e"), engine_info(), FakeTokenizer(), CHAT_TEMPLATE
+        )
+        self.answer: Callable[[Command], object] = lambda command: None
+        self.calls: list[tuple[str, object]] = []
+        self.issued: list[tuple[QueueId, list[Command]]] = []
+        self.poisoned: set[QueueId] = set()
+        self.closed: str | None = None
+        self.was_closed = asyncio.Event()
+
+    @property
+    def commands(self) -> list[Command]:
+        return [command for _, commands in self.issued for command in commands]
+
+    def models(self) -> Sequence[ServedModel]:
+        return [self.model]
+
+    def create_queue(
+        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+    ) -> None:
+        self.calls.append(("create_queue", queue))
+
+    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
+        self.calls.append(("priority", (queue, priority)))
+
+    def reset_queue(self, queue: QueueId) -> None:
+        self.poisoned.discard(queue)
+        self.calls.append(("reset", queue))
+
+    def close_queue(self, queue: QueueId) -> None:
+        self.calls.append(("close_queue", queue))
+
+    def issue(self, queue: QueueId, commands: list[Command]) -> None:
+        self.issued.append((queue, commands))
+        for command in commands:
+            self._answer(queue, command)
+
+    def _answer(self, queue: QueueId, command: Command) -> None:
+        answer = self.answer(command)
+        if queue in self.poisoned and answer is not self.HOLD:
+            answer = QueuePoisoned(f"queue {queue} is poisoned").record()
+        if isinstance(answer, ErrorRecord):
+            self.poisoned.add(queue)
+            self.fail(command.id, answer)
+        elif isinstance(answer, list):
+            for index, chunk in enumerate(answer):
+                self.reply(command.id, chunk, last=index == len(answer) - 1)
+        elif answer is not self.HOLD:
+            self.reply(command.id, answer)  # type: ignore[arg-type]
+
+    def reply(self, command: CommandId, reply: Reply, last: bool = True) -> None:
+        self.loop.call_soon_threadsafe(self.sink.on_reply, command, reply, last)
+
+    def fail(self, command: CommandId, error: ErrorRecord | None = None) -> None:
+        record = error or InvalidArgument("refused by the test").record()
+        self.loop.call_soon_threadsafe(self.sink.on_failure, command, record)
+
+    def cancel(self, command: CommandId) -> None:
+        self.calls.append(("cancel", command))
+        record = ErrorRecord("program_cancelled", "the command was cancelled")
+        self.fail(command, record)
+
+    def close(self, reason: str = "finished") -> None:
+        self.closed = self.closed or reason
+        self.was_closed.set()
+
+
+class Ports:
+    """``connect`` for runtimes and ``connect_api``; remembers the ports it made."""
+
+    def __init__(self) -> None:
+        self.made: list[ScriptedPort] = []
+        self.answer: Callable[[Command], object] = lambda command: None
+        self.configure: Callable[[ScriptedPort], None] = lambda port: None
+
+    def connect(self, sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ScriptedPort:
+        port = ScriptedPort(sink, loop, len(self.made) + 1)
+        port.answer = self.answer
+        self.configure(port)
+        self.made.append(port)
+        return port
+
+    @property
+    def port(self) -> ScriptedPort:
+        return self.made[-1]

@@ -1,0 +1,249 @@
+"""``Context`` over the real controller: every shape it can take says what a fresh one would."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from programs_node import level, node_of, node_saying
+
+from quire.core.errors import InvalidArgument, ProgramCancelled, PromptTooLong, UnknownHandle
+from quire.programs.api import Api, connect_api
+from quire.programs.sdk import Context, choice, regex, temperature
+from quire.testing import FakeTokenizer, LocalNode
+
+TOKENIZER = FakeTokenizer()
+TEXT = "The quick brown fox jumps over the lazy dog"
+
+
+@pytest.fixture(params=[1, 4, 16])
+async def node(request: pytest.FixtureRequest) -> AsyncIterator[LocalNode]:
+    async with node_of(request.param) as node:
+        yield node
+
+
+@pytest.fixture
+async def api(node: LocalNode) -> AsyncIterator[Api]:
+    api = connect_api(node.connect())
+    yield api
+    api.close()
+    at_rest = await level(node)
+    assert (at_rest["held"], at_rest["pending"], at_rest["queues"]) == (0, 0, 0)
+
+
+async def fresh(api: Api, tokens: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
+    """What a context without history and without the cache says behind ``tokens``."""
+    from quire.core.decoding import StopSpec
+
+    queue = api.create_queue()
+    size = queue.page_size
+    pages = api.alloc_kvpage(queue, -(-(len(tokens) + num_tokens) // size))
+    stop = StopSpec(num_tokens)
+    decoded = await api.decode(queue, [], tokens, pages, stop=stop, position=0, cache=False)
+    api.close_queue(queue)
+    return tuple(decoded.token_ids)
+
+
+async def going_on(ctx: Context, num_tokens: int = 6) -> tuple[int, ...]:
+    return (await ctx.generate(max_tokens=num_tokens, ignore_eos=True)).token_ids
+
+
+async def test_generating_in_turns(api: Api) -> None:
+    ctx = Context(api).fill(TEXT)
+    first = await going_on(ctx)
+    assert first == await fresh(api, TOKENIZER_TOKENS, 6)
+    ctx.fill(" and then")
+    before = ctx.tokens
+    assert await going_on(ctx) == await fresh(api, before, 6)
+    assert ctx.text == TOKENIZER.decode(ctx.tokens)
+    assert len(ctx) == len(ctx.tokens) == len(before) + 6
+
+
+TOKENIZER_TOKENS = tuple(TOKENIZER.encode(TEXT))
+
+
+async def test_forks_agree_with_recomputing(api: Api) -> None:
+    ctx = Context(api).fill(TEXT)
+    await ctx.prefill()
+    forks = [ctx.fork().fill(f" {number}") for number in range(3)]
+    starts = [fork.tokens for fork in forks]
+    said = await asyncio.gather(going_on(ctx), *(going_on(fork) for fork in forks))
+    expected = [await fresh(api, tokens, 6) for tokens in (TOKENIZER_TOKENS, *starts)]
+    assert list(said) == expected
+    grandchild = forks[0].fork()
+    for each in (ctx, forks[0]):
+        each.drop()
+        each.drop()
+    before = grandchild.tokens
+    assert await going_on(grandchild) == await fresh(api, before, 6)
+
+
+async def test_join_appends_what_the_children_gained(api: Api) -> None:
+    ctx = Context(api).fill("ab")
+    one, two = ctx.fork().fill("1"), ctx.fork().fill("2")
+    said_one, said_two = await asyncio.gather(going_on(one, 3), going_on(two, 3))
+    ctx.join(one, two)
+    expected = (*b"ab", *b"1", *said_one, *b"2", *said_two)
+    assert ctx.tokens == expected
+    assert await going_on(ctx) == await fresh(api, expected, 6)
+    with pytest.raises(InvalidArgument, match="dropped"):
+        one.fill("more")
+    assert ctx.fork().fill("x<|end|>").text.endswith("x<|end|>")
+    ended = ctx.fork().fill("x<|end|>")
+    assert ctx.join(ended).text.endswith("x")
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.sampled_from([1, 4, 16]),
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("fill"), st.integers(1, 9)),
+            st.tuples(st.just("generate"), st.integers(1, 9)),
+            st.tuples(st.just("truncate"), st.integers(0, 20)),
+            st.tuples(st.just("fork"), st.integers(0, 3)),
+            st.tuples(st.just("drop"), st.integers(0, 3)),
+            st.tuples(st.just("cancel"), st.integers(0, 12)),
+        ),
+        max_size=8,
+    ),
+)
+def test_any_history_says_what_a_fresh_context_says(
+    page_size: int, steps: list[tuple[str, int]]
+) -> None:
+    asyncio.run(walk(page_size, steps))
+
+
+async def walk(page_size: int, steps: list[tuple[str, int]]) -> None:
+    async with node_of(page_size) as node:
+        api = connect_api(node.connect())
+        contexts = [Context(api).fill(TEXT[:11])]
+        for number, (kind, amount) in enumerate(steps):
+            ctx = contexts[number % len(contexts)]
+            if kind == "fill":
+                ctx.fill(TEXT[:amount])
+            elif kind == "generate":
+                await going_on(ctx, amount)
+            elif kind == "truncate":
+                ctx.truncate(max(1, len(ctx) - amount))
+            elif kind == "fork":
+                contexts.append(ctx.fork())
+            elif kind == "drop" and len(contexts) > 1:
+                contexts.remove(ctx)
+                ctx.drop()
+            elif kind == "cancel":
+                await cancelled(ctx, amount)
+        for ctx in contexts:
+            tokens = ctx.tokens
+            assert await going_on(ctx, 4) == await fresh(api, tokens, 4)
+            ctx.drop()
+        at_rest = await level(node)
+        assert at_rest["held"] == 0
+        api.close()
+
+
+async def cancelled(ctx: Context, num_turns: int) -> None:
+    """Cancel a generation some turns after it has begun."""
+    generation = ctx.generate(max_tokens=40, ignore_eos=True)
+    for _ in range(num_turns):
+        await asyncio.sleep(0)
+    async with generation:
+        pass
+    assert generation.ended
+
+
+async def test_a_cancelled_generation_keeps_what_was_said(api: Api) -> None:
+    ctx = Context(api).fill(TEXT)
+    generation = ctx.generate(max_tokens=150, ignore_eos=True)
+    await anext(aiter(generation))
+    generation.cancel()
+    with suppress(ProgramCancelled):
+        await generation
+    assert ctx.tokens[: len(TOKENIZER_TOKENS)] == TOKENIZER_TOKENS
+    tokens = ctx.tokens
+    assert len(TOKENIZER_TOKENS) < len(tokens) < len(TOKENIZER_TOKENS) + 150
+    assert await going_on(ctx) == await fresh(api, tokens, 6)
+
+
+async def test_misuse_is_named(api: Api) -> None:
+    ctx = Context(api)
+    with pytest.raises(InvalidArgument, match="empty"):
+        ctx.generate(max_tokens=1)
+    ctx.fill("ab")
+    generation = ctx.generate(max_tokens=3, ignore_eos=True)
+    for action in (ctx.fork, lambda: ctx.fill("x"), lambda: ctx.generate(max_tokens=1)):
+        with pytest.raises(InvalidArgument, match="is generating"):
+            action()  # type: ignore[operator]
+    await generation
+    with pytest.raises(InvalidArgument, match="truncate to 9"):
+        ctx.truncate(9)
+    ctx.fill([65] * 5000)
+    with pytest.raises(PromptTooLong, match="truncate it"):
+        ctx.generate(max_tokens=1)
+
+
+async def test_dropping_while_it_runs_frees_the_pages(api: Api, node: LocalNode) -> None:
+    ctx = Context(api).fill(TEXT)
+    child = ctx.fork()
+    ctx.generate(max_tokens=300)
+    child.generate(max_tokens=300)
+    await asyncio.sleep(0)
+    ctx.drop()
+    child.drop()
+    assert (await level(node))["held"] == 0
+
+
+async def test_pages_travel_between_programs_by_name(api: Api, node: LocalNode) -> None:
+    ctx = Context(api).fill(TEXT)
+    num_exported = await ctx.export("fox")
+    assert num_exported == len(TOKENIZER_TOKENS) - 1
+    other = connect_api(node.connect("other"))
+    copy = await Context.from_export(other, "fox", TOKENIZER_TOKENS)
+    said = await copy.generate(max_tokens=6, ignore_eos=True)
+    assert said.token_ids == await going_on(ctx)
+    exact = await Context.from_export(other, "fox", TOKENIZER_TOKENS[:-1])
+    assert await going_on(exact) == await fresh(api, TOKENIZER_TOKENS[:-1], 6)
+    with pytest.raises(InvalidArgument, match="pass the tokens"):
+        await Context.from_export(other, "fox", [1])
+    other.close()
+    stranger = connect_api(node.connect("stranger", tenant="elsewhere"))
+    with pytest.raises(UnknownHandle):
+        await Context.from_export(stranger, "fox", TOKENIZER_TOKENS)
+    stranger.close()
+
+
+async def test_samplers_and_constraints(api: Api) -> None:
+    ctx = Context(api).fill(TEXT)
+    warm = temperature(1.2, top_p=0.9, top_k=40, min_p=0.01, seed=3)
+    other = ctx.fork()
+    first = await ctx.generate(max_tokens=6, sampler=warm, ignore_eos=True)
+    second = await other.generate(max_tokens=6, sampler=warm, ignore_eos=True)
+    assert first.token_ids == second.token_ids
+    picked = Context(api).fill("Pick:")
+    assert await picked.generate_until(grammar=choice(["re.d", "blue"])) in ("re.d", "blue")
+    number = await picked.generate(grammar=regex("[0-9]{3}"), num_logprobs=1)
+    assert number.text.isdigit()
+    assert (len(number.text), number.finish_reason) == (3, "stop")
+    assert number.logprobs is not None
+    for bad in (-1.0, 0.5):
+        with pytest.raises(InvalidArgument, match="temperature"):
+            temperature(bad, top_p=0.0 if bad > 0 else 1.0)
+
+
+async def test_chat_text_and_stops() -> None:
+    node, script = node_saying(lambda prompt: "one\ntwo<|end|>")
+    async with node:
+        api = connect_api(node.connect())
+        ctx = Context(api).fill_chat([{"role": "user", "content": "count"}])
+        assert [text async for text in ctx.generate(stop="\n", max_tokens=9)] == list("one")
+        assert ctx.text.endswith("<|user|>count<|end|><|assistant|>one\n")
+        rest = await ctx.generate(max_tokens=9)
+        assert (rest.text, rest.finish_reason) == ("two", "stop")
+        assert script.prompts == ["<|user|>count<|end|><|assistant|>"]
+        api.close()

@@ -1,0 +1,146 @@
+"""The network policy, over a transport of the test: nothing leaves the process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+from programs_port import Ports
+
+from quire.core.errors import Forbidden, InvalidArgument, ProgramError
+from quire.programs.api import connect_api
+from quire.programs.services.network import Network, NetworkPolicy
+
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def network(
+    handler: Handler, policy: NetworkPolicy | None = None, addresses: tuple[str, ...] = ()
+) -> Network:
+    async def resolve(host: str, port: int) -> list[str]:
+        return list(addresses)
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(handler))
+    return Network(client, policy, resolve)
+
+
+async def test_get_and_post_through_the_api(ports: Ports) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        body = request.method + " " + request.headers.get("x-a", "-") + " "
+        return httpx.Response(201, text=body + request.content.decode(), headers={"x-b": "2"})
+
+    api = connect_api(ports.connect, network=network(handler))
+    got = await api.http_get("http://host/", headers={"x-a": "1"})
+    assert (got, got.status, got.headers["x-b"], got.ok) == ("GET 1 ", 201, "2", True)
+    posted = await api.http_post("http://host/", "é")
+    assert posted == "POST - é"
+    api.close()
+    alone = connect_api(ports.connect)
+    with pytest.raises(Forbidden, match="no network"):
+        await alone.http_get("http://host/")
+    alone.close()
+
+
+async def test_answers_are_text_and_json() -> None:
+    replies = network(lambda request: httpx.Response(404, json={"a": [1]}))
+    reply = await replies.request("GET", "http://host/")
+    assert (reply.json(), reply.ok) == ({"a": [1]}, False)
+    plain = await network(lambda _: httpx.Response(200, text="hi")).request("GET", "http://host/")
+    with pytest.raises(InvalidArgument, match="not JSON"):
+        plain.json()
+
+
+@pytest.mark.parametrize("url", ["", "host/path", "ftp://host/", "file:///etc/passwd", "http://"])
+async def test_only_http_urls(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="URL"):
+        await network(lambda _: httpx.Response(200)).request("GET", url)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("api.example.org", True),
+        ("API.example.org", True),
+        ("deep.api.example.org", False),
+        ("data.example.com", True),
+        ("a.b.example.com", True),
+        ("example.com", False),
+        ("badexample.com", False),
+        ("localhost", False),
+    ],
+)
+async def test_the_allow_list(host: str, allowed: bool) -> None:
+    policy = NetworkPolicy(hosts=("api.example.org", "*.example.com"))
+    replies = network(lambda _: httpx.Response(200, text="ok"), policy)
+    if allowed:
+        assert await replies.request("GET", f"http://{host}/") == "ok"
+    else:
+        with pytest.raises(Forbidden, match="not allowed"):
+            await replies.request("GET", f"http://{host}/")
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [("127.0.0.1",), ("10.1.2.3",), ("169.254.169.254",), ("::1",), ("8.8.8.8", "192.168.0.1"), ()],
+)
+async def test_private_addresses_are_refused_to_the_untrusted(addresses: tuple[str, ...]) -> None:
+    policy = NetworkPolicy(allow_private=False)
+    replies = network(lambda _: httpx.Response(200), policy, addresses)
+    with pytest.raises(Forbidden, match=r"private addresses|nothing"):
+        await replies.request("GET", "http://looks.fine/")
+
+
+async def test_the_checked_address_is_the_one_that_is_used() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        name = request.extensions["sni_hostname"]
+        return httpx.Response(200, text=f"{request.url.host} {request.headers['host']} {name}")
+
+    policy = NetworkPolicy(allow_private=False)
+    replies = network(handler, policy, ("93.184.216.34",))
+    assert await replies.request("GET", "https://host:8443/") == "93.184.216.34 host:8443 host"
+
+
+async def test_redirects_obey_the_policy_and_lose_secrets() -> None:
+    seen: list[tuple[str, str, str | None]] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append((request.method, request.url.path, request.headers.get("authorization")))
+        if request.url.path == "/":
+            return httpx.Response(303, headers={"location": "http://two.example/next"})
+        if request.url.path == "/out":
+            return httpx.Response(302, headers={"location": "http://evil/"})
+        if request.url.path == "/loop":
+            return httpx.Response(307, headers={"location": "/loop"})
+        return httpx.Response(200, text="there")
+
+    replies = network(handler, NetworkPolicy(hosts=("one.example", "two.example")))
+    headers = {"authorization": "secret"}
+    url = "http://one.example"
+    assert await replies.request("POST", f"{url}/", content=b"x", headers=headers) == "there"
+    assert seen == [("POST", "/", "secret"), ("GET", "/next", None)]
+    with pytest.raises(Forbidden, match="'evil'"):
+        await replies.request("GET", f"{url}/out")
+    with pytest.raises(ProgramError, match="redirects more than 5 times"):
+        await replies.request("GET", f"{url}/loop")
+
+
+async def test_limits_and_failures() -> None:
+    large = network(lambda _: httpx.Response(200, text="x" * 100), NetworkPolicy(max_body_bytes=99))
+    with pytest.raises(InvalidArgument, match="larger than 99 bytes"):
+        await large.request("GET", "http://host/")
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(ProgramError, match="ConnectError: refused"):
+        await network(refuse).request("GET", "http://host/")
+
+    async def hang(request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    client = httpx.AsyncClient(transport=httpx.MockTransport(hang))
+    with pytest.raises(ProgramError, match="no answer within 0"):
+        await Network(client, NetworkPolicy(timeout_s=0)).request("GET", "http://host/")

@@ -1,0 +1,34 @@
+"""The committed reference is what the source says, and the ``Api`` has all of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from programs_port import Ports
+
+from quire.core.traits import Trait
+from quire.programs.api import TRAIT_FUNCTIONS, connect_api
+from quire.programs.reference import _functions, render
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
+
+PIE_TABLE_1 = """get_arg send receive http_get available_models available_traits create_queue
+synchronize set_queue_priority export_kvpage import_kvpage alloc_kvpage dealloc_kvpage
+alloc_emb dealloc_emb copy_kvpage forward mask_kvpage embed_txt tokenize detokenize
+get_vocabs get_next_dist"""
+
+
+def test_the_committed_file_is_current() -> None:
+    assert COMMITTED.read_text() == render(), (
+        "run: python -m quire.programs.reference > docs/reference/api.md"
+    )
+
+
+async def test_every_function_of_every_trait_is_on_the_api(ports: Ports) -> None:
+    api = connect_api(ports.connect)
+    names = [name for trait in TRAIT_FUNCTIONS.values() for name, _, _ in _functions(trait)]
+    assert list(TRAIT_FUNCTIONS) == list(Trait)
+    assert len(set(names)) == len(names)
+    assert [name for name in names if not callable(getattr(api, name, None))] == []
+    assert [name for name in PIE_TABLE_1.split() if name not in names] == []
+    api.close()

@@ -1,0 +1,129 @@
+"""Tools: schemas from hints, checked arguments, errors that the model reads."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Annotated, Any, Literal
+
+import pytest
+
+from quire.core.errors import InvalidArgument
+from quire.programs.chat import Call, ChatTemplate
+from quire.programs.sdk import Tool, Toolbox
+from quire.testing.tokenizer import CHAT_TEMPLATE
+
+
+class Unit(Enum):
+    CELSIUS = "celsius"
+    FAHRENHEIT = "fahrenheit"
+
+
+def weather(
+    city: Annotated[str, "where"],
+    unit: Literal["celsius", "fahrenheit"] = "celsius",
+    days: int = 1,
+    tags: list[str] | None = None,
+) -> dict[str, Any]:
+    """The weather of a city.
+
+    More that the model need not know.
+    """
+    return {"city": city, "unit": unit, "days": days, "tags": tags}
+
+
+async def add(a: float, b: float) -> float:
+    """Add."""
+    return a + b
+
+
+def fail(unit: Unit = Unit.CELSIUS) -> str:
+    """Fail."""
+    raise ValueError(f"no {unit.value}")
+
+
+def test_the_schema_comes_from_the_hints() -> None:
+    assert Tool.of(weather).schema() == {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "The weather of a city.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "city": {"type": "string", "description": "where"},
+                    "unit": {"enum": ["celsius", "fahrenheit"], "default": "celsius"},
+                    "days": {"type": "integer", "default": 1},
+                    "tags": {
+                        "anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}],
+                        "default": None,
+                    },
+                },
+                "required": ["city"],
+                "additionalProperties": False,
+            },
+        },
+    }
+    nested = Tool.of(fail).parameters
+    assert nested["$defs"]["Unit"]["enum"] == ["celsius", "fahrenheit"]
+
+
+async def test_calls() -> None:
+    tool = Tool.of(weather)
+    assert await tool.call('{"city": "Oslo", "days": 2}') == (
+        '{"city": "Oslo", "unit": "celsius", "days": 2, "tags": null}'
+    )
+    assert await Tool.of(add).call('{"a": 1, "b": 2.5}') == "3.5"
+    for bad in ("{}", '{"city": 1}', '{"city": "x", "more": 1}', '{"city": "x", "unit": "k"}', "["):
+        with pytest.raises(InvalidArgument, match="weather"):
+            await tool.call(bad)
+
+
+async def test_a_long_result_is_cut() -> None:
+    def long() -> str:
+        return "x" * 20_000
+
+    result = await Tool.of(long).call("{}")
+    assert len(result) == 16_387
+    assert result.endswith("x...")
+
+
+def test_what_has_no_schema_is_refused() -> None:
+    def no_hint(a) -> None:  # type: ignore[no-untyped-def]
+        """."""
+
+    def star(*args: int) -> None:
+        """."""
+
+    def odd(a: asyncio.Event) -> None:
+        """."""
+
+    for function, reason in ((no_hint, "no type hint"), (star, r"\*args"), (odd, "odd")):
+        with pytest.raises(InvalidArgument, match=reason):
+            Tool.of(function)
+    with pytest.raises(InvalidArgument, match="two tools"):
+        Toolbox([add, add])
+
+
+async def test_a_toolbox_tells_the_model_what_went_wrong() -> None:
+    box = Toolbox([weather, add, fail])
+    calls = [
+        Call("1", "add", '{"a": 1, "b": 1}'),
+        Call("2", "fail", "{}"),
+        Call("3", "fly", "{}"),
+        Call("4", "add", '{"a": "x"}'),
+    ]
+    results = await box.call_all(calls)
+    assert results[:3] == [
+        "2.0",
+        "error: no celsius",
+        "error: no tool 'fly'; there are weather, add, fail",
+    ]
+    assert results[3].startswith("error: add: ")
+
+
+def test_templates_can_use_the_schemas() -> None:
+    text = ChatTemplate(CHAT_TEMPLATE).render(
+        [{"role": "user", "content": "x"}], tools=Toolbox([add]).schemas()
+    )
+    assert '"name": "add"' in text

@@ -1,0 +1,186 @@
+"""A real node with a scripted fake engine behind a real HTTP listener, for the server's tests.
+
+What the model says stands in the prompt, so that tests share one server without sharing state:
+
+    say TEXT            it answers TEXT
+    call NAME ARGS      it answers a tool call, in the form that the shipped model uses
+    (a tool's answer)   it answers "The tool said ..."
+    anything else       it answers "Hello there."
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import httpx
+
+from quire.core.batch import Batch, BatchResult
+from quire.core.config import EngineConfig, NodeConfig, ServerConfig, TenantConfig
+from quire.core.ids import ModelId, TenantId
+from quire.node import ModelFiles, Node
+from quire.node.transports import InProcessTransport
+from quire.server import Service
+from quire.testing import FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
+from quire.testing.scripted import Answer
+from quire.testing.tokenizer import CHAT_TEMPLATE
+
+T = TypeVar("T")
+
+MODEL = "scripted"
+MAX_MODEL_LEN = 1024
+OPEN = (TenantConfig(TenantId("default")),)
+TOKENIZER = FakeTokenizer()
+
+
+def answer(prompt: str) -> str:
+    """The script; see the module docstring. ``prompt`` has its special tokens spelled out."""
+    role, text = last_turn(prompt)
+    if role == "tool":
+        return f"The tool said {text}."
+    if text.startswith("say "):
+        return text[4:]
+    if text.startswith("call "):
+        name, _, arguments = text[5:].partition(" ")
+        return f'<tool_call>{{"name": "{name}", "arguments": {arguments}}}</tool_call>'
+    return "Hello there."
+
+
+def last_turn(prompt: str) -> tuple[str, str]:
+    """Role and text of the last message; a prompt without markers is a user's."""
+    last = prompt.removesuffix("<|assistant|>").removesuffix("<|end|>")
+    role, text = "user", last
+    for marker in ("user", "tool", "assistant", "system"):
+        _, found, tail = last.rpartition(f"<|{marker}|>")
+        if found and len(tail) < len(text):
+            role, text = marker, tail
+    return role, text
+
+
+def scripted_engine(answer: Answer = answer) -> FakeEngine:
+    pool = fake_pool(page_size=16, num_blocks=1024, max_batch_tokens=256, max_sequences=64)
+    script = ScriptedModel(answer, TOKENIZER)
+    return FakeEngine(
+        pool, tokenizer=TOKENIZER, model=MODEL, max_model_len=MAX_MODEL_LEN, script=script
+    )
+
+
+def scripted_files(engine: EngineConfig) -> ModelFiles:
+    special_tokens = {"bos_token": "<|bos|>", "eos_token": "<|eos|>"}
+    return ModelFiles(TOKENIZER, CHAT_TEMPLATE, {}, special_tokens)
+
+
+def scripted_node(
+    tenants: Sequence[TenantConfig] = OPEN,
+    *,
+    load: Callable[[], FakeEngine] = scripted_engine,
+    models: Sequence[str] = (MODEL,),
+) -> tuple[Node, NodeConfig]:
+    engines = tuple(EngineConfig(source=name, name=ModelId(name)) for name in models)
+    config = NodeConfig(engines=engines, tenants=tuple(tenants))
+    node = Node(
+        config,
+        transport_factory=lambda engine: InProcessTransport(engine.name, load),
+        model_files=scripted_files,
+        debug=True,
+    )
+    return node, config
+
+
+class GatedEngine(FakeEngine):
+    """A scripted engine that stops before a message while its gate is closed."""
+
+    def __init__(self) -> None:
+        pool = fake_pool(page_size=16, num_blocks=1024, max_batch_tokens=256, max_sequences=64)
+        script = ScriptedModel(answer, TOKENIZER)
+        super().__init__(
+            pool, tokenizer=TOKENIZER, model=MODEL, max_model_len=MAX_MODEL_LEN, script=script
+        )
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Event()
+        """A message has come while the gate was closed."""
+
+    def execute(self, batch: Batch) -> BatchResult:
+        if not self.gate.is_set():
+            self.arrived.set()
+            self.gate.wait()
+        return super().execute(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """``url`` without a path. ``call`` runs a function on the server's loop and waits for it."""
+
+    url: str
+    host: str
+    port: int
+    node: Node
+    service: Service
+    loop: asyncio.AbstractEventLoop
+
+    def call(self, function: Callable[[], T]) -> T:
+        async def run() -> T:
+            return function()
+
+        return self.wait(run())
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+
+    def num_held_blocks(self) -> int:
+        """Blocks that any program holds, once no call is under way and no message in flight."""
+        self.wait(self.node._sessions.wait_idle())
+        with httpx.Client(base_url=self.url) as http:  # its messages go behind those in flight
+            http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
+        self.wait(self.node._sessions.wait_idle())
+        (engine,) = self.call(self.node.statistics).controller.engines
+        return engine.pool.num_held
+
+
+@contextmanager
+def running_server(
+    server: ServerConfig | None = None,
+    tenants: Sequence[TenantConfig] = OPEN,
+    *,
+    load: Callable[[], FakeEngine] = scripted_engine,
+    models: Sequence[str] = (MODEL,),
+    wait_ready: bool = True,
+    send_buffer_bytes: int | None = None,
+) -> Iterator[RunningServer]:
+    """Serve on a free port from a thread of its own; drains and stops on exit."""
+    server = server or ServerConfig(drain_timeout_s=1.0)
+    sock = socket.create_server(("127.0.0.1", 0))
+    if send_buffer_bytes is not None:  # accepted connections inherit it
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    node, config = scripted_node(tenants, load=load, models=models)
+    ready = threading.Event()
+    holder: list[RunningServer] = []
+
+    async def main() -> None:
+        service = Service(node, config, server, sock)
+        host, port = sock.getsockname()
+        loop = asyncio.get_running_loop()
+        holder.append(RunningServer(service.url, host, port, node, service, loop))
+        if not wait_ready:
+            ready.set()
+        try:
+            await service.run(on_ready=ready.set)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="test-server")
+    thread.start()
+    ready.wait()
+    running = holder[0]
+    try:
+        yield running
+    finally:
+        running.loop.call_soon_threadsafe(running.service.request_stop)
+        thread.join()
+        sock.close()

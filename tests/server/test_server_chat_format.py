@@ -1,0 +1,124 @@
+"""However chunks are cut, a stream adds up to the whole answer."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_server import TOKENIZER
+
+from quire.core.errors import ProgramCancelled
+from quire.programs.builtin import ChoiceChunk
+from quire.server.chat.format import ChatFormatter, ChatOptions
+from quire.server.chat.parsing import Reading
+from quire.server.frame import Frame
+from quire.server.generation import PromptChunk
+
+FRAME = Frame(key="k", created_unix_s=1, model="m", fingerprint="fp")
+PARTS = st.sampled_from(
+    [
+        "plain words ",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "f", "arguments": {"a": [1, "}"]}}',
+        '{"name": "g"}',
+        "{broken",
+        "\n",
+        "ü\N{GRINNING FACE}",
+    ]
+)
+
+
+def formatter(num_choices: int = 1, reading: Reading | None = None) -> ChatFormatter:
+    options = ChatOptions(num_choices=num_choices)
+    return ChatFormatter(FRAME, TOKENIZER, [1, 2], options, reading or Reading(max_calls=None))
+
+
+def chunk(text: str, index: int = 0, **fields: Any) -> PromptChunk:
+    return PromptChunk(0, ChoiceChunk(index=index, text=text, token_ids=(1,), **fields))
+
+
+def summed(events: list[bytes]) -> dict[str, Any]:
+    """The message that a client makes of a stream's deltas."""
+    message: dict[str, Any] = {"content": "", "calls": []}
+    for event in events:
+        (choice,) = json.loads(event)["choices"]
+        delta = choice["delta"]
+        message["content"] += delta.get("content") or ""
+        message["reasoning"] = message.get("reasoning", "") + delta.get("reasoning", "")
+        assert delta.get("reasoning") == delta.get("reasoning_content")
+        for call in delta.get("tool_calls", ()):
+            if call["index"] == len(message["calls"]):
+                assert call["id"]
+                assert call["type"] == "function"
+                message["calls"].append([call["function"]["name"], ""])
+            message["calls"][call["index"]][1] += call["function"]["arguments"]
+        message["finish_reason"] = choice["finish_reason"]
+    return message
+
+
+def whole(form: ChatFormatter) -> dict[str, Any]:
+    (choice,) = json.loads(form.whole())["choices"]
+    message = choice["message"]
+    return {
+        "content": message["content"] or "",
+        "reasoning": message.get("reasoning", ""),
+        "calls": [
+            [call["function"]["name"], call["function"]["arguments"]]
+            for call in message.get("tool_calls", ())
+        ],
+        "finish_reason": choice["finish_reason"],
+    }
+
+
+@settings(deadline=None)
+@given(parts=st.lists(PARTS, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=12))
+def test_any_cut_gives_the_same_message(parts: list[str], cuts: list[int]) -> None:
+    text = "".join(parts)
+    at_once, in_parts = formatter(), formatter()
+    at_once.feed(chunk(text, finish_reason="stop"))
+    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
+    pieces = [text[a:b] for a, b in pairwise(places)] or [""]
+    events = []
+    for number, piece in enumerate(pieces):
+        last = number == len(pieces) - 1
+        events += in_parts.feed(chunk(piece, finish_reason="stop" if last else None))
+    assert summed(events) == whole(in_parts) == whole(at_once)
+
+
+def test_a_cancelled_choice_is_an_error() -> None:
+    with pytest.raises(ProgramCancelled):
+        formatter().feed(chunk("", finish_reason="cancelled"))
+
+
+def test_choices_are_opened_once_each() -> None:
+    form = formatter(num_choices=2)
+    events = [
+        *form.feed(chunk("a", index=1)),
+        *form.feed(chunk("b", index=0)),
+        *form.feed(chunk("c", index=1)),
+    ]
+    roles = [
+        choice["index"]
+        for event in events
+        for choice in json.loads(event)["choices"]
+        if "role" in choice["delta"]
+    ]
+    assert roles == [1, 0]
+
+
+def test_a_call_cut_by_the_length_stays_a_length() -> None:
+    form = formatter()
+    form.feed(chunk('<tool_call>{"name": "f", "arguments": {"a": ', finish_reason="length"))
+    assert whole(form) == {
+        "content": "",
+        "reasoning": "",
+        "calls": [["f", '{"a": ']],
+        "finish_reason": "length",
+    }

@@ -1,0 +1,245 @@
+"""One shape for every error, the right status, and what clients may do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from scripted_server import MODEL
+
+from quire.core.errors import (
+    Draining,
+    EngineFault,
+    EngineLost,
+    Forbidden,
+    GrammarError,
+    InvalidArgument,
+    MailboxClosed,
+    MailboxFull,
+    ModelNotFound,
+    PoolExhausted,
+    ProgramCancelled,
+    ProgramFailed,
+    PromptTooLong,
+    QuireError,
+    QuotaExceeded,
+    Unauthorized,
+    UnknownHandle,
+)
+from quire.programs.chat.sandbox import BudgetedEnvironment
+from quire.server.errors import body_of, headers_of, status_of
+
+CHAT = "/v1/chat/completions"
+HI = [{"role": "user", "content": "hi"}]
+
+
+def check_shape(response: httpx.Response) -> dict[str, Any]:
+    assert response.headers["x-request-id"]
+    body = response.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    assert error["type"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": HI, "n": 0}, "n"),
+        ({"messages": HI, "n": 10**6}, "n"),
+        ({"messages": HI, "n": "2"}, "n"),
+        ({"messages": HI, "n": True}, "n"),
+        ({"messages": HI, "n": 1.5}, "n"),
+        ({"messages": HI, "temperature": -1}, "temperature"),
+        ({"messages": HI, "temperature": "hot"}, "temperature"),
+        ({"messages": HI, "top_p": 0}, "top_p"),
+        ({"messages": HI, "max_tokens": -1}, "max_tokens"),
+        ({"messages": HI, "logit_bias": {"x": 1}}, None),
+        ({"messages": HI, "logit_bias": {"9999": 1}}, "logit_bias"),
+        ({"messages": HI, "stop": [""]}, "stop[0]"),
+        ({"messages": HI, "stop": ["x"] * 17}, "stop"),
+        ({"messages": HI, "stop_token_ids": [9999]}, "stop_token_ids"),
+        ({"messages": HI, "temprature": 1}, "temprature"),
+        ({"messages": HI, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"messages": HI, "top_logprobs": 5}, None),
+        ({"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"messages": HI, "tool_choice": "required"}, None),
+        ({"messages": HI, "response_format": {"type": "xml"}}, "response_format"),
+        ({"messages": [{"role": "alien", "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": "user"}]}, "messages[0].user.content"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].user.content[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool.tool_call_id"),
+        ({"messages": HI, "continue_final_message": True}, None),
+        ({"messages": HI, "min_tokens": 5, "max_tokens": 2}, None),
+        ({"messages": HI, "structured_outputs": {"regex": "a", "choice": ["a"]}}, None),
+        ({"messages": HI, "structured_outputs": {"regex": "(a"}}, "structured_outputs"),
+    ],
+)
+def test_bad_fields_are_400_and_named(
+    http: httpx.Client, body: dict[str, Any], param: str | None
+) -> None:
+    response = http.post(CHAT, json=body)
+    assert response.status_code == 400
+    error = check_shape(response)
+    assert error["type"] == "invalid_request_error"
+    if param is not None:
+        assert error["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"prompt": [-1, 5]}, "prompt[0]: Input should be greater than or equal to 0"),
+        ({"prompt": [10**12]}, "prompt[0]: Input should be less than or equal to 2147483647"),
+        ({"prompt": [3, "a"]}, "prompt[1]: Input should be a valid integer"),
+        ({"prompt": ["a", 3]}, "prompt[1]: Input should be a valid string"),
+        ({"prompt": [[1], [-2]]}, "prompt[1][0]: Input should be greater than or equal to 0"),
+        ({"prompt": []}, "prompt: List should have at least 1 item after validation, not 0"),
+        ({"prompt": [-1] * 100_000}, "prompt[0]: Input should be greater than or equal to 0"),
+        ({"prompt": ["a"] * 1000}, "prompt: List should have at most 256 items after validation"),
+        ({"prompt": 5}, "prompt: must be a text, token ids, or a list of either"),
+        ({"prompt": "x", "stop": [""]}, "stop[0]: String should have at least 1 character"),
+        ({"prompt": "x", "stop": ["x"] * 17}, "stop: List should have at most 16 items"),
+        ({"prompt": "x", "stop": 5}, "stop: must be a string or a list"),
+    ],
+)
+def test_what_is_wrong_is_said_of_the_shape_that_was_given(
+    http: httpx.Client, body: dict[str, Any], message: str
+) -> None:
+    response = http.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    said = check_shape(response)["message"]
+    assert said.startswith(message)
+    assert "more problems" not in said
+
+
+@pytest.mark.parametrize(
+    "name", ["messages", "tools", "add_generation_prompt", *BudgetedEnvironment().globals]
+)
+@pytest.mark.parametrize("path", [CHAT, "/tokenize"])
+def test_names_of_the_templates_renderer_are_not_the_clients_to_set(
+    http: httpx.Client, name: str, path: str
+) -> None:
+    response = http.post(path, json={"messages": HI, "chat_template_kwargs": {name: 1}})
+    assert response.status_code == 400
+    error = check_shape(response)
+    assert error["param"] == "chat_template_kwargs"
+    assert repr(name) in error["message"]
+
+
+def test_images_are_refused_by_name(http: httpx.Client) -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://example.com/x.png"}}
+    response = http.post(CHAT, json={"messages": [{"role": "user", "content": [part]}]})
+    assert response.status_code == 400
+    assert "image_url, but this model reads text only" in check_shape(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (b"{", {"content-type": "application/json"}),
+        (b"\xff", {"content-type": "application/json"}),
+        (b'{"messages": NaN}', {"content-type": "application/json"}),
+        (b'{"n": 1, "n": 2}', {"content-type": "application/json"}),
+        (b"[" * 100_000, {"content-type": "application/json"}),
+        (b"null", {"content-type": "application/json"}),
+        (b"[]", {"content-type": "application/json"}),
+        (b"", {"content-type": "application/json"}),
+        (b'{"messages": []}', {"content-type": "text/plain"}),
+        (b'{"messages": []}', {}),
+    ],
+)
+def test_bodies_that_are_no_request(
+    http: httpx.Client, content: bytes, headers: dict[str, str]
+) -> None:
+    response = http.post(CHAT, content=content, headers=headers)
+    assert response.status_code == 400
+    error = check_shape(response)
+    if content in (b"null", b"[]", b"") or headers.get("content-type") != "application/json":
+        assert "content-type: application/json" in error["message"]
+
+
+def test_unknown_fields_inside_messages_are_ignored(http: httpx.Client) -> None:
+    message = {"role": "user", "content": "say ok", "cache_control": {"type": "ephemeral"}}
+    response = http.post(CHAT, json={"messages": [message]})
+    assert response.status_code == 200
+    assert response.json()["choices"][0]["message"]["content"] == "ok"
+
+
+def test_a_body_over_the_limit_is_413(http: httpx.Client) -> None:
+    response = http.post(CHAT, content=b" " * (5 << 20))
+    assert response.status_code == 413
+    assert "4194304 bytes" in check_shape(response)["message"]
+
+
+def test_a_chunked_body_over_the_limit_is_413(http: httpx.Client) -> None:
+    response = http.post(CHAT, content=(b" " * (1 << 20) for _ in range(5)))
+    assert response.status_code == 413
+    check_shape(response)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v1/chat/completions/", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("DELETE", "/v1/models", 405),
+        ("GET", "/v1/models/none", 404),
+        ("GET", "/v1/programs/none", 404),
+        ("DELETE", "/v1/programs/none", 404),
+    ],
+)
+def test_routes_that_are_not_there(http: httpx.Client, method: str, path: str, status: int) -> None:
+    response = http.request(method, path)
+    assert response.status_code == status
+    check_shape(response)
+    if status == 405:
+        assert response.headers["allow"]
+
+
+def test_the_openai_package_knows_the_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.chat.completions.create(model="none", messages=[{"role": "user", "content": "x"}])
+    assert missing.value.code == "model_not_found"
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "x" * 2000}]
+        )
+    assert bad.value.code == "context_length_exceeded"
+    assert "2004 tokens, but the context of 'scripted' holds 1024" in bad.value.message
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "header"),
+    [
+        (InvalidArgument("x"), 400, None),
+        (PromptTooLong("x"), 400, None),
+        (GrammarError("x"), 400, None),
+        (Unauthorized("x"), 401, "www-authenticate"),
+        (Forbidden("x"), 403, None),
+        (ModelNotFound("x"), 404, None),
+        (UnknownHandle("x"), 404, None),
+        (ProgramCancelled("x"), 409, "x-should-retry"),
+        (MailboxClosed("x"), 409, "x-should-retry"),
+        (QuotaExceeded("x"), 429, "retry-after"),
+        (PoolExhausted("x"), 503, "retry-after"),
+        (Draining("x"), 503, "retry-after"),
+        (EngineLost("x"), 503, "retry-after"),
+        (MailboxFull("x"), 503, "retry-after"),
+        (EngineFault("x"), 500, "x-should-retry"),
+        (ProgramFailed("x"), 500, "x-should-retry"),
+        (QuireError("x"), 500, "x-should-retry"),
+    ],
+)
+def test_every_kind_has_its_status(error: QuireError, status: int, header: str | None) -> None:
+    assert status_of(error) == status
+    assert body_of(error)["error"]["code"] == error.code
+    assert set(headers_of(error)) == ({header} if header else set())

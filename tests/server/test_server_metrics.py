@@ -1,0 +1,84 @@
+"""/metrics: the names that dashboards know, and figures that move with requests."""
+
+from __future__ import annotations
+
+import httpx
+from prometheus_client.parser import text_string_to_metric_families
+
+VLLM_NAMES = {
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:prefix_cache_queries",
+    "vllm:prefix_cache_hits",
+    "vllm:num_preemptions",
+    "vllm:prompt_tokens",
+    "vllm:generation_tokens",
+    "vllm:time_to_first_token_seconds",
+    "vllm:inter_token_latency_seconds",
+    "vllm:e2e_request_latency_seconds",
+}
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(http: httpx.Client) -> tuple[dict[str, str], Samples]:
+    """Types by family and values by name and labels."""
+    response = http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    kinds: dict[str, str] = {}
+    values: Samples = {}
+    for family in text_string_to_metric_families(response.text):
+        assert family.name not in kinds, "a family stands once"
+        kinds[family.name] = family.type
+        for sample in family.samples:
+            values[sample.name, frozenset(sample.labels.items())] = sample.value
+    return kinds, values
+
+
+ENGINE = frozenset({("model_name", "scripted"), ("engine", "scripted")})
+
+
+def test_every_vllm_name_has_its_quire_twin(http: httpx.Client) -> None:
+    http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
+    kinds, values = scrape(http)
+    assert set(kinds) >= VLLM_NAMES
+    for name in VLLM_NAMES:
+        twin = name.replace("vllm:", "quire_")
+        assert kinds[twin] == kinds[name]
+    labelled = {dict(labels).get("model_name") for name, labels in values if name[:5] == "vllm:"}
+    assert labelled == {"scripted"}
+
+
+def test_requests_move_the_figures(http: httpx.Client) -> None:
+    prompt = "say count " + "y" * 64
+    _, before = scrape(http)
+    for _ in range(2):
+        http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 5}).raise_for_status()
+    _, after = scrape(http)
+
+    def moved(name: str, labels: frozenset[tuple[str, str]] = ENGINE) -> float:
+        return after[name, labels] - before.get((name, labels), 0.0)
+
+    for prefix in ("quire_", "vllm:"):
+        assert moved(f"{prefix}prompt_tokens_total") == 2 * len(prompt)
+        assert moved(f"{prefix}generation_tokens_total") == 10
+        assert moved(f"{prefix}time_to_first_token_seconds_count") == 2
+        assert moved(f"{prefix}e2e_request_latency_seconds_count") == 2
+        assert moved(f"{prefix}prefix_cache_hits_total") >= 64
+    assert moved("quire_cached_prompt_tokens_total") >= 64
+    ended = ENGINE | {("route", "/v1/completions"), ("outcome", "finished")}
+    assert moved("quire_requests_total", ended) == 2
+
+
+def test_buckets_are_cumulative(http: httpx.Client) -> None:
+    _, values = scrape(http)
+    name = "vllm:time_to_first_token_seconds"
+    buckets = sorted(
+        (float(dict(labels)["le"]), value)
+        for (found, labels), value in values.items()
+        if found == f"{name}_bucket"
+    )
+    counts = [count for _, count in buckets]
+    assert counts == sorted(counts)
+    assert counts[-1] == values[f"{name}_count", ENGINE]

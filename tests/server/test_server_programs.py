@@ -1,0 +1,237 @@
+"""Programs over HTTP and WebSocket: launch, look, send, end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import linecache
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from scripted_server import RunningServer, running_server
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from quire.core.config import ServerConfig
+from quire.server.schemas.programs import LaunchRequest
+from quire.server.upload import inferlet_of
+
+ECHO = '''
+from quire.core.errors import MailboxClosed
+from quire.programs.inferlet import inferlet
+
+@inferlet()
+async def echo(api, *args):
+    """Sends back what it gets, in capitals."""
+    await api.send(f"ready {list(args)}")
+    count = 0
+    while True:
+        try:
+            message = await api.receive()
+        except MailboxClosed:
+            return {"count": count}
+        await api.send(message.upper())
+        count += 1
+'''
+RAISES = """
+from quire.programs.inferlet import inferlet
+
+@inferlet()
+async def raises(api):
+    raise ValueError("on purpose")
+"""
+
+
+@pytest.fixture(scope="module")
+def trusting() -> Iterator[RunningServer]:
+    with running_server(ServerConfig(allow_native_upload=True, drain_timeout_s=1.0)) as running:
+        yield running
+
+
+@pytest.fixture
+def api(trusting: RunningServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=trusting.url, timeout=60) as http:
+        yield http
+
+
+def launch(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    response = http.post("/v1/programs", json=body)
+    assert response.status_code == 201, response.text
+    launched: dict[str, Any] = response.json()
+    return launched
+
+
+def attached(server: RunningServer, program: str, query: str = "") -> ClientConnection:
+    return connect(f"ws://{server.host}:{server.port}/v1/programs/{program}/attach{query}")
+
+
+def receive(socket: ClientConnection) -> dict[str, Any]:
+    frame: dict[str, Any] = json.loads(socket.recv(timeout=60))
+    return frame
+
+
+def test_the_library_by_name(http: httpx.Client) -> None:
+    names = [entry["name"] for entry in http.get("/v1/programs/library").json()["data"]]
+    assert "text_completion" in names
+    assert names == sorted(names)
+
+
+def test_a_library_program_runs_to_its_result(http: httpx.Client, server: RunningServer) -> None:
+    launched = launch(http, program="text_completion", args=["say done"], client_id="mine")
+    assert launched["id"].startswith("prog-")
+    assert (launched["name"], launched["client_id"]) == ("text_completion", "mine")
+    with attached(server, launched["id"]) as socket:
+        *_, last = (json.loads(frame) for frame in socket)
+    assert last["type"] == "ended"
+    assert last["program"]["state"] == "finished", last
+    assert "done" in json.dumps(last["program"]["result"])
+    record = http.get(f"/v1/programs/{launched['id']}").json()
+    assert record["result"] == last["program"]["result"]
+    assert record["ended"] >= record["created"]
+    assert launched["id"] in [entry["id"] for entry in http.get("/v1/programs").json()["data"]]
+
+
+@pytest.mark.parametrize("name", ["none", "/etc/passwd", "../x.py", "tests/x.py"])
+def test_other_names_are_404(http: httpx.Client, name: str) -> None:
+    response = http.post("/v1/programs", json={"program": name})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "unknown_handle"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"program": "react", "source": "x"},
+        {"program": "react", "args": ["x"] * 65},
+        {"program": "react", "args": [1]},
+        {"program": "react", "nonsense": 1},
+    ],
+)
+def test_bad_launches_are_400(http: httpx.Client, body: dict[str, Any]) -> None:
+    assert http.post("/v1/programs", json=body).status_code == 400
+
+
+def test_source_is_refused_by_default(http: httpx.Client) -> None:
+    response = http.post("/v1/programs", json={"source": ECHO})
+    assert response.status_code == 403
+    error = response.json()["error"]
+    assert (error["code"], error["param"]) == ("forbidden", "source")
+    assert "--allow-upload" in error["message"]
+
+
+def test_messages_both_ways_then_the_end(trusting: RunningServer, api: httpx.Client) -> None:
+    program = launch(api, source=ECHO, args=["a", "b"])["id"]
+    with attached(trusting, program) as socket:
+        first = receive(socket)
+        assert first == {"type": "message", "sequence": 1, "text": "ready ['a', 'b']"}
+        socket.send(json.dumps({"type": "message", "text": "hello"}))
+        assert receive(socket)["text"] == "HELLO"
+        signal = {"signal": "message", "message": "by signal"}
+        assert api.post(f"/v1/programs/{program}/signal", json=signal).status_code == 202
+        assert receive(socket)["text"] == "BY SIGNAL"
+        socket.send(json.dumps({"type": "end_of_input"}))
+        ended = receive(socket)
+    assert ended["type"] == "ended"
+    assert ended["program"]["result"] == {"count": 2}
+    with attached(trusting, program, "?after=2") as again:
+        assert [receive(again)["text"], receive(again)["type"]] == ["BY SIGNAL", "ended"]
+
+
+def test_bad_frames_are_answered_and_harm_nothing(
+    trusting: RunningServer, api: httpx.Client
+) -> None:
+    program = launch(api, source=ECHO)["id"]
+    with attached(trusting, program) as socket:
+        receive(socket)
+        for bad in (
+            "{",
+            "[]",
+            '{"type": "message"}',
+            '{"type": "dance"}',
+            '{"type": "message", "text": 5}',
+            '{"type": "message", "text": "a\\u0000b"}',
+            '{"type": "message", "text": "\\ud800"}',
+        ):
+            socket.send(bad)
+            answer = receive(socket)
+            assert answer["type"] == "error", bad
+            assert set(answer["error"]) == {"message", "type", "param", "code"}
+        socket.send(json.dumps({"type": "message", "text": "fine"}))
+        assert receive(socket)["text"] == "FINE"
+        socket.send(json.dumps({"type": "cancel"}))
+        assert receive(socket)["program"]["state"] == "cancelled"
+
+
+def test_detaching_leaves_it_running(trusting: RunningServer, api: httpx.Client) -> None:
+    program = launch(api, source=ECHO)["id"]
+    with attached(trusting, program) as socket:
+        receive(socket)
+    assert api.get(f"/v1/programs/{program}").json()["state"] == "running"
+    with attached(trusting, program) as socket:
+        receive(socket)
+        for status in (202, 202):
+            assert api.delete(f"/v1/programs/{program}").status_code == status
+        assert receive(socket)["program"]["error"]["code"] == "program_cancelled"
+
+
+def test_a_program_that_raises_says_so(trusting: RunningServer, api: httpx.Client) -> None:
+    program = launch(api, source=RAISES)["id"]
+    with attached(trusting, program) as socket:
+        ended = receive(socket)["program"]
+    assert ended["state"] == "failed"
+    assert "on purpose" in ended["error"]["message"]
+    assert 'raise ValueError("on purpose")' in ended["error"]["message"]
+    logs = api.get(f"/v1/programs/{program}/logs").json()["data"]
+    assert any("on purpose" in line["text"] for line in logs)
+
+
+async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> None:
+    config = ServerConfig(allow_native_upload=True)
+    program = await inferlet_of(LaunchRequest(source=RAISES), config)
+    file = program.source
+    assert file is not None
+    linecache.checkcache()
+    assert "on purpose" in "".join(linecache.getlines(file))
+    del program
+    while linecache.getlines(file):  # the thread that imported it lets go in its own time
+        await asyncio.sleep(0)
+        gc.collect()
+
+
+@pytest.mark.parametrize("source", ["", "x = 1", "def broken(", "import no_such_module_at_all"])
+def test_source_without_an_entry_is_400(api: httpx.Client, source: str) -> None:
+    response = api.post("/v1/programs", json={"source": source})
+    assert response.status_code == 400
+    message = response.json()["error"]["message"]
+    if source:
+        assert "the uploaded source " in message
+    assert "quire-upload-" not in message, "a path of the server says nothing to its client"
+
+
+def test_signals_are_checked(trusting: RunningServer, api: httpx.Client) -> None:
+    program = launch(api, source=ECHO)["id"]
+    path = f"/v1/programs/{program}/signal"
+    for bad in ({"signal": "dance"}, {"signal": "message"}, {"signal": "cancel", "message": "x"}):
+        assert api.post(path, json=bad).status_code == 400
+    assert api.post(path, json={"signal": "cancel"}).status_code == 202
+    with attached(trusting, program) as socket:
+        *_, last = (json.loads(frame) for frame in socket)
+    assert last["program"]["state"] == "cancelled"
+    late = api.post(path, json={"signal": "message", "message": "x"})
+    assert late.status_code == 409, late.text
+
+
+@pytest.mark.parametrize("query", ["?after=-1", "?after=x"])
+def test_a_bad_place_to_attach_is_refused(trusting: RunningServer, query: str) -> None:
+    with pytest.raises(InvalidStatus), attached(trusting, "any", query):
+        pass
+
+
+def test_an_unknown_program_is_404(trusting: RunningServer) -> None:
+    with pytest.raises(InvalidStatus) as refused, attached(trusting, "prog-none"):
+        pass
+    assert refused.value.response.status_code == 404

@@ -1,0 +1,80 @@
+"""schemathesis reads /openapi.json and calls every operation with data that fits it, and does not.
+
+The checks are all of schemathesis' own but one: ``positive_data_acceptance`` is left out, because
+what fits a JSON schema can still contradict itself (``min_tokens`` above ``max_tokens``, an unknown
+model, a regex that does not compile) and is a 400 or 404 here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import schemathesis
+from hypothesis import HealthCheck, settings
+from scripted_server import RunningServer, scripted_node
+
+from quire.core.config import ServerConfig
+from quire.server import create_app
+
+DOCUMENT = create_app(scripted_node()[0], ServerConfig()).openapi()
+REFUSALS = ["400", "404", "405", "409", "413"]
+CONFIG = schemathesis.Config.from_dict(
+    {
+        "checks": {
+            "negative_data_rejection": {"expected-statuses": REFUSALS},
+            "positive_data_acceptance": {"enabled": False},
+        },
+        # one case per keyword of the schema would be a thousand requests to each of these;
+        # the fuzzing phase below and the tests of bad fields see to them
+        "operations": [
+            {
+                "include-path": ["/v1/chat/completions", "/v1/completions", "/tokenize"],
+                "phases": {"coverage": {"enabled": False}},
+            }
+        ],
+    }
+)
+schema = schemathesis.openapi.from_dict(DOCUMENT, config=CONFIG)
+
+
+@schema.parametrize()
+@settings(
+    max_examples=15,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+def test_every_operation_keeps_its_promise(case: Any, server: RunningServer) -> None:
+    case.call_and_validate(base_url=server.url, timeout=60)
+
+
+def test_the_served_document_is_the_one_that_was_read(http: httpx.Client) -> None:
+    assert http.get("/openapi.json").json() == DOCUMENT
+
+
+def test_the_document_has_every_route() -> None:
+    assert set(DOCUMENT["paths"]) == {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/models",
+        "/v1/models/{model}",
+        "/tokenize",
+        "/detokenize",
+        "/v1/programs",
+        "/v1/programs/library",
+        "/v1/programs/{program}",
+        "/v1/programs/{program}/logs",
+        "/v1/programs/{program}/signal",
+        "/health",
+        "/ready",
+        "/metrics",
+    }
+
+
+def test_validation_is_400_in_the_document_too() -> None:
+    for path in DOCUMENT["paths"].values():
+        for operation in path.values():
+            assert "422" not in operation["responses"]
+            assert "400" in operation["responses"]

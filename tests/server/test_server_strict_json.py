@@ -1,0 +1,69 @@
+"""Bodies before any schema: what is refused, and that nothing else is changed."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.server.errors import HttpError
+from quire.server.strict_json import MAX_DEPTH, MAX_INTEGER, strict_loads
+
+TEXT = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"))
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-MAX_INTEGER + 1, MAX_INTEGER - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT
+)
+VALUES = st.recursive(SCALARS, lambda v: st.lists(v) | st.dictionaries(TEXT, v), max_leaves=20)
+
+
+@given(VALUES)
+def test_good_json_means_what_json_means(value: object) -> None:
+    assert strict_loads(json.dumps(value).encode()) == value
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_value_or_a_400(body: bytes) -> None:
+    with suppress(HttpError):  # any other exception would be a 500
+        strict_loads(body)
+
+
+@pytest.mark.parametrize(
+    ("body", "part"),
+    [
+        (b'{"a": NaN}', "NaN"),
+        (b'{"a": -Infinity}', "Infinity"),
+        (b'{"a": 1e999}', "too large"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' stands twice"),
+        (b'{"a": "\\ud800"}', "lone surrogate"),
+        (b'{"\\udfff": 1}', "lone surrogate"),
+        (b'{"a": "x\\u0000y"}', "NUL"),
+        (b'{"a": "\xff"}', "UTF-8"),
+        (b'{"a": ', "not valid JSON"),
+        (b"", "not valid JSON"),
+        (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "nested deeper"),
+        (b"[" * 100_000, "nested deeper"),
+        (b"1" * 5000, "too many digits"),
+        (str(MAX_INTEGER).encode(), "64 bits"),
+        (str(-MAX_INTEGER).encode(), "64 bits"),
+    ],
+)
+def test_dark_corners_are_refused_by_name(body: bytes, part: str) -> None:
+    with pytest.raises(HttpError) as caught:
+        strict_loads(body)
+    assert caught.value.status_code == 400
+    assert part in caught.value.detail
+
+
+def test_the_deepest_allowed_nesting_passes() -> None:
+    assert strict_loads(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH)
+
+
+def test_a_surrogate_pair_is_one_character() -> None:
+    assert strict_loads(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"

@@ -1,0 +1,54 @@
+"""An application whose node has not been started: everything answers, nothing is a 500."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+from scripted_server import scripted_node
+
+from quire.core.config import ServerConfig
+from quire.server import create_app
+
+HI = {"messages": [{"role": "user", "content": "say hi"}]}
+
+
+@pytest_asyncio.fixture
+async def unstarted() -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(scripted_node()[0], ServerConfig())
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        yield client
+
+
+async def test_it_is_alive_and_not_ready(unstarted: httpx.AsyncClient) -> None:
+    assert (await unstarted.get("/health")).status_code == 200
+    ready = await unstarted.get("/ready")
+    assert (ready.status_code, ready.json()["status"]) == (503, "loading")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/programs", "/openapi.json"])
+async def test_what_only_looks_answers(unstarted: httpx.AsyncClient, path: str) -> None:
+    assert (await unstarted.get(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", HI),
+        ("/v1/completions", {"prompt": "say hi"}),
+        ("/tokenize", {"prompt": "say hi"}),
+        ("/v1/programs", {"program": "text_completion", "args": ["say hi"]}),
+    ],
+)
+async def test_work_is_told_to_come_back(
+    unstarted: httpx.AsyncClient, path: str, body: dict[str, object]
+) -> None:
+    answer = await unstarted.post(path, json=body)
+    assert answer.status_code == 503, answer.text
+    assert answer.headers["retry-after"]

@@ -1,0 +1,18 @@
+"""The fake engine passes the suite that every engine must pass."""
+
+from __future__ import annotations
+
+from quire.core.batch import PoolSpec
+from quire.core.interfaces import EngineCore, Tokenizer
+from quire.testing import FakeEngine, FakeTokenizer
+from quire.testing.conformance import EngineCoreSuite
+
+
+class TestFakeEngine(EngineCoreSuite):
+    tolerance = 0.0
+
+    def make_engine(self, pool: PoolSpec) -> EngineCore:
+        return FakeEngine(pool)
+
+    def make_tokenizer(self) -> Tokenizer:
+        return FakeTokenizer()

@@ -1,0 +1,147 @@
+"""The engine suite notices engines that are wrong: each tampering fails the test meant for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from quire.core.batch import (
+    Batch,
+    BatchResult,
+    CopySlots,
+    EmbedRows,
+    ExtendSequence,
+    OpenSequence,
+    PoolSpec,
+    SwapIn,
+    WriteTable,
+)
+from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.errors import EngineFault
+from quire.core.interfaces import EngineCore, Tokenizer
+from quire.testing import FakeEngine, FakeTokenizer
+from quire.testing.conformance import EngineCoreSuite
+
+Tamper = Callable[[Batch], None]
+
+
+class Suite(EngineCoreSuite):
+    """Not collected: runs one test against a tampered engine."""
+
+    __test__ = False
+    tolerance = 0.0
+    page_sizes = (2,)
+
+    def __init__(self, tamper: Tamper) -> None:
+        self.tamper = tamper
+
+    def make_engine(self, pool: PoolSpec) -> EngineCore:
+        return Tampered(pool, self.tamper)
+
+    def make_tokenizer(self) -> Tokenizer:
+        return FakeTokenizer()
+
+
+class Tampered(FakeEngine):
+    """Executes something else than what it was sent."""
+
+    def __init__(self, pool: PoolSpec, tamper: Tamper) -> None:
+        super().__init__(pool)
+        self.tamper = tamper
+
+    def execute(self, batch: Batch) -> BatchResult:
+        self.tamper(batch)
+        return super().execute(batch)
+
+
+def without_masks(batch: Batch) -> None:
+    if batch.forward is not None:
+        batch.forward.masks = []
+
+
+def without(kind: type) -> Tamper:
+    def tamper(batch: Batch) -> None:
+        batch.operations = [op for op in batch.operations if not isinstance(op, kind)]
+
+    return tamper
+
+
+def each(kind: type, change: Callable[[object], None]) -> Tamper:
+    def tamper(batch: Batch) -> None:
+        for operation in batch.operations:
+            if isinstance(operation, kind):
+                change(operation)
+
+    return tamper
+
+
+def positions_by_list_order(batch: Batch) -> None:
+    if batch.forward is not None:
+        forward = batch.forward
+        for start, end in zip(forward.row_starts[:-1], forward.row_starts[1:], strict=True):
+            forward.positions[0, start:end] = forward.positions[0, start] + np.arange(end - start)
+
+
+def only_first_step(batch: Batch) -> None:
+    if batch.advance is not None:
+        batch.num_steps = 1
+
+
+def greedy(operation: object) -> None:
+    assert isinstance(operation, OpenSequence)
+    operation.sampler = SamplerSpec(operation.sampler.processors)
+
+
+def forget_history(operation: object) -> None:
+    assert isinstance(operation, OpenSequence)
+    operation.num_generated = 0
+
+
+def without_stops(operation: object) -> None:
+    assert isinstance(operation, OpenSequence)
+    operation.stop = StopSpec(max_tokens=operation.stop.max_tokens)
+
+
+def blind_to_the_first_slot(operation: object) -> None:
+    assert isinstance(operation, WriteTable)
+    if len(operation.visible):
+        operation.visible[0] &= ~np.uint64(1)
+
+
+def embeds_of_other_tokens(batch: Batch) -> None:
+    if batch.embeds is not None:
+        tokens = np.where(batch.embeds.tokens >= 0, batch.embeds.tokens // 2, batch.embeds.tokens)
+        batch.embeds = EmbedRows(tokens=tokens.astype(np.int32), embeds=batch.embeds.embeds)
+
+
+TAMPERINGS: list[tuple[str, Tamper]] = [
+    ("test_explicit_mask_states_any_rule", without_masks),
+    ("test_explicit_mask_separates_branches", without_masks),
+    ("test_copies_are_independent", without(CopySlots)),
+    ("test_copy_within_a_page_moves_positions_along", without(CopySlots)),
+    ("test_swap_out_and_in_elsewhere", without(SwapIn)),
+    ("test_extending_gives_room", without(ExtendSequence)),
+    ("test_explicit_mask_separates_branches", positions_by_list_order),
+    ("test_same_seed_same_tokens", each(OpenSequence, greedy)),
+    ("test_resumes_where_it_was_preempted", each(OpenSequence, forget_history)),
+    ("test_stop_tokens_end_it_and_belong_to_it", each(OpenSequence, without_stops)),
+    ("test_stop_strings_end_it_where_they_are_complete", each(OpenSequence, without_stops)),
+    ("test_min_tokens_hold_stop_tokens_back", each(OpenSequence, without_stops)),
+    ("test_chunked_prefill_equals_whole", each(WriteTable, blind_to_the_first_slot)),
+    ("test_forks_share_pages", each(WriteTable, blind_to_the_first_slot)),
+    ("test_embeds_are_inputs_like_tokens", embeds_of_other_tokens),
+    ("test_extending_gives_room", only_first_step),
+]
+
+
+@pytest.mark.parametrize(("test", "tamper"), TAMPERINGS)
+def test_tampering_is_noticed(test: str, tamper: Tamper) -> None:
+    with pytest.raises((AssertionError, EngineFault)):
+        getattr(Suite(tamper), test)()
+
+
+@pytest.mark.parametrize("test", sorted({test for test, _ in TAMPERINGS}))
+def test_an_honest_engine_passes(test: str) -> None:
+    getattr(Suite(lambda batch: None), test)()

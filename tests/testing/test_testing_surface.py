@@ -1,0 +1,22 @@
+"""The public surface of ``quire.testing``: a change here is a change for users' tests."""
+
+from __future__ import annotations
+
+import quire.testing
+from quire.testing import conformance
+
+NAMES = """
+    ControlCore ControlHarness ExpectedDecode FakeClock FakeEngine FakeTokenizer LocalNode LocalPort
+    NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage ReferenceProgram
+    ScriptedModel SeenToken StepTime answers expected_decode expected_dist expected_logprobs
+    expected_tokens fake_pool token_content
+"""
+
+SUITES = "DispatchPolicySuite EngineCoreSuite PolicySuite ProgramPortSuite TokenizerSuite"
+
+
+def test_names() -> None:
+    assert quire.testing.__all__ == NAMES.split()
+    assert conformance.__all__ == SUITES.split()
+    for module in (quire.testing, conformance):
+        assert all(getattr(module, name).__doc__ for name in module.__all__)

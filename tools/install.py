@@ -1,0 +1,123 @@
+"""Makes ``.venv`` and installs the pinned requirements into it; run by the Makefile.
+
+Uses only the standard library, and only syntax that an old Python still parses, so that it can say
+what is wrong instead of failing with a syntax error. A stamp in the environment records the hash of
+everything that decides its content; nothing happens while the stamp is current.
+"""
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+MIN_PYTHON = (3, 11)
+LOCKS = {"runtime": ["requirements.lock"], "dev": ["requirements.lock", "requirements-dev.lock"]}
+
+
+class InstallError(Exception):
+    """The environment cannot be made; the message says what to do about it."""
+
+
+def pinned(locks: list) -> list:
+    """The ``name==version`` lines of the locks, torch first."""
+    lines = []
+    for lock in locks:
+        with open(os.path.join(ROOT, lock), encoding="utf-8") as file:
+            lines += [line.strip() for line in file]
+    pins = [line for line in lines if line and not line.startswith(("#", "-"))]
+    return sorted(pins, key=lambda pin: not pin.startswith("torch=="))
+
+
+def fingerprint(locks: list) -> str:
+    """A hash of the locks, the project's metadata, the interpreter and the checkout's place.
+
+    The place counts because the package is installed editable: a moved checkout needs a new one.
+    """
+    digest = hashlib.sha256(f"{sys.version} {sys.platform} {ROOT}".encode())
+    for name in [*locks, "pyproject.toml"]:
+        with open(os.path.join(ROOT, name), "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def run(step: str, command: list, remedy: str) -> None:
+    """Run one step with its output in view; raise ``InstallError`` with the remedy if it fails."""
+    print("==> " + step, flush=True)
+    code = subprocess.call(command, cwd=ROOT)
+    if code != 0:
+        raise InstallError(
+            "{!r} ended with status {}: {}".format(" ".join(command[:6]), code, remedy)
+        )
+
+
+def make_environment(venv: str) -> None:
+    """Create the virtual environment with this interpreter, unless a whole one is there."""
+    if os.path.exists(os.path.join(venv, "bin", "pip")):
+        return
+    run(
+        "creating {} with Python {}.{}.{}".format(venv, *sys.version_info[:3]),
+        [sys.executable, "-m", "venv", "--clear", venv],
+        "Python lacks its venv module; on Debian and Ubuntu install the package python3-venv",
+    )
+
+
+def install(venv: str, locks: list) -> None:
+    """Install the pins (torch alone and first, so that nothing else chooses its build), then us."""
+    pip = [os.path.join(venv, "bin", "python"), "-m", "pip", "install"]
+    pip += ["--disable-pip-version-check", "--no-warn-script-location"]
+    online = "read pip's message above; installing needs access to a Python package index"
+    pins = pinned(locks)
+    run(f"installing {pins[0]} (the largest part)", pip + pins[:1], online)
+    requirements = [argument for lock in locks for argument in ("-r", lock)]
+    run(f"installing {len(pins)} pinned packages", pip + requirements, online)
+    run(
+        "installing quire from this checkout",
+        [*pip, "--no-deps", "--no-build-isolation", "-e", "."],
+        "pyproject.toml and the files that it names must be complete",
+    )
+
+
+def stamp_path(venv: str, name: str) -> str:
+    return os.path.join(venv, f"quire-{name}.stamp")
+
+
+def is_current(venv: str, name: str) -> bool:
+    """Whether the set ``name`` was installed from exactly what stands in the checkout now."""
+    try:
+        with open(stamp_path(venv, name), encoding="utf-8") as file:
+            return file.read().strip() == fingerprint(LOCKS[name])
+    except FileNotFoundError:
+        return False
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--venv", default=".venv")
+    parser.add_argument("--set", choices=sorted(LOCKS), default="runtime")
+    arguments = parser.parse_args()
+    if sys.version_info < MIN_PYTHON:
+        raise InstallError(
+            "this is Python {}.{}, Quire needs {}.{} or newer: install one and run "
+            "'make PYTHON=/path/to/python3 ...'".format(*sys.version_info[:2], *MIN_PYTHON)
+        )
+    venv = os.path.join(ROOT, arguments.venv)
+    if is_current(venv, arguments.set):
+        return
+    started_s = time.monotonic()
+    make_environment(venv)
+    install(venv, LOCKS[arguments.set])
+    for name, locks in LOCKS.items():
+        if set(locks) <= set(LOCKS[arguments.set]):
+            with open(stamp_path(venv, name), "w", encoding="utf-8") as file:
+                file.write(fingerprint(locks) + "\n")
+    print(f"==> ready after {time.monotonic() - started_s:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except InstallError as exc:
+        sys.exit(f"error: {exc}")

@@ -1,0 +1,1 @@
+"""Seeded generators, one module per family of tasks."""

@@ -1,0 +1,138 @@
+"""Write a run as an ordinary Hugging Face directory: bf16 weights, tokenizer, template, configs."""
+
+import argparse
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from training.corpus.document import BOS, END, PAD, SPECIAL_TOKENS
+from training.model import ModelShape
+from training.tokenizer import load
+
+TEMPLATE = Path(__file__).parent / "templates" / "chat_template.jinja"
+DEFAULT_TARGET = Path(__file__).parents[1] / "src" / "quire" / "assets" / "quire-mini"
+_LAYER_NAMES = {
+    "input_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "q": "self_attn.q_proj",
+    "k": "self_attn.k_proj",
+    "v": "self_attn.v_proj",
+    "o": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+
+
+def llama_name(name: str) -> str:
+    """A parameter's name in ``LlamaForCausalLM``."""
+    if name == "embedding":
+        return "model.embed_tokens.weight"
+    if name == "norm.weight":
+        return "model.norm.weight"
+    _, layer, part, kind = name.split(".")
+    return f"model.layers.{layer}.{_LAYER_NAMES[part]}.{kind}"
+
+
+def model_config(shape: ModelShape, tokenizer: Tokenizer) -> dict[str, Any]:
+    """``config.json``."""
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": shape.vocab_size,
+        "hidden_size": shape.width,
+        "intermediate_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_size,
+        "max_position_embeddings": shape.max_positions,
+        "rope_theta": shape.rope_theta,
+        "rope_parameters": {"rope_type": "default", "rope_theta": shape.rope_theta},
+        "rms_norm_eps": shape.norm_eps,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "tie_word_embeddings": True,
+        "initializer_range": 0.02,
+        "use_cache": True,
+        "bos_token_id": tokenizer.token_to_id(BOS),
+        "pad_token_id": tokenizer.token_to_id(PAD),
+        "eos_token_id": tokenizer.token_to_id(END),
+        "dtype": "bfloat16",
+    }
+
+
+def tokenizer_config(shape: ModelShape, template: str) -> dict[str, Any]:
+    """``tokenizer_config.json``; the template writes the first token, so encoding adds none."""
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": END,
+        "pad_token": PAD,
+        "additional_special_tokens": [t for t in SPECIAL_TOKENS if t not in (BOS, END, PAD)],
+        "add_bos_token": False,
+        "add_eos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": shape.max_positions,
+        "padding_side": "left",
+        "chat_template": template,
+    }
+
+
+def export(
+    weights: Mapping[str, Tensor], shape: ModelShape, tokenizer: Tokenizer, target: Path
+) -> None:
+    """Write every file of the directory except the card and the licence."""
+    target.mkdir(parents=True, exist_ok=True)
+    tensors = {llama_name(n): w.to(torch.bfloat16).contiguous() for n, w in weights.items()}
+    save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
+    (target / "model.safetensors").chmod(0o644)
+    tokenizer.save(str(target / "tokenizer.json"))
+    config = model_config(shape, tokenizer)
+    generation = {key: config[key] for key in ("bos_token_id", "pad_token_id")}
+    generation |= {"eos_token_id": [config["eos_token_id"]], "do_sample": False}
+    generation |= {"max_new_tokens": 256}
+    template = TEMPLATE.read_text().rstrip("\n")
+    specials = {"bos_token": BOS, "eos_token": END, "pad_token": PAD}
+    for name, content in {
+        "config.json": config,
+        "generation_config.json": generation,
+        "tokenizer_config.json": tokenizer_config(shape, template),
+        "special_tokens_map.json": specials,
+    }.items():
+        (target / name).write_text(json.dumps(content, indent=2) + "\n")
+    shutil.copyfile(TEMPLATE, target / "chat_template.jinja")
+
+
+def export_run(folder: Path, target: Path, *, mean: bool) -> None:
+    """Export a run's last checkpoint, either the weights or their running mean."""
+    tokenizer = load(folder / "tokenizer.json")
+    state = torch.load(folder / "checkpoint.pt")
+    export(
+        state["mean" if mean else "model"],
+        ModelShape(tokenizer.get_vocab_size()),
+        tokenizer,
+        target,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="the run's folder")
+    parser.add_argument("--target", type=Path, default=DEFAULT_TARGET)
+    parser.add_argument("--mean", action="store_true", help="the running mean of the weights")
+    options = parser.parse_args()
+    export_run(options.folder, options.target, mean=options.mean)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""``python -m training.run FOLDER``: build the tokenizer, train, export; resumes what is there."""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import torch
+
+from training import tokenizer as tokenizers
+from training.train import Plan, Trainer
+
+DEFAULT_PLAN = Path(__file__).with_name("plan.json")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the run keeps its plan and checkpoint")
+    parser.add_argument("--plan", type=Path, default=DEFAULT_PLAN)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    torch.set_num_threads(options.threads)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    path = options.folder / "tokenizer.json"
+    if not path.exists():
+        tokenizers.build().save(str(path))
+    trainer = Trainer(Plan.read(options.plan), options.folder)
+    trainer.resume()
+    trainer.run()
+
+
+if __name__ == "__main__":
+    main()
