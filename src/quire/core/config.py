@@ -20,6 +20,10 @@ class EngineConfig:
 
     ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages.
     ``host_cache_bytes``: the tier that preempted and idle programs' pages are swapped to.
+    ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
+    ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
+    ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
+    ``tensor_parallel``: ranks that share the model.
     """
 
     source: str
@@ -36,6 +40,10 @@ class EngineConfig:
     max_batch_tokens: int = 512
     max_model_len: int | None = None
     num_threads: int | None = None
+    backend: str = "auto"
+    kernel_isa: str | None = None
+    batch_invariant: bool = False
+    tensor_parallel: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:

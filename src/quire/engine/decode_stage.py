@@ -160,9 +160,7 @@ class DecodeStage:
         num_steps = int(entries.steps_left[active].max())
         pages = self._tables.page_lists(sequences.table[rows].tolist())
         slots = self._slots(rows, pages, num_steps)
-        plan = self._runner.attention.plan_decode(
-            self._decode_rows(rows, slots[:, 0], pages), num_steps
-        )
+        plan = self._runner.plan_decode(self._decode_rows(rows, slots[:, 0], pages), num_steps)
         sampling = self._sampler.plan(rows)
         started, first_cursor, num_tokens = rows, sequences.cursor[rows], 0
         for step in range(num_steps):

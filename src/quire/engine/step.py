@@ -91,7 +91,7 @@ class Step:
             )
             failures.add("embeds", index, error)
         if ok.any():
-            vectors = self._runner.model.embed(self._runner.to_device(tokens[ok]))
+            vectors = self._runner.embed(tokens[ok])
             self._embeds.write(rows.embeds[ok], vectors)
 
     def _run_forward(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.kv_cache.page_tables import PageLists
-from quire.engine.kv_cache.pool import LayerCache
+from quire.engine.kv_cache.torch_pool import LayerCache
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.visible_slots import VisibleSlots
-from quire.engine.kv_cache.pool import LayerCache
+from quire.engine.kv_cache.torch_pool import LayerCache
 
 I64 = NDArray[np.int64]
 

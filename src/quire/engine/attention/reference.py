@@ -19,7 +19,7 @@ from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.decode_plan import PaddedDecodePlan, decode_attention
 from quire.engine.attention.visible_slots import VisibleSlots, visible_slots
-from quire.engine.kv_cache.pool import LayerCache
+from quire.engine.kv_cache.torch_pool import LayerCache
 
 I64 = NDArray[np.int64]
 

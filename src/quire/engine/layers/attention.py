@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from quire.engine.attention.backend import AttentionPlan
-from quire.engine.kv_cache.pool import LayerCache
+from quire.engine.kv_cache.torch_pool import LayerCache
 from quire.engine.layers.linear import Linear
 from quire.engine.layers.norm import HeadNorm
 from quire.engine.layers.parameters import Parameters

@@ -1,4 +1,4 @@
-"""Linear projections, single or fused, and the gated MLP built of them."""
+"""Linear projections, single or fused."""
 
 from __future__ import annotations
 
@@ -30,22 +30,3 @@ class Linear:
 
     def __call__(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight_OI, self.bias_O)
-
-
-class GatedMLP:
-    """``down(silu(gate(x)) * up(x))`` with gate and up in one product."""
-
-    def __init__(
-        self, parameters: Parameters, prefix: str, size: int, hidden_size: int, *, bias: bool
-    ) -> None:
-        self.gate_up = Linear(
-            parameters,
-            {f"{prefix}.gate_proj": hidden_size, f"{prefix}.up_proj": hidden_size},
-            size,
-            bias=bias,
-        )
-        self.down = Linear(parameters, {f"{prefix}.down_proj": size}, hidden_size, bias=bias)
-
-    def __call__(self, x_TH: Tensor) -> Tensor:
-        gate, up = self.gate_up(x_TH).chunk(2, dim=-1)
-        return self.down(F.silu(gate) * up)

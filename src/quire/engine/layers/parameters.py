@@ -7,23 +7,41 @@ faster than three small ones; the checkpoint's tensors are views into it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Destination:
+    """Where one tensor of a checkpoint goes: ``target`` is a view into a tensor of the model.
+
+    The checkpoint stores it with ``shape``. ``target`` holds as many elements in the same order,
+    possibly with other axes and any strides. ``offset`` is added to what is stored.
+    """
+
+    target: Tensor
+    shape: tuple[int, ...]
+    offset: float = 0.0
+
+    def fill(self, stored: Tensor) -> None:
+        """Copy a tensor of ``shape`` in, converted to the model's dtype."""
+        stored = stored.reshape(self.target.shape)
+        self.target.copy_(stored + self.offset if self.offset else stored)
+
+
 class Parameters:
     """The tensors of one model on one device.
 
-    ``destinations`` maps every checkpoint tensor name that the model needs to the (view of a)
-    tensor that it must be copied into. On device ``meta`` nothing is allocated, which is how shapes
-    are checked before memory is taken.
+    ``destinations`` has one entry for every checkpoint tensor that the model needs, by name. On
+    device ``meta`` nothing is allocated, which is how shapes are checked before memory is taken.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
-        self.destinations: dict[str, Tensor] = {}
+        self.destinations: dict[str, Destination] = {}
 
     def tensor(self, name: str, *shape: int) -> Tensor:
         """A tensor that the checkpoint's ``name`` fills."""
@@ -31,15 +49,37 @@ class Parameters:
 
     def fused(self, num_rows: Mapping[str, int], *row_shape: int) -> Tensor:
         """Checkpoint tensors of ``num_rows`` each, stacked along the first axis."""
-        whole = torch.empty(
-            sum(num_rows.values()), *row_shape, device=self.device, dtype=self.dtype
-        )
+        whole = self.empty(sum(num_rows.values()), *row_shape)
         start = 0
         for name, rows in num_rows.items():
-            self.destinations[name] = whole[start : start + rows]
+            self.fill(name, whole[start : start + rows])
             start += rows
         return whole
 
+    def norm_weight(self, name: str, size: int, offset: float = 0.0) -> Tensor:
+        """The weight of a norm: what is stored plus ``offset``.
+
+        With an offset it is float32: small deviations from one would be lost in bfloat16.
+        """
+        weight_H = self.empty(size, dtype=torch.float32 if offset else self.dtype)
+        self.fill(name, weight_H, offset=offset)
+        return weight_H
+
+    def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+        """A tensor of the model that ``fill`` describes part by part."""
+        return torch.empty(*shape, device=self.device, dtype=dtype or self.dtype)
+
+    def fill(
+        self,
+        name: str,
+        target: Tensor,
+        shape: tuple[int, ...] | None = None,
+        offset: float = 0.0,
+    ) -> None:
+        """Record that the checkpoint's ``name``, stored with ``shape`` (that of ``target`` unless
+        told), fills ``target``."""
+        self.destinations[name] = Destination(target, shape or tuple(target.shape), offset)
+
     @property
     def num_elements(self) -> int:
-        return sum(tensor.numel() for tensor in self.destinations.values())
+        return sum(destination.target.numel() for destination in self.destinations.values())

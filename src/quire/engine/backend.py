@@ -1,0 +1,60 @@
+"""Backends: what can run a loaded model, and which one does.
+
+A backend turns a ``LoadedModel`` into a ``ModelRunner``. ``quire.engine.torch_backend`` runs every
+model on every device and defines the results; the others are faster where they apply. To add one,
+implement ``Backend`` and name it here.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.engine.loading import LoadedModel
+from quire.engine.model_runner import ModelRunner
+from quire.engine.torch_backend import TorchBackend
+
+NUM_AXES = 1
+"""Position axes: 1 for text."""
+
+
+class Backend(Protocol):
+    """One way to run models. Stateless; what it makes is owned by the engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
+        """Why it cannot run this model on this machine, with the remedy; None if it can."""
+        ...
+
+    def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> ModelRunner:
+        """Allocate the cache and take over the weights.
+
+        Raises:
+            ConfigError: the cache does not fit.
+        """
+        ...
+
+
+BACKENDS: tuple[Backend, ...] = (TorchBackend(),)
+"""Fastest first."""
+
+
+def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
+    """The one that the configuration names, or with ``auto`` the first that can run the model.
+
+    Raises:
+        ConfigError: the named backend does not exist or cannot run this model here.
+    """
+    if config.backend == "auto":
+        return next(one for one in BACKENDS if one.unsupported(config, loaded) is None)
+    for backend in BACKENDS:
+        if backend.name == config.backend:
+            reason = backend.unsupported(config, loaded)
+            if reason is None:
+                return backend
+            raise ConfigError(f"backend {backend.name!r} cannot run {config.name}: {reason}")
+    names = ", ".join(backend.name for backend in BACKENDS)
+    raise ConfigError(f"no backend is named {config.backend!r}; there are auto, {names}")

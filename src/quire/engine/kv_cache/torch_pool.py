@@ -1,0 +1,109 @@
+"""The PyTorch backend's cache: K and V of one layer group as plain tensors, device and host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.engine.kv_cache.pool import BlockShape
+
+
+class LayerCache:
+    """K and V of one layer: ``[num_slots, num_kv_heads, head_dim]`` each."""
+
+    __slots__ = ("keys_SKD", "values_SKD")
+
+    def __init__(self, keys_SKD: Tensor, values_SKD: Tensor) -> None:
+        self.keys_SKD = keys_SKD
+        self.values_SKD = values_SKD
+
+    def write(self, slots_T: Tensor, k_TKD: Tensor, v_TKD: Tensor) -> None:
+        self.keys_SKD.index_copy_(0, slots_T, k_TKD)
+        self.values_SKD.index_copy_(0, slots_T, v_TKD)
+
+
+class TorchKVPool:
+    """``KVPool`` in tensors ``[num_slots, num_kv_heads, head_dim]``, one pair a layer."""
+
+    def __init__(
+        self,
+        shape: BlockShape,
+        *,
+        num_blocks: int,
+        num_host_blocks: int,
+        num_scratch: int,
+        num_axes: int,
+        device: torch.device,
+    ) -> None:
+        self.shape = shape
+        self.page_size = shape.page_size
+        self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
+        self.num_slots = num_blocks * shape.page_size
+        self.first_scratch = self.num_slots
+        self.null_slot = self.num_slots + num_scratch
+        self.layers = [
+            LayerCache(*self._tensors(self.null_slot + 1, device)) for _ in range(shape.num_layers)
+        ]
+        num_host_slots = num_host_blocks * shape.page_size
+        self._host_layers = [
+            LayerCache(*self._tensors(num_host_slots, torch.device("cpu")))
+            for _ in range(shape.num_layers)
+        ]
+        self.positions_AS = np.full((num_axes, self.null_slot + 1), -1, np.int32)
+        self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
+        self._device = device
+
+    def copy_slots(self, source: I32, target: I32) -> None:
+        """Copy K, V and position of flat slots; sources are read before targets are written."""
+        source_S, target_S = self._index(source), self._index(target)
+        for layer in self.layers:
+            layer.write(
+                target_S,
+                layer.keys_SKD.index_select(0, source_S),
+                layer.values_SKD.index_select(0, source_S),
+            )
+        self.positions_AS[:, target] = self.positions_AS[:, source]
+
+    def swap_out(self, blocks: I32, host_blocks: I32) -> None:
+        """Copy whole device blocks to host blocks."""
+        source, target = self._slots_of(blocks), self._slots_of(host_blocks)
+        source_S, target_S = self._index(source), torch.from_numpy(target)
+        for layer, host in zip(self.layers, self._host_layers, strict=True):
+            host.write(
+                target_S,
+                layer.keys_SKD.index_select(0, source_S).cpu(),
+                layer.values_SKD.index_select(0, source_S).cpu(),
+            )
+        self._host_positions_AS[:, target] = self.positions_AS[:, source]
+
+    def swap_in(self, host_blocks: I32, blocks: I32) -> None:
+        """Copy whole host blocks to device blocks."""
+        source, target = self._slots_of(host_blocks), self._slots_of(blocks)
+        source_S, target_S = torch.from_numpy(source), self._index(target)
+        for layer, host in zip(self.layers, self._host_layers, strict=True):
+            layer.write(
+                target_S,
+                host.keys_SKD.index_select(0, source_S).to(self._device),
+                host.values_SKD.index_select(0, source_S).to(self._device),
+            )
+        self.positions_AS[:, target] = self._host_positions_AS[:, source]
+
+    def _slots_of(self, blocks: I32) -> NDArray[np.int64]:
+        starts = np.asarray(blocks, np.int64)[:, None] * self.page_size
+        return (starts + np.arange(self.page_size)).reshape(-1)
+
+    def _index(self, slots: Sequence[int] | NDArray[np.signedinteger]) -> Tensor:
+        return torch.as_tensor(np.asarray(slots, np.int64), device=self._device)
+
+    def _tensors(self, num_slots: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        size = (num_slots, self.shape.num_kv_heads, self.shape.head_dim)
+        return (
+            torch.zeros(size, dtype=self.shape.dtype, device=device),
+            torch.zeros(size, dtype=self.shape.dtype, device=device),
+        )

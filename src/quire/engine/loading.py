@@ -1,0 +1,72 @@
+"""From a model directory to weights in place: checked whole before any memory is taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.engine.config_reader import ConfigReader
+from quire.engine.device import choose_device, choose_dtype, dtype_name
+from quire.engine.layers.parameters import Parameters
+from quire.engine.model_directory import ModelDirectory
+from quire.engine.models.decoder import CausalLM, DecoderConfig
+from quire.engine.models.registry import Family, family_of
+from quire.engine.weights import Checkpoint, Progress, weights_digest
+
+_EMBEDDING = "model.embed_tokens.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model with its weights in place, and what identifies it."""
+
+    model: CausalLM
+    config: DecoderConfig
+    family: Family
+    device: torch.device
+    dtype: torch.dtype
+    digest: str
+    num_parameters: int
+    max_model_len: int
+
+
+def load_model(
+    config: EngineConfig, directory: ModelDirectory, progress: Progress | None = None
+) -> LoadedModel:
+    """Check the whole directory, then allocate and load the weights."""
+    raw = directory.read_config()
+    where = str(directory.path / "config.json")
+    family = family_of(raw, where)
+    shape = family.read(ConfigReader(raw, where))
+    max_model_len = _max_model_len(config, shape)
+    device = choose_device(config.device)
+    blank = Parameters(torch.device("meta"), torch.float32)
+    family.build(shape, blank)
+    with Checkpoint(directory) as checkpoint:
+        ignored = frozenset({"lm_head.weight"}) if shape.tie_embeddings else frozenset()
+        checkpoint.check(blank.destinations, ignored)
+        dtype = choose_dtype(
+            config.dtype, device, checkpoint.dtype_of(_EMBEDDING), blank.num_elements
+        )
+        parameters = Parameters(device, dtype)
+        model = family.build(shape, parameters)
+        checkpoint.load(parameters.destinations, progress)
+        layout = {"dtype": dtype_name(dtype), "page_size": config.page_size, "kv_layout": 1}
+        digest = weights_digest(checkpoint.files, raw, layout)
+    return LoadedModel(
+        model, shape, family, device, dtype, digest, parameters.num_elements, max_model_len
+    )
+
+
+def _max_model_len(config: EngineConfig, shape: DecoderConfig) -> int:
+    if config.max_model_len is None:
+        return shape.max_positions
+    if not 1 <= config.max_model_len <= shape.max_positions:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}; this model has positions for 1 to "
+            f"{shape.max_positions} tokens"
+        )
+    return config.max_model_len

@@ -1,0 +1,59 @@
+"""The PyTorch backend: any model on any device; the definition of every result."""
+
+from __future__ import annotations
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.engine.attention.reference import TorchAttention
+from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.kv_cache.torch_pool import TorchKVPool
+from quire.engine.loading import LoadedModel
+from quire.engine.torch_runner import TorchRunner
+
+
+class TorchBackend:
+    """Implements ``quire.engine.backend.Backend``."""
+
+    name = "torch"
+
+    def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
+        return None
+
+    def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> TorchRunner:
+        pool = _make_pool(config, loaded)
+        attention = TorchAttention(loaded.device, loaded.dtype, pool.null_slot)
+        hidden_size = loaded.config.hidden_size
+        embeds = EmbedSlots(config.num_embeds, hidden_size, loaded.device, loaded.dtype)
+        return TorchRunner(loaded.model, pool, attention, embeds, loaded.device)
+
+
+def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:
+    shape = BlockShape(
+        num_layers=loaded.config.num_layers,
+        num_kv_heads=loaded.config.num_kv_heads,
+        head_dim=loaded.config.head_dim,
+        page_size=config.page_size,
+        dtype=loaded.dtype,
+    )
+    num_blocks = config.num_blocks or config.kv_cache_bytes // shape.bytes_per_block
+    if num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {config.page_size} tokens "
+            f"takes {shape.bytes_per_block}: raise it"
+        )
+    num_host_blocks = config.host_cache_bytes // shape.bytes_per_block
+    try:
+        return TorchKVPool(
+            shape,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            num_scratch=config.max_batch_tokens,
+            num_axes=1,
+            device=loaded.device,
+        )
+    except (RuntimeError, MemoryError) as exc:
+        raise ConfigError(
+            f"{num_blocks} device and {num_host_blocks} host blocks of {shape.bytes_per_block} "
+            f"bytes cannot be allocated ({exc}): lower kv_cache_bytes or host_cache_bytes"
+        ) from exc

@@ -1,0 +1,81 @@
+"""The PyTorch backend's runner: device inputs, cache slots, an attention plan, the layers."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.engine.attention.backend import (
+    AttentionBackend,
+    AttentionPlan,
+    AttentionRows,
+    DecodePlan,
+)
+from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.torch_pool import TorchKVPool
+from quire.engine.layers.attention import GroupStep, ModelStep
+from quire.engine.models.decoder import CausalLM
+
+I64 = NDArray[np.int64]
+
+
+class TorchRunner:
+    """``ModelRunner`` over a ``CausalLM`` and an attention backend, on any device of PyTorch's."""
+
+    def __init__(
+        self,
+        model: CausalLM,
+        pool: TorchKVPool,
+        attention: AttentionBackend,
+        embeds: EmbedSlots,
+        device: torch.device,
+    ) -> None:
+        self.pool = pool
+        self.embeds = embeds
+        self._model = model
+        self._attention = attention
+        self._device = device
+
+    def embed(self, tokens_N: I64) -> Tensor:
+        """Input embeddings ``[N, H]``."""
+        return self._model.embed(self.to_device(tokens_N))
+
+    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+        """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions.
+
+        ``embeds_T``: embed slot that replaces the token's embedding, or -1.
+        """
+        self.pool.positions_AS[:, rows.slots] = rows.positions
+        x_TH = self.embed(tokens_T)
+        given = np.flatnonzero(embeds_T >= 0)
+        if len(given):
+            x_TH.index_copy_(0, self.to_device(given), self.embeds.read(embeds_T[given]))
+        return self._forward(x_TH, rows.positions, rows.slots, self._attention.plan(rows))
+
+    def plan_decode(self, rows: AttentionRows, num_steps: int) -> DecodePlan:
+        return self._attention.plan_decode(rows, num_steps)
+
+    def run_decode(self, plan: DecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
+        """Hidden states ``[R, H]`` of one token per row, under a plan that was advanced to it."""
+        self.pool.positions_AS[:, slots_R] = positions_R
+        return self._forward(self.embed(tokens_R), positions_R, slots_R, plan)
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        return self._model.logits(hidden_NH)
+
+    def to_device(self, array: NDArray[np.integer]) -> Tensor:
+        """An index tensor (int64) of a host array."""
+        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)
+
+    def _forward(self, x_TH: Tensor, positions_T: I32, slots_T: I64, plan: AttentionPlan) -> Tensor:
+        cos_T1D, sin_T1D = self._model.rotary.at(self.to_device(positions_T))
+        step = ModelStep(
+            cos_T1D=cos_T1D,
+            sin_T1D=sin_T1D,
+            caches=self.pool.layers,
+            groups=[GroupStep(self.to_device(slots_T), plan)],
+        )
+        return self._model.forward(x_TH, step)
