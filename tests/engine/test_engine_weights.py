@@ -23,6 +23,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import ModelId
 from quire.engine.engine import Engine
+from quire.engine.layers.parameters import Destination
 from quire.engine.model_card import MAX_TEMPLATE_BYTES, read_model_card
 from quire.engine.model_directory import locate
 from quire.engine.tokenizer import load_tokenizer
@@ -268,9 +269,9 @@ DAMAGES: list[tuple[str, Damage, type[ModelError], str]] = [
     ("rope list", config(rope_parameters=[1]), ModelFormatError, "rope_parameters"),
     (
         "rope unknown",
-        config(rope_parameters={"rope_type": "longrope", "factor": 2.0}),
+        config(rope_parameters={"rope_type": "proportional", "factor": 2.0}),
         UnsupportedModel,
-        "longrope",
+        "proportional.*built in are",
     ),
     (
         "rope factor",
@@ -350,9 +351,9 @@ def test_weights_are_converted(stored: torch.dtype, model: Path) -> None:
     assert start(model, dtype="bfloat16").info.dtype == "bfloat16"
     with Checkpoint(locate(str(model))) as opened:
         assert opened.dtype_of(EMBEDDING) is stored
-        destination = {EMBEDDING: torch.empty(300, 32)}
-        opened.load(destination)
-    assert torch.equal(destination[EMBEDDING], load_file(model / WEIGHTS)[EMBEDDING].float())
+        loaded = torch.empty(300, 32)
+        opened.load({EMBEDDING: Destination(loaded, (300, 32))})
+    assert torch.equal(loaded, load_file(model / WEIGHTS)[EMBEDDING].float())
 
 
 def test_the_digest_covers_weights_config_and_layout(model: Path) -> None:

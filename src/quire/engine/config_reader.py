@@ -23,6 +23,15 @@ class ConfigReader:
     def has(self, name: str) -> bool:
         return self.values.get(name) is not None
 
+    def over(self, defaults: Mapping[str, Any]) -> ConfigReader:
+        """The same object with ``defaults`` for what it does not have."""
+        return ConfigReader({**defaults, **self.values}, self.where)
+
+    def without(self, *names: str) -> ConfigReader:
+        """The same object as if it did not have ``names``."""
+        kept = {name: value for name, value in self.values.items() if name not in names}
+        return ConfigReader(kept, self.where)
+
     def integer(self, name: str, high: int, *, low: int = 1, default: int | None = None) -> int:
         """An integer in ``low..high``."""
         value = self._value(name, default)
@@ -38,6 +47,14 @@ class ConfigReader:
         if not (math.isfinite(value) and low <= value <= high):
             raise self._bad(name, value, f"a number from {low:g} to {high:g}")
         return float(value)
+
+    def numbers(self, name: str, count: int, *, low: float, high: float) -> tuple[float, ...]:
+        """A list of exactly ``count`` finite numbers in ``low..high``."""
+        values = self._value(name, None)
+        if not isinstance(values, list) or len(values) != count:
+            raise self._bad(name, values, f"a list of {count} numbers")
+        elements = ConfigReader({str(i): v for i, v in enumerate(values)}, f"{self.where}: {name}")
+        return tuple(elements.number(str(i), low=low, high=high) for i in range(count))
 
     def flag(self, name: str, default: bool | None = None) -> bool:
         value = self._value(name, default)

@@ -16,8 +16,6 @@ from quire.engine.models.decoder import CausalLM, DecoderConfig
 from quire.engine.models.registry import Family, family_of
 from quire.engine.weights import Checkpoint, Progress, weights_digest
 
-_EMBEDDING = "model.embed_tokens.weight"
-
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
@@ -42,15 +40,15 @@ def load_model(
     family = family_of(raw, where)
     shape = family.read(ConfigReader(raw, where))
     max_model_len = _max_model_len(config, shape)
+    shape = shape.for_length(max_model_len)
     device = choose_device(config.device)
     blank = Parameters(torch.device("meta"), torch.float32)
     family.build(shape, blank)
     with Checkpoint(directory) as checkpoint:
         ignored = frozenset({"lm_head.weight"}) if shape.tie_embeddings else frozenset()
         checkpoint.check(blank.destinations, ignored)
-        dtype = choose_dtype(
-            config.dtype, device, checkpoint.dtype_of(_EMBEDDING), blank.num_elements
-        )
+        stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
+        dtype = choose_dtype(config.dtype, device, stored, blank.num_elements)
         parameters = Parameters(device, dtype)
         model = family.build(shape, parameters)
         checkpoint.load(parameters.destinations, progress)
@@ -63,7 +61,7 @@ def load_model(
 
 def _max_model_len(config: EngineConfig, shape: DecoderConfig) -> int:
     if config.max_model_len is None:
-        return shape.max_positions
+        return shape.default_positions or shape.max_positions
     if not 1 <= config.max_model_len <= shape.max_positions:
         raise ConfigError(
             f"max_model_len is {config.max_model_len}; this model has positions for 1 to "

@@ -71,10 +71,8 @@ class TorchRunner:
         return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)
 
     def _forward(self, x_TH: Tensor, positions_T: I32, slots_T: I64, plan: AttentionPlan) -> Tensor:
-        cos_T1D, sin_T1D = self._model.rotary.at(self.to_device(positions_T))
         step = ModelStep(
-            cos_T1D=cos_T1D,
-            sin_T1D=sin_T1D,
+            rotations=self._model.rotations(self.to_device(positions_T)),
             caches=self.pool.layers,
             groups=[GroupStep(self.to_device(slots_T), plan)],
         )

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.layers.parameters import Destination
 from quire.engine.model_directory import ModelDirectory
 
 Progress = Callable[[int, int], None]
@@ -90,7 +91,9 @@ class Checkpoint:
             )
         return found
 
-    def check(self, wanted: Mapping[str, Tensor], ignored: frozenset[str] = frozenset()) -> None:
+    def check(
+        self, wanted: Mapping[str, Destination], ignored: frozenset[str] = frozenset()
+    ) -> None:
         """Compare names, shapes and dtypes with what a model wants; reads headers only.
 
         Raises:
@@ -109,12 +112,12 @@ class Checkpoint:
                 f"{_listing('unexpected', unexpected)}: the weights do not belong to this "
                 "config.json, or the download is incomplete"
             )
-        for name, tensor in wanted.items():
+        for name, destination in wanted.items():
             header = self._shards[found[name]].get_slice(name)
-            if list(header.get_shape()) != list(tensor.shape):
+            if list(header.get_shape()) != list(destination.shape):
                 raise ModelFormatError(
                     f"{self.directory.path}: tensor {name!r} has shape {header.get_shape()}, "
-                    f"config.json asks for {list(tensor.shape)}: they do not belong together"
+                    f"config.json asks for {list(destination.shape)}: they do not belong together"
                 )
             if header.get_dtype() not in _DTYPES:
                 raise UnsupportedModel(
@@ -130,7 +133,9 @@ class Checkpoint:
         )
         return dtype
 
-    def load(self, destinations: Mapping[str, Tensor], progress: Progress | None = None) -> None:
+    def load(
+        self, destinations: Mapping[str, Destination], progress: Progress | None = None
+    ) -> None:
         """Copy every destination's tensor into it, converted to its dtype. ``check`` comes first.
 
         Raises:
@@ -145,9 +150,9 @@ class Checkpoint:
                     f"{self.directory.path}: tensor {name!r} cannot be read ({exc}): "
                     "download the shard again"
                 ) from exc
-            destination.copy_(tensor)
-            if not _is_finite(destination):
-                raise self._not_finite(name, tensor, destination.dtype)
+            destination.fill(tensor)
+            if not _is_finite(destination.target):
+                raise self._not_finite(name, tensor, destination.target.dtype)
             if progress is not None:
                 progress(count, len(destinations))
 

@@ -21,6 +21,22 @@ from quire.engine.kv_cache.page_tables import PageLists
 from quire.engine.kv_cache.torch_pool import LayerCache
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class AttentionAttributes:
+    """What a layer asks of attention beyond its rows; the same for every step.
+
+    ``scale`` multiplies the products of queries and keys. ``window``: a token at position p sees
+    positions above p - window only (None: all). ``softcap`` c turns a scaled product s into
+    c * tanh(s / c) before anything is masked. ``sinks_N``: one logit per head that takes part in
+    the softmax and has no value (gpt-oss); a token that sees nothing still gets zeros.
+    """
+
+    scale: float
+    window: int | None = None
+    softcap: float | None = None
+    sinks_N: Tensor | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionRows:
     """The rows of one step in one layer group.
@@ -52,7 +68,7 @@ class AttentionRows:
 class AttentionPlan(Protocol):
     """A step's attention, ready for every layer. Valid until the next plan is made."""
 
-    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+    def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         """Attention output ``[T, N * D]`` of every new token; K and V are in ``cache``."""
         ...
 

@@ -1,17 +1,18 @@
-"""Decode rows that advance together: the padded index and mask grow by one column per step.
+"""Decode rows that advance together: the padded index and masks grow by one column per step.
 
-Shapes: R rows, C columns in use, K KV heads, G heads per KV head, D head size.
+Shapes: R rows, C columns in use, N heads, D head size.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
+from quire.engine.attention.backend import AttentionAttributes
+from quire.engine.attention.dot_product import attend
 from quire.engine.attention.visible_slots import VisibleSlots
 from quire.engine.kv_cache.torch_pool import LayerCache
 
@@ -41,27 +42,29 @@ class PaddedDecodePlan:
         self._slots_RC = np.full((len(counts), width), null_slot, np.int64)
         self._slots_RC[context.rows, context.offsets] = context.slots
         self._shown_RC = np.zeros((len(counts), width), np.bool_)
+        self._positions_RC = np.zeros((len(counts), width), np.int32)
+        self._positions_RC[context.rows, context.offsets] = context.positions
+        self._now_R = positions_R
         seen = context.positions < positions_R[context.rows]
         self._shown_RC[context.rows[seen], context.offsets[seen]] = True
         self._late = np.stack((context.rows, context.offsets, context.positions))[:, ~seen]
         self._device = device
         self._dtype = dtype
         self._index = torch.empty(0, dtype=torch.int64)
-        self._bias_R11C = torch.empty(0)
+        self._biases: dict[int | None, Tensor] = {}
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
         rows = np.arange(len(slots_R))
         self._slots_RC[rows, self._lengths_R] = slots_R
         self._shown_RC[rows, self._lengths_R] = True
+        self._positions_RC[rows, self._lengths_R] = positions_R
+        self._now_R = positions_R
         self._lengths_R = self._lengths_R + 1
         if self._late.shape[1]:
             self._reveal_late(positions_R)
         used = int(self._lengths_R.max())
         self._index = torch.from_numpy(self._slots_RC[:, :used].reshape(-1)).to(self._device)
-        shown = torch.from_numpy(self._shown_RC[:, :used]).to(self._device)
-        bias = torch.zeros(shown.shape, dtype=self._dtype, device=self._device)
-        bias.masked_fill_(~shown, torch.finfo(self._dtype).min / 2)
-        self._bias_R11C = bias[:, None, None, :]
+        self._biases.clear()
 
     def keep(self, rows: I64) -> None:
         place = np.full(len(self._lengths_R), -1)
@@ -69,35 +72,37 @@ class PaddedDecodePlan:
         self._lengths_R = self._lengths_R[rows]
         self._slots_RC = self._slots_RC[rows]
         self._shown_RC = self._shown_RC[rows]
+        self._positions_RC = self._positions_RC[rows]
+        self._now_R = self._now_R[rows]
         self._late[0] = place[self._late[0]]
         self._late = self._late[:, self._late[0] >= 0]
 
-    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+    def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         shape = (len(q_TND), -1, *cache.keys_SKD.shape[1:])
-        return decode_attention(
-            q_TND,
+        out_RN1D = attend(
+            q_TND.unsqueeze(2),
             cache.keys_SKD.index_select(0, self._index).view(shape).transpose(1, 2),
             cache.values_SKD.index_select(0, self._index).view(shape).transpose(1, 2),
-            self._bias_R11C,
+            self._bias(attributes.window),
+            attributes,
         )
+        return out_RN1D.flatten(1)
+
+    def _bias(self, window: int | None) -> Tensor:
+        """What is hidden in this step from layers with this window ``[R, 1, 1, C]``."""
+        if window not in self._biases:
+            used = int(self._lengths_R.max())
+            shown_RC = self._shown_RC[:, :used]
+            if window is not None:
+                shown_RC = shown_RC & (self._positions_RC[:, :used] > self._now_R[:, None] - window)
+            shown = torch.from_numpy(shown_RC).to(self._device)
+            bias = torch.zeros(shown.shape, dtype=self._dtype, device=self._device)
+            bias.masked_fill_(~shown, torch.finfo(self._dtype).min / 2)
+            self._biases[window] = bias[:, None, None, :]
+        return self._biases[window]
 
     def _reveal_late(self, positions_R: I32) -> None:
         rows, columns, positions = self._late
         due = positions < positions_R[rows]
         self._shown_RC[rows[due], columns[due]] = True
         self._late = self._late[:, ~due]
-
-
-def decode_attention(
-    q_RND: Tensor, keys_RKCD: Tensor, values_RKCD: Tensor, bias_R11C: Tensor
-) -> Tensor:
-    """One query per row, ``[R, N * D]``. The heads that share a KV head take the place of queries,
-    so that K and V are read once for all of them."""
-    num_rows, num_heads, head_dim = q_RND.shape
-    out_RKGD = F.scaled_dot_product_attention(
-        q_RND.view(num_rows, keys_RKCD.shape[1], -1, head_dim),
-        keys_RKCD,
-        values_RKCD,
-        attn_mask=bias_R11C,
-    )
-    return out_RKGD.reshape(num_rows, num_heads * head_dim)

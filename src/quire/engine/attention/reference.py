@@ -1,7 +1,7 @@
 """Attention in plain PyTorch: the definition that every other backend must equal.
 
 Rows of similar shape are padded into one group; a group gathers its K and V through one index and
-attends with one additive mask, both built once per step and used in every layer.
+attends with one additive mask per distinct window, all built once per step for all layers.
 
 Shapes: T new tokens, R rows of a group, Q padded tokens per row, C padded slots per row,
 N heads, K KV heads, G heads per KV head, D head size.
@@ -9,15 +9,17 @@ N heads, K KV heads, G heads per KV head, D head size.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.engine.attention.backend import AttentionRows
-from quire.engine.attention.decode_plan import PaddedDecodePlan, decode_attention
+from quire.engine.attention.backend import AttentionAttributes, AttentionRows
+from quire.engine.attention.decode_plan import PaddedDecodePlan
+from quire.engine.attention.dot_product import attend
 from quire.engine.attention.visible_slots import VisibleSlots, visible_slots
 from quire.engine.kv_cache.torch_pool import LayerCache
 
@@ -69,24 +71,43 @@ class TorchAttention:
 
     def _group(self, rows: AttentionRows, context: VisibleSlots, members: I64) -> PaddedGroup:
         tokens_RQ = _padded_tokens(rows, members)
-        slots_RC, allowed_RQC = _padded_context(rows, context, members, tokens_RQ, self._null_slot)
-        valid_RQ = tokens_RQ >= 0
-        blind = valid_RQ & ~allowed_RQC.any(axis=-1)
+        visibility = _padded_context(rows, context, members, tokens_RQ, self._null_slot)
         return PaddedGroup(
             tokens_RQ=self._to_device(np.maximum(tokens_RQ, 0)),
-            valid=self._to_device(np.flatnonzero(valid_RQ)),
-            slots_RC=self._to_device(slots_RC),
-            bias_R1QC=self._bias(allowed_RQC),
-            blind=self._to_device(np.flatnonzero(blind)) if blind.any() else None,
+            valid_RQ=tokens_RQ >= 0,
+            slots_RC=self._to_device(visibility.slots_RC),
+            visibility=visibility,
+            device=self._device,
+            dtype=self._dtype,
         )
-
-    def _bias(self, allowed_RQC: NDArray[np.bool_]) -> Tensor:
-        allowed = torch.from_numpy(allowed_RQC).to(self._device).unsqueeze(1)
-        bias = torch.zeros(allowed.shape, dtype=self._dtype, device=self._device)
-        return bias.masked_fill_(~allowed, hidden_bias(self._dtype))
 
     def _to_device(self, array: I64) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)
+
+
+@dataclass(frozen=True, slots=True)
+class Visibility:
+    """The slots of a group's rows, their positions, and which query may see which (no windows)."""
+
+    slots_RC: I64
+    positions_RC: I64
+    positions_RQ: I64
+    allowed_RQC: NDArray[np.bool_]
+
+    def within(self, window: int | None) -> NDArray[np.bool_]:
+        """``allowed_RQC`` in layers with this window."""
+        if window is None:
+            return self.allowed_RQC
+        first_RQ = self.positions_RQ - window + 1
+        return self.allowed_RQC & (self.positions_RC[:, None, :] >= first_RQ[:, :, None])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Hidden:
+    """A visibility as an additive bias; ``blind`` lists queries (of R * Q) that see nothing."""
+
+    bias_R1QC: Tensor
+    blind: Tensor | None
 
 
 def _padded_tokens(rows: AttentionRows, members: I64) -> I64:
@@ -99,8 +120,8 @@ def _padded_tokens(rows: AttentionRows, members: I64) -> I64:
 
 def _padded_context(
     rows: AttentionRows, context: VisibleSlots, members: I64, tokens_RQ: I64, null_slot: int
-) -> tuple[I64, NDArray[np.bool_]]:
-    """Slots ``[R, C]`` of context and new tokens, and who sees them ``[R, Q, C]``."""
+) -> Visibility:
+    """Context and new tokens of the members, and who sees what of them."""
     num_context = context.counts[members]
     num_new = (tokens_RQ >= 0).sum(axis=1)
     num_columns = int((num_context + num_new).max())
@@ -126,51 +147,64 @@ def _padded_context(
             new = np.arange(mask.shape[1] - len(mask), mask.shape[1])
             shown = mask[:, np.concatenate((columns, new))]
             allowed_RQC[r, : len(mask), : shown.shape[1]] = shown
-    return slots_RC, allowed_RQC
+    return Visibility(slots_RC, positions_RC, positions_RQ, allowed_RQC)
 
 
 class PaddedGroup:
-    """Rows padded to common lengths. ``blind`` lists queries (of R * Q) that see nothing."""
+    """Rows padded to common lengths."""
 
     def __init__(
         self,
         tokens_RQ: Tensor,
-        valid: Tensor,
+        valid_RQ: NDArray[np.bool_],
         slots_RC: Tensor,
-        bias_R1QC: Tensor,
-        blind: Tensor | None,
+        visibility: Visibility,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self.num_rows, self.num_queries = tokens_RQ.shape
         self.tokens = tokens_RQ.view(-1)
-        self.valid = valid
-        self.members = self.tokens[valid]
+        self.valid = torch.from_numpy(np.flatnonzero(valid_RQ)).to(device)
+        self.members = self.tokens[self.valid]
         self.slots = slots_RC.view(-1)
-        self.bias_R1QC = bias_R1QC
-        self.blind = blind
+        self._valid_RQ = valid_RQ
+        self._visibility = visibility
+        self._device = device
+        self._dtype = dtype
+        self._hidden: dict[int | None, Hidden] = {}
 
-    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+    def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         """Output ``[num_members, N * D]``, in the order of ``members``."""
         _, num_heads, head_dim = q_TND.shape
         shape = (self.num_rows, -1, *cache.keys_SKD.shape[1:])
-        keys_RKCD = cache.keys_SKD.index_select(0, self.slots).view(shape).transpose(1, 2)
-        values_RKCD = cache.values_SKD.index_select(0, self.slots).view(shape).transpose(1, 2)
         q_RQND = q_TND.index_select(0, self.tokens).view(
             self.num_rows, self.num_queries, num_heads, head_dim
         )
-        if self.num_queries == 1:
-            out = decode_attention(q_RQND[:, 0], keys_RKCD, values_RKCD, self.bias_R1QC)
-        else:
-            out_RNQD = F.scaled_dot_product_attention(
-                q_RQND.transpose(1, 2),
-                keys_RKCD,
-                values_RKCD,
-                attn_mask=self.bias_R1QC,
-                enable_gqa=True,
-            )
-            out = out_RNQD.transpose(1, 2).reshape(-1, num_heads * head_dim)
-        if self.blind is not None:
-            out.index_fill_(0, self.blind, 0.0)
+        hidden = self._hidden_from(attributes.window)
+        out_RNQD = attend(
+            q_RQND.transpose(1, 2),
+            cache.keys_SKD.index_select(0, self.slots).view(shape).transpose(1, 2),
+            cache.values_SKD.index_select(0, self.slots).view(shape).transpose(1, 2),
+            hidden.bias_R1QC,
+            attributes,
+        )
+        out = out_RNQD.transpose(1, 2).reshape(-1, num_heads * head_dim)
+        if hidden.blind is not None:
+            out.index_fill_(0, hidden.blind, 0.0)
         return out.index_select(0, self.valid)
+
+    def _hidden_from(self, window: int | None) -> Hidden:
+        """What layers with this window do not see; made when the first of them asks."""
+        if window not in self._hidden:
+            allowed_RQC = self._visibility.within(window)
+            allowed = torch.from_numpy(allowed_RQC).to(self._device).unsqueeze(1)
+            bias = torch.zeros(allowed.shape, dtype=self._dtype, device=self._device)
+            bias.masked_fill_(~allowed, hidden_bias(self._dtype))
+            blind = np.flatnonzero(self._valid_RQ & ~allowed_RQC.any(axis=-1))
+            self._hidden[window] = Hidden(
+                bias, torch.from_numpy(blind).to(self._device) if len(blind) else None
+            )
+        return self._hidden[window]
 
 
 class PaddedPlan:
@@ -179,11 +213,11 @@ class PaddedPlan:
     def __init__(self, groups: list[PaddedGroup]) -> None:
         self._groups = groups
 
-    def attend(self, q_TND: Tensor, cache: LayerCache) -> Tensor:
+    def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         num_tokens, num_heads, head_dim = q_TND.shape
         out = q_TND.new_empty(num_tokens, num_heads * head_dim)
         for group in self._groups:
-            out.index_copy_(0, group.members, group.attend(q_TND, cache))
+            out.index_copy_(0, group.members, group.attend(q_TND, cache, attributes))
         return out
 
 

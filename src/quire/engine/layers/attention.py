@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from quire.engine.attention.backend import AttentionPlan
+from quire.engine.attention.backend import AttentionAttributes, AttentionPlan
 from quire.engine.kv_cache.torch_pool import LayerCache
 from quire.engine.layers.linear import Linear
-from quire.engine.layers.norm import HeadNorm
+from quire.engine.layers.norm import NormConfig, QKNorm, QKNormKind
 from quire.engine.layers.parameters import Parameters
-from quire.engine.layers.rotary import rotate
+from quire.engine.layers.rotary import Rotation, rotate
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,73 +27,91 @@ class GroupStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """One step's tokens as the layers see them. Legend: T tokens, D head size.
+    """One step's tokens as the layers see them.
 
-    ``caches`` is indexed by layer, ``groups`` by layer group.
+    ``rotations`` are those of the model's ropes, in their order. ``caches`` is indexed by layer,
+    ``groups`` by layer group.
     """
 
-    cos_T1D: Tensor
-    sin_T1D: Tensor
+    rotations: list[Rotation]
     caches: list[LayerCache]
     groups: list[GroupStep]
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionShape:
+class AttentionConfig:
+    """What the attention of all layers of a model has in common.
+
+    ``head_dim`` need not be ``hidden_size / num_heads``. ``scale``, ``softcap`` and ``sinks``: see
+    ``AttentionAttributes``. ``qk_norm``: see ``QKNorm``. ``fused``: the checkpoint stores queries,
+    keys and values as one tensor ``qkv_proj`` (Phi-3).
+    """
+
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    scale: float
+    softcap: float | None = None
+    sinks: bool = False
+    qk_norm: QKNormKind | None = None
+    qkv_bias: bool = False
+    output_bias: bool = False
+    fused: bool = False
 
 
 class Attention:
-    """Grouped-query attention over paged K and V, optionally with biases and per-head norms."""
+    """Grouped-query attention over paged K and V.
+
+    ``qkv.weight_OI`` is ``[(N + 2 * K) * D, H]``: query heads, then key heads, then value heads
+    (N heads, K KV heads of size D). ``output.weight_OI`` is ``[H, N * D]``. ``qk_norm`` is None or
+    comes before the rotation. ``rope`` is the number of the layer's rotation.
+    """
 
     def __init__(
         self,
         parameters: Parameters,
         prefix: str,
         hidden_size: int,
-        shape: AttentionShape,
-        layer: int,
+        config: AttentionConfig,
+        norm: NormConfig,
         *,
+        layer: int,
+        window: int | None,
+        rope: int,
         group: int = 0,
-        qkv_bias: bool = False,
-        output_bias: bool = False,
-        head_norm_eps: float | None = None,
     ) -> None:
-        self.layer = layer
-        self.group = group
-        self.num_heads, self.num_kv_heads = shape.num_heads, shape.num_kv_heads
-        self.head_dim = shape.head_dim
-        q_size, kv_size = shape.num_heads * shape.head_dim, shape.num_kv_heads * shape.head_dim
-        self.qkv = Linear(
-            parameters,
-            {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size},
-            hidden_size,
-            bias=qkv_bias,
+        self.layer, self.rope, self.group = layer, rope, group
+        self.num_heads, self.num_kv_heads = config.num_heads, config.num_kv_heads
+        self.head_dim = config.head_dim
+        q_size, kv_size = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+        parts = (
+            {f"{prefix}.qkv_proj": q_size + 2 * kv_size}
+            if config.fused
+            else {
+                f"{prefix}.q_proj": q_size,
+                f"{prefix}.k_proj": kv_size,
+                f"{prefix}.v_proj": kv_size,
+            }
         )
-        self.head_norm = (
-            None
-            if head_norm_eps is None
-            else HeadNorm(
-                parameters,
-                prefix,
-                shape.head_dim,
-                shape.num_heads,
-                head_norm_eps,
-            )
+        self.qkv = Linear(parameters, parts, hidden_size, bias=config.qkv_bias)
+        heads = (config.num_heads, config.num_kv_heads, config.head_dim)
+        self.qk_norm = (
+            QKNorm(parameters, prefix, config.qk_norm, heads, norm) if config.qk_norm else None
         )
         self.output = Linear(
-            parameters, {f"{prefix}.o_proj": hidden_size}, q_size, bias=output_bias
+            parameters, {f"{prefix}.o_proj": hidden_size}, q_size, bias=config.output_bias
         )
+        sinks_N = parameters.tensor(f"{prefix}.sinks", config.num_heads) if config.sinks else None
+        self.attributes = AttentionAttributes(config.scale, window, config.softcap, sinks_N)
 
     def __call__(self, x_TH: Tensor, step: ModelStep) -> Tensor:
         num_rotated = self.num_heads + self.num_kv_heads
         qkv_THD = self.qkv(x_TH).view(x_TH.shape[0], -1, self.head_dim)
         qk_THD = qkv_THD[:, :num_rotated]
-        if self.head_norm is not None:
-            qk_THD = self.head_norm(qk_THD)
-        qk_THD = rotate(qk_THD, step.cos_T1D, step.sin_T1D)
+        if self.qk_norm is not None:
+            qk_THD = self.qk_norm(qk_THD)
+        qk_THD = rotate(qk_THD, step.rotations[self.rope])
         group, cache = step.groups[self.group], step.caches[self.layer]
         cache.write(group.slots_T, qk_THD[:, self.num_heads :], qkv_THD[:, num_rotated:])
-        return self.output(group.plan.attend(qk_THD[:, : self.num_heads], cache))
+        q_TND = qk_THD[:, : self.num_heads]
+        return self.output(group.plan.attend(q_TND, cache, self.attributes))

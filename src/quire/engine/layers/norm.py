@@ -44,9 +44,9 @@ class RMSNorm:
 class QKNorm:
     """RMS normalisation of queries and keys before the rotation.
 
-    ``head``: every head by itself, with one weight ``[D]`` for all query heads and one for all key
-    heads (Qwen3, Gemma 3). ``whole``: all heads of a token together, ``query_weight`` of ``[N * D]``
-    and ``key_weight`` of ``[K * D]`` (OLMo 2).
+    ``head``: every head by itself; ``query_weight`` and ``key_weight`` are ``[D]``, the same for
+    all heads (Qwen3, Gemma 3). ``whole``: all heads of a token together; the weights are
+    ``[N * D]`` and ``[K * D]`` (OLMo 2).
     """
 
     def __init__(

@@ -1,53 +1,38 @@
-"""The pre-norm decoder that Llama, Qwen2, Qwen3 and their kin share.
+"""The decoder that all families share, in PyTorch: the definition that other backends must equal.
 
-A family is a ``DecoderConfig`` (read by its own module) over this definition; families that differ
-in structure bring their own class with the same interface (``CausalLM``).
+A family is a ``DecoderConfig``, read by its own module; one that differs in structure beyond it
+brings its own class with the same interface (``CausalLM``).
+
+Backends that keep weights in a form of their own walk a built ``Decoder``: every attribute named in
+the docstrings of the layers is final when loading has ended (fused, dequantised, transposed and
+with norm offsets added), and may be replaced by an empty tensor once it has been taken over.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.engine.layers.attention import Attention, AttentionShape, ModelStep
-from quire.engine.layers.linear import GatedMLP
+from quire.engine.layers.attention import Attention, ModelStep
+from quire.engine.layers.experts import Experts
+from quire.engine.layers.mlp import GatedMLP
 from quire.engine.layers.norm import RMSNorm
 from quire.engine.layers.parameters import Parameters
-from quire.engine.layers.rotary import RopeConfig, RotaryEmbedding
-
-
-@dataclass(frozen=True, slots=True)
-class DecoderConfig:
-    """A decoder's shape. ``head_dim`` need not be ``hidden_size / num_heads``."""
-
-    vocab_size: int
-    hidden_size: int
-    intermediate_size: int
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    max_positions: int
-    norm_eps: float
-    rope: RopeConfig
-    tie_embeddings: bool
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    head_norm: bool = False
+from quire.engine.layers.rotary import RotaryEmbedding, Rotation
+from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 
 class CausalLM(Protocol):
     """What the step loop asks of a model. T tokens, H hidden size, V vocabulary, N rows."""
 
-    @property
-    def rotary(self) -> RotaryEmbedding: ...
-
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Input embeddings ``[T, H]``."""
+        ...
+
+    def rotations(self, positions_T: Tensor) -> list[Rotation]:
+        """A step's rotations, in the order of the model's ropes."""
         ...
 
     def forward(self, x_TH: Tensor, step: ModelStep) -> Tensor:
@@ -60,63 +45,120 @@ class CausalLM(Protocol):
 
 
 class DecoderLayer:
-    """``x + attention(norm(x))``, then ``x + mlp(norm(x))``."""
+    """Attention, then an MLP or experts, each added to the residual stream.
 
-    def __init__(self, config: DecoderConfig, parameters: Parameters, layer: int) -> None:
-        prefix = f"model.layers.{layer}"
-        self.input_norm = RMSNorm(
-            parameters, f"{prefix}.input_layernorm.weight", config.hidden_size, config.norm_eps
-        )
+    ``attention_norm`` and ``mlp_norm`` stand before them, ``attention_output_norm`` and
+    ``mlp_output_norm`` behind; which of the four exist follows from ``norm_placement``.
+    """
+
+    def __init__(self, config: DecoderConfig, parameters: Parameters, number: int) -> None:
+        layer = config.layers[number]
+        prefix = f"{config.prefix}.layers.{number}"
+        names = _NORM_NAMES[config.norm_placement]
+
+        def norm(place: str) -> RMSNorm | None:
+            if place not in names:
+                return None
+            return RMSNorm(
+                parameters, f"{prefix}.{names[place]}.weight", config.hidden_size, config.norm
+            )
+
+        self.config = layer
+        self.attention_norm = norm("attention_norm")
         self.attention = Attention(
             parameters,
             f"{prefix}.self_attn",
             config.hidden_size,
-            AttentionShape(config.num_heads, config.num_kv_heads, config.head_dim),
-            layer,
-            qkv_bias=config.qkv_bias,
-            output_bias=config.output_bias,
-            head_norm_eps=config.norm_eps if config.head_norm else None,
+            config.attention,
+            config.norm,
+            layer=number,
+            window=layer.window,
+            rope=layer.rope,
         )
-        self.mlp_norm = RMSNorm(
-            parameters,
-            f"{prefix}.post_attention_layernorm.weight",
-            config.hidden_size,
-            config.norm_eps,
-        )
-        self.mlp = GatedMLP(
-            parameters,
-            f"{prefix}.mlp",
-            config.hidden_size,
-            config.intermediate_size,
-            bias=config.mlp_bias,
-        )
+        self.attention_output_norm = norm("attention_output_norm")
+        self.mlp_norm = norm("mlp_norm")
+        self.mlp = _make_mlp(config, layer, parameters, prefix)
+        self.mlp_output_norm = norm("mlp_output_norm")
+        self.residual_multiplier = config.residual_multiplier
 
     def __call__(self, x_TH: Tensor, step: ModelStep) -> Tensor:
-        x_TH = self.attention(self.input_norm(x_TH), step).add_(x_TH)
-        return self.mlp(self.mlp_norm(x_TH)).add_(x_TH)
+        y_TH = self.attention(_normed(self.attention_norm, x_TH), step)
+        x_TH = self._add(x_TH, _normed(self.attention_output_norm, y_TH))
+        y_TH = self.mlp(_normed(self.mlp_norm, x_TH))
+        return self._add(x_TH, _normed(self.mlp_output_norm, y_TH))
+
+    def _add(self, x_TH: Tensor, y_TH: Tensor) -> Tensor:
+        if self.residual_multiplier != 1:
+            y_TH = y_TH.mul_(self.residual_multiplier)
+        return y_TH.add_(x_TH)
+
+
+_NORM_NAMES = {
+    "pre": {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"},
+    "post": {
+        "attention_output_norm": "post_attention_layernorm",
+        "mlp_output_norm": "post_feedforward_layernorm",
+    },
+    "sandwich": {
+        "attention_norm": "input_layernorm",
+        "attention_output_norm": "post_attention_layernorm",
+        "mlp_norm": "pre_feedforward_layernorm",
+        "mlp_output_norm": "post_feedforward_layernorm",
+    },
+}
+"""The checkpoint's names of a layer's norms; one name means two things."""
+
+
+def _make_mlp(
+    config: DecoderConfig, layer: LayerConfig, parameters: Parameters, prefix: str
+) -> GatedMLP | Experts:
+    if layer.experts:
+        assert config.experts is not None
+        place = "block_sparse_moe" if config.experts.storage == "mixtral" else "mlp"
+        return Experts(parameters, f"{prefix}.{place}", config.hidden_size, config.experts)
+    assert config.mlp is not None
+    return GatedMLP(parameters, f"{prefix}.mlp", config.hidden_size, config.mlp)
+
+
+def _normed(norm: RMSNorm | None, x_TH: Tensor) -> Tensor:
+    return x_TH if norm is None else norm(x_TH)
 
 
 class Decoder:
-    """Embedding, layers, norm and output projection; implements ``CausalLM``."""
+    """Embedding, layers, norm and output projection; implements ``CausalLM``.
+
+    ``embedding_VH`` and ``output_VH`` are one tensor where embeddings are tied. ``layers`` are
+    ``DecoderLayer``; ``norm`` is the last norm; ``ropes`` are ``RotaryEmbedding``, indexed by
+    ``LayerConfig.rope``.
+    """
 
     def __init__(self, config: DecoderConfig, parameters: Parameters) -> None:
+        self.config = config
         size = (config.vocab_size, config.hidden_size)
-        self.embedding_VH = parameters.tensor("model.embed_tokens.weight", *size)
+        self.embedding_VH = parameters.tensor(f"{config.prefix}.embed_tokens.weight", *size)
         self.layers = [
-            DecoderLayer(config, parameters, layer) for layer in range(config.num_layers)
+            DecoderLayer(config, parameters, number) for number in range(config.num_layers)
         ]
-        self.norm = RMSNorm(parameters, "model.norm.weight", config.hidden_size, config.norm_eps)
+        self.norm = RMSNorm(
+            parameters, f"{config.prefix}.norm.weight", config.hidden_size, config.norm
+        )
         self.output_VH = (
             self.embedding_VH
             if config.tie_embeddings
             else parameters.tensor("lm_head.weight", *size)
         )
-        self.rotary = RotaryEmbedding(
-            config.rope, config.head_dim, parameters.device, parameters.dtype
-        )
+        self.ropes = [
+            RotaryEmbedding(rope, config.head_dim, parameters.device, parameters.dtype)
+            for rope in config.ropes
+        ]
 
     def embed(self, tokens_T: Tensor) -> Tensor:
-        return F.embedding(tokens_T, self.embedding_VH)
+        x_TH = F.embedding(tokens_T, self.embedding_VH)
+        multiplier = self.config.embedding_multiplier
+        return x_TH if multiplier == 1 else x_TH * multiplier
+
+    def rotations(self, positions_T: Tensor) -> list[Rotation]:
+        return [rope.at(positions_T) for rope in self.ropes]
 
     def forward(self, x_TH: Tensor, step: ModelStep) -> Tensor:
         for layer in self.layers:
@@ -124,4 +166,11 @@ class Decoder:
         return self.norm(x_TH)
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        return F.linear(hidden_NH, self.output_VH).float()
+        logits_NV = F.linear(hidden_NH, self.output_VH).float()
+        if self.config.logit_multiplier != 1:
+            logits_NV = logits_NV.mul_(self.config.logit_multiplier)
+        softcap = self.config.logit_softcap
+        return logits_NV if softcap is None else (logits_NV / softcap).tanh_().mul_(softcap)
+
+
+__all__ = ["CausalLM", "Decoder", "DecoderConfig", "DecoderLayer"]

@@ -1,0 +1,251 @@
+"""The frequencies of rotary position embedding and their scaling rules.
+
+Owns reading them from a configuration. The rules are the published ones: linear interpolation,
+dynamic NTK, Llama 3's frequency bands, YaRN (Peng et al., 2023) and LongRoPE (Ding et al., 2024).
+
+Two rules depend on a length: LongRoPE has one set of factors for short and one for long contexts,
+dynamic NTK stretches its base as the context grows. Keys keep the rotation that they were written
+with and are shared between requests, so here the length that the engine serves decides, once
+(``RopeConfig.for_length``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+
+MAX_POSITIONS = 1 << 24
+RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+_KINDS: dict[str, RopeKind] = {
+    "default": "default",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "llama3": "llama3",
+    "yarn": "yarn",
+    "longrope": "longrope",
+    "su": "longrope",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """``factor`` and what follows matter to scaled kinds only; lengths are in tokens.
+
+    ``rotary_fraction``: the share of every head that is rotated. ``plane_factors``: divisors of
+    each plane's frequency (LongRoPE), those in force; ``long_factors`` take their place beyond
+    ``original_length``. ``length``: what is served (dynamic NTK); 0 is the original length.
+    """
+
+    theta: float
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_length: int = 8192
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    rotary_fraction: float = 1.0
+    plane_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    length: int = 0
+
+    def rotary_dim(self, head_dim: int) -> int:
+        return int(head_dim * self.rotary_fraction)
+
+    def longest(self, max_positions: int) -> int:
+        """The longest context, given the configuration's ``max_position_embeddings``: YaRN and
+        dynamic NTK reach further than a model whose file was not adapted says."""
+        if self.kind not in ("yarn", "dynamic"):
+            return max_positions
+        return max(max_positions, min(int(self.original_length * self.factor), MAX_POSITIONS))
+
+    def for_length(self, num_tokens: int) -> RopeConfig:
+        """The rotation of an engine that serves contexts of up to ``num_tokens``."""
+        if self.kind == "dynamic":
+            return replace(self, length=num_tokens)
+        if self.kind == "longrope" and num_tokens > self.original_length:
+            return replace(self, plane_factors=self.long_factors)
+        return self
+
+
+def read_rope(
+    config: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+    *,
+    scaling: ConfigReader | None = None,
+    default_theta: float = 10000.0,
+) -> RopeConfig:
+    """The rotation of a ``config.json``, in either of transformers' two spellings.
+
+    ``scaling``: the section to read, for models with several; else it is looked up.
+
+    Raises:
+        UnsupportedModel: a scaling rule that is not built in.
+        ModelFormatError: a value missing or out of bounds.
+    """
+    if scaling is None:
+        scaling = config.section("rope_parameters") or config.section("rope_scaling")
+    source = scaling if scaling is not None else config
+    base = RopeConfig(
+        theta=_first(source, config, "rope_theta", 1.0, 1e12, default_theta),
+        rotary_fraction=_first(source, config, "partial_rotary_factor", 1e-3, 1.0, 1.0),
+    )
+    rotary_dim = base.rotary_dim(head_dim)
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ModelFormatError(
+            f"{config.where} rotates {rotary_dim} of {head_dim} elements of a head; it must be an "
+            "even number: check head_dim and partial_rotary_factor"
+        )
+    if scaling is None:
+        return base
+    name = scaling.text("rope_type", scaling.text("type", "default"))
+    kind = _KINDS.get(name)
+    if kind is None:
+        raise UnsupportedModel(
+            f"{config.where} asks for rope_type {name!r}; built in are {', '.join(_KINDS)}: "
+            "use a checkpoint with one of these"
+        )
+    if kind == "default":
+        return base
+    return _read_scaled(replace(base, kind=kind), config, scaling, max_positions, head_dim)
+
+
+def _read_scaled(
+    base: RopeConfig,
+    config: ConfigReader,
+    scaling: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+) -> RopeConfig:
+    original = scaling.integer(
+        "original_max_position_embeddings",
+        MAX_POSITIONS,
+        default=config.integer(
+            "original_max_position_embeddings", MAX_POSITIONS, default=max_positions
+        ),
+    )
+    if base.kind == "longrope":
+        base = replace(base, original_length=original)
+        return _read_longrope(base, config, scaling, max_positions, head_dim)
+    base = replace(
+        base, factor=scaling.number("factor", low=1e-3, high=1e6), original_length=original
+    )
+    if base.kind == "llama3":
+        return replace(
+            base,
+            low_freq_factor=scaling.number("low_freq_factor", low=1e-3, high=1e6, default=1.0),
+            high_freq_factor=scaling.number("high_freq_factor", low=1e-3, high=1e6, default=4.0),
+        )
+    return _read_yarn(base, scaling) if base.kind == "yarn" else base
+
+
+def _read_yarn(base: RopeConfig, scaling: ConfigReader) -> RopeConfig:
+    mscale = scaling.number("mscale", low=0.0, high=100.0, default=0.0)
+    mscale_all = scaling.number("mscale_all_dim", low=0.0, high=100.0, default=0.0)
+    if mscale and mscale_all:
+        attention = _yarn_temperature(base.factor, mscale) / _yarn_temperature(
+            base.factor, mscale_all
+        )
+    else:
+        attention = _yarn_temperature(base.factor, 1.0)
+    return replace(
+        base,
+        beta_fast=scaling.number("beta_fast", low=1e-3, high=1e6, default=32.0),
+        beta_slow=scaling.number("beta_slow", low=1e-3, high=1e6, default=1.0),
+        attention_factor=scaling.number("attention_factor", low=0.0, high=1e3, default=attention),
+        truncate=scaling.flag("truncate", True),
+    )
+
+
+def _yarn_temperature(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _read_longrope(
+    base: RopeConfig,
+    config: ConfigReader,
+    scaling: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+) -> RopeConfig:
+    original = base.original_length
+    factor = scaling.number("factor", low=1e-3, high=1e6, default=max_positions / original)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
+    num_planes = base.rotary_dim(head_dim) // 2
+    return replace(
+        base,
+        factor=factor,
+        attention_factor=scaling.number("attention_factor", low=0.0, high=1e3, default=default),
+        plane_factors=scaling.numbers("short_factor", num_planes, low=1e-3, high=1e6),
+        long_factors=scaling.numbers("long_factor", num_planes, low=1e-3, high=1e6),
+    )
+
+
+def _first(
+    source: ConfigReader,
+    config: ConfigReader,
+    name: str,
+    low: float,
+    high: float,
+    default: float,
+) -> float:
+    """``name`` of the rope's own section, else of the whole configuration."""
+    return (source if source.has(name) else config).number(
+        name, low=low, high=high, default=default
+    )
+
+
+def inverse_frequencies(rope: RopeConfig, rotary_dim: int) -> Tensor:
+    """Radians per position of each of the ``rotary_dim / 2`` planes, float32."""
+    exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim
+    plain = 1.0 / (_base(rope, rotary_dim) ** exponents)
+    if rope.kind == "linear":
+        return plain / rope.factor
+    if rope.kind == "llama3":
+        return _llama3(rope, plain)
+    if rope.kind == "yarn":
+        return _yarn(rope, plain, rotary_dim)
+    if rope.kind == "longrope":
+        return plain / torch.tensor(rope.plane_factors)
+    return plain
+
+
+def _base(rope: RopeConfig, rotary_dim: int) -> float:
+    """``theta``, stretched to the length that is served (dynamic NTK)."""
+    if rope.kind != "dynamic" or rope.length <= rope.original_length or rotary_dim <= 2:
+        return rope.theta
+    stretch = rope.factor * rope.length / rope.original_length - (rope.factor - 1)
+    return float(rope.theta * stretch ** (rotary_dim / (rotary_dim - 2)))
+
+
+def _llama3(rope: RopeConfig, plain: Tensor) -> Tensor:
+    wavelength = 2 * math.pi / plain
+    turns = rope.original_length / wavelength
+    smooth = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)
+    smooth = smooth.clamp(0.0, 1.0)
+    return (1 - smooth) * plain / rope.factor + smooth * plain
+
+
+def _yarn(rope: RopeConfig, plain: Tensor, rotary_dim: int) -> Tensor:
+    def plane_of(num_turns: float) -> float:
+        ratio = rope.original_length / (num_turns * 2 * math.pi)
+        return rotary_dim * math.log(ratio) / (2 * math.log(rope.theta))
+
+    low, high = plane_of(rope.beta_fast), plane_of(rope.beta_slow)
+    if rope.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, rotary_dim - 1)
+    width = max(high - low, 1e-3)
+    planes = torch.arange(rotary_dim // 2, dtype=torch.float32)
+    interpolated = ((planes - low) / width).clamp(0.0, 1.0)
+    return plain / rope.factor * interpolated + plain * (1 - interpolated)

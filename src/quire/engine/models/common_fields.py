@@ -1,0 +1,179 @@
+"""Reads the fields of ``config.json`` that the families spell in the same way.
+
+``read_decoder`` gives the plain pre-norm decoder of them; a family replaces the parts in which it
+differs. Every value is bounded, because sizes come from outside and become allocations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.layers.attention import AttentionConfig
+from quire.engine.layers.mlp import Activation, MLPConfig
+from quire.engine.layers.norm import NormConfig, QKNormKind
+from quire.engine.layers.rope_frequencies import MAX_POSITIONS, read_rope
+from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
+
+MAX_SIZE = 1 << 20
+MAX_EXPERTS = 1 << 14
+_MAX_LAYERS = 1024
+_MAX_HEADS = 4096
+
+SILU: Mapping[str, Activation] = {"silu": "silu", "swish": "silu"}
+GELU_TANH: Mapping[str, Activation] = {"gelu_pytorch_tanh": "gelu_tanh"}
+
+
+def read_decoder(
+    config: ConfigReader,
+    *,
+    qkv_bias: bool = False,
+    output_bias: bool = False,
+    mlp_bias: bool = False,
+    qk_norm: QKNormKind | None = None,
+    activation: Activation = "silu",
+    tie_embeddings: bool = False,
+    norm_eps: float = 1e-6,
+    theta: float = 10000.0,
+) -> DecoderConfig:
+    """A plain decoder: pre-norm, one rotation, full attention in every layer.
+
+    ``tie_embeddings``, ``norm_eps`` and ``theta`` are the family's defaults.
+
+    Raises:
+        ModelFormatError: a value missing or out of bounds.
+    """
+    if config.section("quantization_config") is not None:
+        raise UnsupportedModel(
+            f"{config.where} holds quantised weights (quantization_config): "
+            "use the float16, bfloat16 or float32 checkpoint of the model"
+        )
+    hidden_size = config.integer("hidden_size", MAX_SIZE)
+    max_positions = config.integer("max_position_embeddings", MAX_POSITIONS, default=2048)
+    num_heads, num_kv_heads, head_dim = _read_heads(config, hidden_size)
+    num_layers = config.integer("num_hidden_layers", _MAX_LAYERS)
+    rope = read_rope(config, max_positions, head_dim, default_theta=theta)
+    return DecoderConfig(
+        vocab_size=config.integer("vocab_size", 1 << 24),
+        hidden_size=hidden_size,
+        max_positions=rope.longest(max_positions),
+        default_positions=max_positions if rope.kind == "dynamic" else None,
+        attention=AttentionConfig(
+            num_heads,
+            num_kv_heads,
+            head_dim,
+            scale=head_dim**-0.5,
+            qk_norm=qk_norm,
+            qkv_bias=qkv_bias,
+            output_bias=output_bias,
+        ),
+        layers=(LayerConfig(),) * num_layers,
+        ropes=(rope,),
+        norm=NormConfig(config.number("rms_norm_eps", low=0.0, high=1.0, default=norm_eps)),
+        mlp=MLPConfig(config.integer("intermediate_size", MAX_SIZE), activation, mlp_bias),
+        tie_embeddings=config.flag("tie_word_embeddings", tie_embeddings),
+    )
+
+
+def read_activation(
+    config: ConfigReader, served: Mapping[str, Activation], name: str = "hidden_act"
+) -> Activation:
+    """The activation under ``name``, by default the first of those ``served``.
+
+    Raises:
+        UnsupportedModel: another one.
+    """
+    wanted = config.text(name, next(iter(served)))
+    if wanted not in served:
+        raise UnsupportedModel(
+            f"{config.where} asks for activation {wanted!r}; this architecture is served with "
+            f"{' or '.join(served)} only"
+        )
+    return served[wanted]
+
+
+def refuse_windows(config: ConfigReader) -> None:
+    """For families that have no windows: a configuration that asks for some is not served without.
+
+    Raises:
+        UnsupportedModel: it does.
+    """
+    kinds = config.values.get("layer_types") or []
+    windowed = not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}
+    if windowed or config.flag("use_sliding_window", False):
+        raise UnsupportedModel(
+            f"{config.where} asks for sliding-window layers, which this architecture does not "
+            "have: use a checkpoint with full attention in every layer"
+        )
+
+
+def read_window(config: ConfigReader, default: int | None = None) -> int | None:
+    """``sliding_window`` in tokens; None where there is none."""
+    if "sliding_window" in config.values and not config.has("sliding_window"):
+        return None
+    if default is None and not config.has("sliding_window"):
+        return None
+    return config.integer("sliding_window", MAX_POSITIONS, default=default)
+
+
+def read_layers(
+    config: ConfigReader,
+    num_layers: int,
+    window: int | None,
+    is_windowed: Callable[[int], bool],
+) -> tuple[LayerConfig, ...]:
+    """Layers with and without ``window`` as ``layer_types`` says, else ``is_windowed(layer)``.
+
+    Raises:
+        ModelFormatError: ``layer_types`` is no list of one kind for every layer.
+        UnsupportedModel: it names a kind that is not served.
+    """
+    kinds = read_layer_types(config, num_layers)
+    if kinds is None:
+        windowed = [is_windowed(layer) for layer in range(num_layers)]
+    else:
+        windowed = [kind == "sliding_attention" for kind in kinds]
+    if window is None and any(windowed) and kinds is not None:
+        raise ModelFormatError(
+            f"{config.where} has layer_types with sliding_attention, but no sliding_window: "
+            "the file is damaged; download it again"
+        )
+    return tuple(LayerConfig(window=window if one else None) for one in windowed)
+
+
+def read_layer_types(config: ConfigReader, num_layers: int) -> Sequence[str] | None:
+    kinds = config.values.get("layer_types")
+    if kinds is None:
+        return None
+    if not isinstance(kinds, list) or len(kinds) != num_layers:
+        raise ModelFormatError(
+            f"{config.where} has layer_types = {str(kinds)[:80]!r}; it must be a list of one kind "
+            f"for each of {num_layers} layers"
+        )
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            raise UnsupportedModel(
+                f"{config.where} has layers of type {str(kind)[:80]!r}; served are full_attention "
+                "and sliding_attention: use another checkpoint"
+            )
+    return kinds
+
+
+def read_num_experts(config: ConfigReader, name: str, *, default_top_k: int) -> tuple[int, int]:
+    """How many experts there are (under ``name``), and how many a token takes."""
+    num_experts = config.integer(name, MAX_EXPERTS)
+    top_k = config.integer("num_experts_per_tok", num_experts, default=default_top_k)
+    return num_experts, top_k
+
+
+def _read_heads(config: ConfigReader, hidden_size: int) -> tuple[int, int, int]:
+    num_heads = config.integer("num_attention_heads", _MAX_HEADS)
+    num_kv_heads = config.integer("num_key_value_heads", _MAX_HEADS, default=num_heads)
+    head_dim = config.integer("head_dim", 4096, default=max(1, hidden_size // num_heads))
+    if num_heads % num_kv_heads or head_dim % 2:
+        raise ModelFormatError(
+            f"{config.where}: {num_heads} heads over {num_kv_heads} KV heads of size {head_dim}; "
+            "heads must divide evenly and the head size be even"
+        )
+    return num_heads, num_kv_heads, head_dim

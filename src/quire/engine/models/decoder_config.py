@@ -1,0 +1,84 @@
+"""The whole specification of a decoder, as plain data that every backend reads.
+
+A family's module makes one of these from ``config.json``; ``quire.engine.models.decoder`` is its
+definition in PyTorch. Nothing here depends on a device or on weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from quire.engine.layers.attention import AttentionConfig
+from quire.engine.layers.experts import ExpertsConfig
+from quire.engine.layers.mlp import MLPConfig
+from quire.engine.layers.norm import NormConfig
+from quire.engine.layers.rope_frequencies import RopeConfig
+
+NormPlacement = Literal["pre", "post", "sandwich"]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerConfig:
+    """What may differ from layer to layer.
+
+    ``window``: see ``AttentionAttributes``. ``rope``: index into ``DecoderConfig.ropes``.
+    ``experts``: a mixture of experts stands in place of the MLP.
+    """
+
+    window: int | None = None
+    rope: int = 0
+    experts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderConfig:
+    """A decoder's shape.
+
+    With attention and MLP as ``f``, a layer adds to the residual stream ``f(norm(x))`` (placement
+    ``pre``), ``norm(f(x))`` (``post``, OLMo 2) or ``norm(f(norm(x)))`` (``sandwich``, Gemma 2),
+    times ``residual_multiplier``. Embeddings are multiplied by ``embedding_multiplier``; logits by
+    ``logit_multiplier`` and then, with ``logit_softcap`` c, made ``c * tanh(logits / c)``.
+
+    ``max_positions``: the longest context that may be served; ``default_positions`` is what is
+    served unless asked for more (None: the same). ``prefix``: where the decoder lies in
+    its checkpoint. ``mlp`` and ``experts`` are None where no layer has them.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    max_positions: int
+    attention: AttentionConfig
+    layers: tuple[LayerConfig, ...]
+    ropes: tuple[RopeConfig, ...]
+    norm: NormConfig
+    mlp: MLPConfig | None
+    experts: ExpertsConfig | None = None
+    norm_placement: NormPlacement = "pre"
+    tie_embeddings: bool = False
+    embedding_multiplier: float = 1.0
+    residual_multiplier: float = 1.0
+    logit_multiplier: float = 1.0
+    logit_softcap: float | None = None
+    default_positions: int | None = None
+    prefix: str = "model"
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.layers)
+
+    @property
+    def num_heads(self) -> int:
+        return self.attention.num_heads
+
+    @property
+    def num_kv_heads(self) -> int:
+        return self.attention.num_kv_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.attention.head_dim
+
+    def for_length(self, num_tokens: int) -> DecoderConfig:
+        """The specification for contexts of up to ``num_tokens`` (see ``RopeConfig``)."""
+        return replace(self, ropes=tuple(rope.for_length(num_tokens) for rope in self.ropes))

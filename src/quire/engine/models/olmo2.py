@@ -1,0 +1,23 @@
+"""OLMo 2: norms behind attention and MLP only, and over all heads of queries and of keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.engine.config_reader import ConfigReader
+from quire.engine.models.common_fields import SILU, read_activation, read_decoder, refuse_windows
+from quire.engine.models.decoder_config import DecoderConfig
+
+
+def read_olmo2(config: ConfigReader) -> DecoderConfig:
+    refuse_windows(config)
+    bias = config.flag("attention_bias", False)
+    plain = read_decoder(
+        config,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm="whole",
+        activation=read_activation(config, SILU),
+        norm_eps=1e-5,
+    )
+    return replace(plain, norm_placement="post")
