@@ -1,0 +1,78 @@
+// Owns how K and V of one layer lie in memory, and writing a token's to its slot.
+// Must not know pages or rows: a slot is a flat number, as in quire/engine/kv_cache/pool.py.
+//
+// Slots are stored in tiles of 16, whatever the page size is. D is the head size rounded up to 16,
+// the rest is zero.
+//   K  f32  [tile][kv_head][D][16]         bf16  [tile][kv_head][D / 2][16][2]
+//   V  f32  [tile][kv_head][16][D]         bf16  [tile][kv_head][8][D][2]
+// So the scores of 16 slots are a sum of vectors over D, the values of 16 slots a sum of rows, and
+// the bf16 forms are what AMX loads as the right-hand side of either product.
+#pragma once
+
+#include "simd.h"
+
+namespace quire {
+
+constexpr int64_t kTileSlots = 16;
+
+enum class KVType : int32_t { kF32 = 0, kBF16 = 1 };
+
+struct KVShape {
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t padded_dim;  // D
+  KVType type;
+
+  int64_t head_elements() const { return padded_dim * kTileSlots; }  // of one head in one tile
+  int64_t tile_elements() const { return num_kv_heads * head_elements(); }
+};
+
+inline int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
+
+inline void put(float* target, float value) { *target = value; }
+inline void put(bf16* target, float value) { *target = to_bf16(value); }
+
+// Offset of (element d, lane) in a head of a tile.
+template <class T>
+int64_t key_offset(int64_t d, int64_t lane) {
+  if constexpr (sizeof(T) == 4) return d * kTileSlots + lane;
+  return d / 2 * (2 * kTileSlots) + 2 * lane + d % 2;
+}
+template <class T>
+int64_t value_offset(int64_t d, int64_t lane, int64_t padded_dim) {
+  if constexpr (sizeof(T) == 4) return lane * padded_dim + d;
+  return lane / 2 * (2 * padded_dim) + 2 * d + lane % 2;
+}
+
+// K and V of all KV heads of one token: key and value are [num_kv_heads][head_dim].
+template <class T>
+void write_slot(const KVShape& shape, T* keys, T* values, int64_t slot, const float* key,
+                const float* value) {
+  const int64_t tile = slot / kTileSlots, lane = slot % kTileSlots;
+  for (int64_t head = 0; head < shape.num_kv_heads; head++) {
+    T* k = keys + tile * shape.tile_elements() + head * shape.head_elements();
+    T* v = values + tile * shape.tile_elements() + head * shape.head_elements();
+    for (int64_t d = 0; d < shape.head_dim; d++) {
+      put(k + key_offset<T>(d, lane), key[head * shape.head_dim + d]);
+      put(v + value_offset<T>(d, lane, shape.padded_dim), value[head * shape.head_dim + d]);
+    }
+  }
+}
+
+// Copies slot `from` of one cache to slot `to` of another (or the same), one layer.
+template <class T>
+void copy_slot(const KVShape& shape, const T* from_keys, const T* from_values, int64_t from,
+               T* to_keys, T* to_values, int64_t to) {
+  for (int64_t head = 0; head < shape.num_kv_heads; head++) {
+    const int64_t source = from / kTileSlots * shape.tile_elements() + head * shape.head_elements();
+    const int64_t target = to / kTileSlots * shape.tile_elements() + head * shape.head_elements();
+    const int64_t a = from % kTileSlots, b = to % kTileSlots;
+    for (int64_t d = 0; d < shape.head_dim; d++) {
+      to_keys[target + key_offset<T>(d, b)] = from_keys[source + key_offset<T>(d, a)];
+      to_values[target + value_offset<T>(d, b, shape.padded_dim)] =
+          from_values[source + value_offset<T>(d, a, shape.padded_dim)];
+    }
+  }
+}
+
+}  // namespace quire

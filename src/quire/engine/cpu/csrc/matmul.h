@@ -1,0 +1,48 @@
+// Owns the products of activations with packed weights: y[M][N] = x[M][K] . W[N][K]^T and what is
+// done to a result while it is still in registers.
+// Must not know models, layers or caches.
+//
+// Reference: y = float(x') @ float(W').T in float32, where x' and W' are x and W rounded to the weight
+// type (int8: quantised as packed_matrix.h says, summed exactly), then the epilogue.
+#pragma once
+
+#include "packed_matrix.h"
+#include "team.h"
+
+namespace quire {
+
+// With s = scale * (x . W^T) + bias, g and u the same of a gated matrix:
+enum class Epilogue : int32_t {
+  kStore = 0,          // y = s
+  kAdd = 1,            // y += s
+  kSiluMul = 2,        // y = g * sigmoid(g) * u
+  kGeluTanhMul = 3,    // y = gelu_tanh(g) * u
+  kClampedSwiglu = 4,  // g = min(g, limit), u = clamp(u, -limit, limit);
+                       // y = (u + 1) * g * sigmoid(1.702 * g)          (gpt-oss)
+};
+
+struct MatmulOutput {
+  float* rows;         // y, row r at rows + r * stride
+  int64_t stride;      // floats
+  const float* bias;   // null, or [num_panels * 32] in the order of the packed columns
+  Epilogue epilogue = Epilogue::kStore;
+  float scale = 1.0f;  // of the product, before bias
+  float limit = 7.0f;  // of kClampedSwiglu
+};
+
+// How the sum over K is ordered. kFastest may choose the kernel by the number of rows, so that the
+// last bits of a row depend on what is batched with it; kBatchInvariant gives each row the same bits
+// whatever M, its place in the batch, the number of threads and the range of columns are.
+enum class Ordering : int32_t { kFastest = 0, kBatchInvariant = 1 };
+
+// Panels [first_panel, last_panel) for all rows of x, on the calling thread alone. y is indexed by
+// absolute columns. For experts and adapters, whose shares the caller divides itself.
+void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
+                   int64_t first_panel, int64_t last_panel, Ordering ordering);
+
+// The whole product. Every thread of the team calls it; each returns after its share, so that the
+// caller places barriers: x must be complete before, y is complete after one. Uses one share().
+void matmul(const PackedMatrix& w, const Activations& x, const MatmulOutput& y, Ordering ordering,
+            Team& team, int thread);
+
+}  // namespace quire

@@ -1,0 +1,203 @@
+// Register blocks of R rows by V vectors of columns, one template for all types and widths. Each
+// output is one chain of fused multiply-adds along K, so its bits do not depend on the number of rows.
+
+#include "matmul_panel.h"
+
+#include <cstring>
+
+#include "simd.h"
+
+namespace quire {
+namespace {
+
+constexpr int kStepsPerTile = 16;  // a step is 128 bytes of a panel and 4 bytes of K of each row
+constexpr int kStepBytes = static_cast<int>(kPanelTileBytes) / kStepsPerTile;
+constexpr int kPanelVectors = static_cast<int>(kPanelColumns) / kWidth;
+
+inline I32 load_i32(const uint8_t* source) { return load_as<I32>(source); }
+
+// ---- the types: Sum is an accumulator of one vector of columns; add() takes one step of K into it
+
+struct FloatKernel {
+  using Sum = F32;
+  struct Weights {
+    F32 value;
+  };
+  struct Row {
+    F32 value;
+  };
+  static constexpr int64_t kRowTileBytes = kTileBytes;  // of one row, for one tile of the panel
+  static Weights weights(const uint8_t* source) { return {load_as<F32>(source)}; }
+  static Row row(const uint8_t* x, int64_t, int step) {
+    return {broadcast(load_as<float>(x + step * 4))};
+  }
+  static Sum add(Sum sum, const Weights& w, const Row& x) { return fma(w.value, x.value, sum); }
+};
+
+#if defined(__AVX512BF16__)
+struct Bf16Kernel {
+  using Sum = F32;
+  struct Weights {
+    __m512bh pairs;
+  };
+  using Row = Weights;
+  static constexpr int64_t kRowTileBytes = kTileBytes;
+  static Weights weights(const uint8_t* source) { return {(__m512bh)_mm512_loadu_si512(source)}; }
+  static Row row(const uint8_t* x, int64_t, int step) {
+    return {(__m512bh)_mm512_set1_epi32(load_as<int32_t>(x + step * 4))};
+  }
+  static Sum add(Sum sum, const Weights& w, const Row& x) {
+    return _mm512_dpbf16_ps(sum, w.pairs, x.pairs);
+  }
+};
+#else
+// bf16 is the upper half of a float32: a pair of weights becomes two floats by a shift and a mask.
+// The activations are kept as float32, already rounded to bf16: two tiles for one of the panel.
+struct Bf16Kernel {
+  using Sum = F32;
+  struct Weights {
+    F32 even, odd;
+  };
+  using Row = Weights;
+  static constexpr int64_t kRowTileBytes = 2 * kTileBytes;
+  static Weights weights(const uint8_t* source) {
+    const I32 pairs = load_i32(source);
+    const I32 upper = broadcast(static_cast<int32_t>(0xffff0000u));
+    return {reinterpret_cast<F32>(pairs << 16), reinterpret_cast<F32>(pairs & upper)};
+  }
+  static Row row(const uint8_t* x, int64_t tile_stride, int step) {
+    const uint8_t* pair = x + step / 8 * tile_stride + step % 8 * 8;
+    return {broadcast(load_as<float>(pair)), broadcast(load_as<float>(pair + 4))};
+  }
+  static Sum add(Sum sum, const Weights& w, const Row& x) {
+    return fma(w.odd, x.odd, fma(w.even, x.even, sum));
+  }
+};
+#endif
+
+// Unsigned activations times signed weights, four along K for each column, summed exactly in int32.
+struct Int8Kernel {
+  using Sum = I32;
+  static constexpr int64_t kRowTileBytes = kTileBytes;
+  static int32_t quad(const uint8_t* x, int step) { return load_as<int32_t>(x + step * 4); }
+#if defined(__AVX512VNNI__)
+  struct Weights {
+    I32 quads;
+  };
+  using Row = Weights;
+  static Weights weights(const uint8_t* source) { return {load_i32(source)}; }
+  static Row row(const uint8_t* x, int64_t, int step) { return {broadcast(quad(x, step))}; }
+  static Sum add(Sum sum, const Weights& w, const Row& x) {
+    return (I32)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x.quads, (__m512i)w.quads);
+  }
+#else
+  struct Weights {
+    I32 even, odd;  // int16 pairs: bytes 0 and 2, bytes 1 and 3
+  };
+  using Row = Weights;
+  using I16 = int16_t __attribute__((vector_size(kWidth * 4)));
+  static Weights weights(const uint8_t* source) {
+    const I16 quads = load_as<I16>(source);
+    return {reinterpret_cast<I32>((quads << 8) >> 8), reinterpret_cast<I32>(quads >> 8)};
+  }
+  static Row row(const uint8_t* x, int64_t, int step) {
+    const int32_t value = quad(x, step);
+    return {broadcast(value & 0x00ff00ff), broadcast((value >> 8) & 0x00ff00ff)};
+  }
+  static I32 multiply_pairs(I32 a, I32 b) {
+#if defined(__AVX2__)
+    return (I32)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#elif defined(__SSE2__)
+    return (I32)__builtin_ia32_pmaddwd128((__attribute__((vector_size(16))) short)a,
+                                          (__attribute__((vector_size(16))) short)b);
+#else
+    return ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
+#endif
+  }
+  static Sum add(Sum sum, const Weights& w, const Row& x) {
+    return sum + multiply_pairs(w.even, x.even) + multiply_pairs(w.odd, x.odd);
+  }
+#endif
+};
+
+inline void prefetch_step(const uint8_t* weights) {
+  __builtin_prefetch(weights + kPrefetchBytes);
+  __builtin_prefetch(weights + kPrefetchBytes + 64);
+}
+
+// Rows [first_row, first_row + R), vectors of columns [first_vector, first_vector + V).
+template <class Kernel, int R, int V, bool stream>
+void register_block(const PanelTask& task, int64_t first_row, int first_vector) {
+  typename Kernel::Sum sums[R][V] = {};
+  const int64_t x_tile_stride = task.num_rows * kTileBytes;
+  const int64_t x_step = task.num_rows * Kernel::kRowTileBytes;
+  const uint8_t* w = task.panel + first_vector * kWidth * 4;
+  const uint8_t* x = task.block + first_row * kTileBytes;
+  for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
+#pragma GCC unroll 4
+    for (int step = 0; step < kStepsPerTile; step++) {
+      const uint8_t* row_of_panel = w + step * kStepBytes;
+      if (stream) prefetch_step(row_of_panel);
+      typename Kernel::Weights weights[V];
+      for (int v = 0; v < V; v++) weights[v] = Kernel::weights(row_of_panel + v * kWidth * 4);
+      for (int r = 0; r < R; r++) {
+        const typename Kernel::Row row = Kernel::row(x + r * kTileBytes, x_tile_stride, step);
+        for (int v = 0; v < V; v++) sums[r][v] = Kernel::add(sums[r][v], weights[v], row);
+      }
+    }
+  }
+  auto* target = static_cast<uint8_t*>(task.sums);
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++)
+      std::memcpy(target + (first_row + r) * kPanelColumns * 4 + (first_vector + v) * kWidth * 4,
+                  &sums[r][v], sizeof(sums[r][v]));
+}
+
+// The shapes of register blocks that fit the register file: at most kMaxRows rows; the whole panel at
+// once for few rows, parts of kNarrow vectors for more.
+#if defined(__AVX512F__)
+constexpr int kMaxRows = 12, kMaxWideRows = 12, kNarrow = 2;
+#elif defined(__AVX2__)
+constexpr int kMaxRows = 6, kMaxWideRows = 3, kNarrow = 2;
+#elif defined(__aarch64__)
+constexpr int kMaxRows = 6, kMaxWideRows = 3, kNarrow = 4;
+#else
+constexpr int kMaxRows = 4, kMaxWideRows = 1, kNarrow = 2;
+#endif
+
+template <class Kernel, int R, bool stream>
+void rows_of_panel(const PanelTask& task, int64_t first_row) {
+  constexpr int V = R <= kMaxWideRows ? kPanelVectors : kNarrow;
+  for (int vector = 0; vector < kPanelVectors; vector += V)
+    register_block<Kernel, R, V, stream>(task, first_row, vector);
+}
+
+// Calls rows_of_panel with the constant R equal to `rows`.
+template <class Kernel, bool stream, int R = kMaxRows>
+void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
+  if constexpr (R > 1) {
+    if (rows < R) return dispatch_rows<Kernel, stream, R - 1>(task, first_row, rows);
+  }
+  rows_of_panel<Kernel, R, stream>(task, first_row);
+}
+
+template <class Kernel>
+void panel_product(const PanelTask& task) {
+  const int64_t num_passes = (task.num_rows + kMaxRows - 1) / kMaxRows;
+  for (int64_t pass = 0; pass < num_passes; pass++) {
+    const int64_t first = task.num_rows * pass / num_passes;
+    const int64_t last = task.num_rows * (pass + 1) / num_passes;
+    if (task.stream && pass == 0)
+      dispatch_rows<Kernel, true>(task, first, last - first);
+    else
+      dispatch_rows<Kernel, false>(task, first, last - first);
+  }
+}
+
+}  // namespace
+
+void panel_product_f32(const PanelTask& task) { panel_product<FloatKernel>(task); }
+void panel_product_bf16(const PanelTask& task) { panel_product<Bf16Kernel>(task); }
+void panel_product_int8(const PanelTask& task) { panel_product<Int8Kernel>(task); }
+
+}  // namespace quire

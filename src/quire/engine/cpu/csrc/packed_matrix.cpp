@@ -1,0 +1,211 @@
+#include "packed_matrix.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "simd.h"
+
+namespace quire {
+namespace {
+
+// Where row k, packed column j of a panel lies, in elements.
+inline int64_t panel_index(WeightType type, int64_t k, int64_t j) {
+  switch (type) {
+    case WeightType::kF32:
+      return k * kPanelColumns + j;
+    case WeightType::kBF16:
+      return (k / 2) * kPanelColumns * 2 + j * 2 + k % 2;
+    default:
+      return (k / 4) * kPanelColumns * 4 + j * 4 + k % 4;
+  }
+}
+
+struct ColumnPlace {
+  bool in_up;
+  int64_t column;  // of the matrix
+};
+
+inline ColumnPlace place_of(const PackedMatrix& w, int64_t panel, int64_t j) {
+  if (w.layout == PanelLayout::kPlain) return {false, panel * kPanelColumns + j};
+  const int64_t half = kPanelColumns / 2;
+  return {j >= half, panel * half + j % half};
+}
+
+inline float source_value(const void* row, WeightType element, int64_t k) {
+  return element == WeightType::kF32 ? static_cast<const float*>(row)[k]
+                                     : to_f32(static_cast<const bf16*>(row)[k]);
+}
+
+void pack_float_column(const PackedMatrix& w, const void* row, WeightType element, int64_t j,
+                       uint8_t* panel) {
+  for (int64_t k = 0; k < w.depth; k++) {
+    const int64_t index = panel_index(w.type, k, j);
+    if (w.type == WeightType::kF32)
+      reinterpret_cast<float*>(panel)[index] = source_value(row, element, k);
+    else if (element == WeightType::kBF16)
+      reinterpret_cast<bf16*>(panel)[index] = static_cast<const bf16*>(row)[k];
+    else
+      reinterpret_cast<bf16*>(panel)[index] = to_bf16(static_cast<const float*>(row)[k]);
+  }
+}
+
+// Symmetric, one scale for each column: w ~ scale * q with q in [-127, 127].
+void pack_int8_column(const PackedMatrix& w, const void* row, WeightType element, int64_t j,
+                      uint8_t* panel, float* scale, int32_t* sum) {
+  float largest = 0.0f;
+  for (int64_t k = 0; k < w.depth; k++)
+    largest = std::max(largest, std::fabs(source_value(row, element, k)));
+  *scale = largest / 127.0f;
+  const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+  int32_t total = 0;
+  for (int64_t k = 0; k < w.depth; k++) {
+    const auto q = static_cast<int32_t>(std::lrintf(source_value(row, element, k) * inverse));
+    total += q;
+    reinterpret_cast<int8_t*>(panel)[panel_index(w.type, k, j)] = static_cast<int8_t>(q);
+  }
+  *sum = total * 128;
+}
+
+void convert_row_bf16(const float* source, int64_t depth, uint8_t* target, int64_t tile_stride) {
+  for (int64_t k = 0; k < depth; k += 32) {
+    auto* tile = reinterpret_cast<bf16*>(target + k / 32 * tile_stride);
+    for (int64_t i = 0; i < 32; i += kWidth) {
+      const int64_t n = std::clamp<int64_t>(depth - k - i, 0, kWidth);
+      store(tile + i, load_n(source + std::min(k + i, depth), n));
+    }
+  }
+}
+
+void convert_row_f32(const float* source, int64_t depth, int64_t padded, bool rounded,
+                     uint8_t* target, int64_t tile_stride) {
+  for (int64_t k = 0; k < padded; k += 16) {
+    auto* tile = reinterpret_cast<float*>(target + k / 16 * tile_stride);
+    for (int64_t i = 0; i < 16; i += kWidth) {
+      const int64_t n = std::clamp<int64_t>(depth - k - i, 0, kWidth);
+      const F32 value = load_n(source + std::min(k + i, depth), n);
+      store(tile + i, rounded ? to_f32(to_bf16(value)) : value);
+    }
+  }
+}
+
+float convert_row_int8(const float* source, int64_t depth, uint8_t* target, int64_t tile_stride) {
+  F32 largest = {};
+  for (int64_t k = 0; k < depth; k += kWidth) {
+    const F32 value = load_n(source + k, depth - k);
+    largest = max(largest, max(value, -value));
+  }
+  const float magnitude = reduce_max(largest);
+  const F32 inverse = broadcast(magnitude > 0.0f ? 127.0f / magnitude : 0.0f);
+  const F32 magic = broadcast(12582912.0f + 128.0f);  // rounds to an integer and adds 128
+  for (int64_t k = 0; k < depth; k += 64) {
+    uint8_t* tile = target + k / 64 * tile_stride;
+    for (int64_t i = 0; i < 64; i += kWidth) {
+      const int64_t n = std::clamp<int64_t>(depth - k - i, 0, kWidth);
+      const F32 value = load_n(source + std::min(k + i, depth), n) * inverse + magic;
+      const I32 bits = reinterpret_cast<I32>(value);
+      for (int lane = 0; lane < kWidth; lane++) tile[i + lane] = static_cast<uint8_t>(bits[lane]);
+    }
+  }
+  return magnitude / 127.0f;
+}
+
+int64_t activation_element_bytes(WeightType type) {
+  if (type == WeightType::kInt8) return 1;
+#if defined(__AVX512BF16__)
+  if (type == WeightType::kBF16) return 2;
+#endif
+  return 4;
+}
+
+}  // namespace
+
+int64_t weight_bytes(WeightType type) {
+  return type == WeightType::kF32 ? 4 : type == WeightType::kBF16 ? 2 : 1;
+}
+
+int64_t padded_depth(WeightType type, int64_t depth) {
+  return round_up(depth, kTileBytes / weight_bytes(type));
+}
+
+void pack_panels(const PackedMatrix& w, const WeightSource& source, int64_t first_panel,
+                 int64_t last_panel) {
+  for (int64_t p = first_panel; p < last_panel; p++) {
+    auto* panel = const_cast<uint8_t*>(w.panels) + p * w.panel_bytes;
+    std::memset(panel, 0, static_cast<size_t>(w.panel_bytes));
+    for (int64_t j = 0; j < kPanelColumns; j++) {
+      const ColumnPlace place = place_of(w, p, j);
+      const bool exists = place.column < w.num_columns;
+      const auto* rows = static_cast<const uint8_t*>(place.in_up ? source.up : source.rows);
+      const void* row = rows + place.column * source.stride * weight_bytes(source.element);
+      if (w.type == WeightType::kInt8) {
+        float* scale = const_cast<float*>(w.scales) + p * kPanelColumns + j;
+        int32_t* sum = const_cast<int32_t*>(w.sums) + p * kPanelColumns + j;
+        *scale = 0.0f;
+        *sum = 0;
+        if (exists) pack_int8_column(w, row, source.element, j, panel, scale, sum);
+      } else if (exists) {
+        pack_float_column(w, row, source.element, j, panel);
+      }
+    }
+  }
+}
+
+void unpack_panels(const PackedMatrix& w, int64_t first_panel, int64_t last_panel, float* rows,
+                   float* up, int64_t stride) {
+  const int64_t first_column = first_panel * columns_per_panel(w.layout);
+  for (int64_t p = first_panel; p < last_panel; p++) {
+    const uint8_t* panel = w.panels + p * w.panel_bytes;
+    for (int64_t j = 0; j < kPanelColumns; j++) {
+      const ColumnPlace place = place_of(w, p, j);
+      float* half = place.in_up ? up : rows;
+      if (place.column >= w.num_columns || half == nullptr) continue;
+      float* row = half + (place.column - first_column) * stride;
+      for (int64_t k = 0; k < w.depth; k++) {
+        const int64_t index = panel_index(w.type, k, j);
+        if (w.type == WeightType::kF32)
+          row[k] = reinterpret_cast<const float*>(panel)[index];
+        else if (w.type == WeightType::kBF16)
+          row[k] = to_f32(reinterpret_cast<const bf16*>(panel)[index]);
+        else
+          row[k] = static_cast<float>(reinterpret_cast<const int8_t*>(panel)[index]) *
+                   w.scales[p * kPanelColumns + j];
+      }
+    }
+  }
+}
+
+int64_t activation_bytes(WeightType type, int64_t num_rows, int64_t depth) {
+  const int64_t row_bytes = padded_depth(type, depth) * activation_element_bytes(type);
+  return num_rows * row_bytes + round_up(num_rows * 4, kTileBytes);
+}
+
+Activations make_activations(void* buffer, WeightType type, int64_t num_rows, int64_t depth) {
+  const int64_t row_bytes = padded_depth(type, depth) * activation_element_bytes(type);
+  auto* blocks = static_cast<uint8_t*>(buffer);
+  auto* scales = reinterpret_cast<float*>(blocks + num_rows * row_bytes);
+  return {blocks, scales, num_rows, depth, row_bytes, type};
+}
+
+void convert_row(const float* source, int64_t row, const Activations& a) {
+  const int64_t block = row / kBlockRows;
+  const int64_t block_rows = std::min(kBlockRows, a.num_rows - block * kBlockRows);
+  const int64_t tile_stride = block_rows * kTileBytes;
+  uint8_t* target =
+      a.blocks + block * kBlockRows * a.row_bytes + row % kBlockRows * kTileBytes;
+  if (a.type == WeightType::kInt8)
+    a.scales[row] = convert_row_int8(source, a.depth, target, tile_stride);
+  else if (activation_element_bytes(a.type) == 2)
+    convert_row_bf16(source, a.depth, target, tile_stride);
+  else
+    convert_row_f32(source, a.depth, padded_depth(a.type, a.depth),
+                    a.type == WeightType::kBF16, target, tile_stride);
+}
+
+void convert_rows(const float* x, int64_t stride, const int32_t* index, int64_t first, int64_t last,
+                  const Activations& a) {
+  for (int64_t row = first; row < last; row++)
+    convert_row(x + (index == nullptr ? row : index[row]) * stride, row, a);
+}
+
+}  // namespace quire

@@ -1,0 +1,104 @@
+#include "team.h"
+
+#include <chrono>
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#endif
+
+namespace quire {
+namespace {
+
+// How long an idle thread spins for the next run: longer than the host needs between two decode
+// steps of a small model, short enough that nobody sees it.
+constexpr auto kIdleSpin = std::chrono::microseconds(60);
+// Pauses in a barrier before the thread offers its core to whoever the system has stalled (some tens
+// of microseconds).
+constexpr int kBarrierPauses = 2000;
+
+inline void pause_briefly() {
+#if defined(__x86_64__) || defined(__i386__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+Team::Team(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
+  states_ = std::vector<ThreadState>(static_cast<size_t>(num_threads_));
+  for (int thread = 1; thread < num_threads_; thread++)
+    threads_.emplace_back([this, thread] { serve(thread); });
+}
+
+Team::~Team() {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    stopping_.store(true);
+    generation_.fetch_add(1);
+  }
+  work_arrived_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void Team::run(Function function, void* argument) {
+  if (num_threads_ == 1) return function(argument, *this, 0);
+  function_ = function;
+  argument_ = argument;
+  // Sequentially consistent with the sleeper, which counts itself before its last look at
+  // generation_: either it sees the new generation or we see it asleep.
+  generation_.fetch_add(1, std::memory_order_seq_cst);
+  if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    work_arrived_.notify_all();
+  }
+  function(argument, *this, 0);
+  wait_for_all(0);
+}
+
+void Team::serve(int thread) {
+  uint32_t seen = 0;
+  for (;;) {
+    const auto idle_since = std::chrono::steady_clock::now();
+    for (int spins = 1; generation_.load(std::memory_order_acquire) == seen; spins++) {
+      pause_briefly();
+      if (spins % 64 != 0 || std::chrono::steady_clock::now() - idle_since < kIdleSpin) continue;
+      std::unique_lock<std::mutex> lock(mutex_);
+      num_asleep_.fetch_add(1, std::memory_order_seq_cst);
+      work_arrived_.wait(lock, [&] { return generation_.load(std::memory_order_seq_cst) != seen; });
+      num_asleep_.fetch_sub(1, std::memory_order_seq_cst);
+    }
+    seen++;
+    if (stopping_.load()) return;
+    function_(argument_, *this, thread);
+    wait_for_all(thread);
+  }
+}
+
+std::atomic<int64_t>& Team::next_share(int thread) {
+  return shares_[states_[static_cast<size_t>(thread)].num_shares++ % kMaxShares].value;
+}
+
+void Team::wait_for_all(int thread) {
+  int& num_shares = states_[static_cast<size_t>(thread)].num_shares;
+  const uint32_t phase = phase_.load(std::memory_order_relaxed);
+  if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
+    // The last to arrive: nobody else touches the counters until the phase changes.
+    const int used = num_shares < kMaxShares ? num_shares : kMaxShares;
+    for (int i = 0; i < used; i++) shares_[i].value.store(0, std::memory_order_relaxed);
+    arrived_.store(0, std::memory_order_relaxed);
+    num_shares = 0;
+    phase_.store(phase + 1, std::memory_order_release);
+    return;
+  }
+  num_shares = 0;
+  for (int pauses = 0; phase_.load(std::memory_order_acquire) == phase; pauses++) {
+    if (pauses < kBarrierPauses)
+      pause_briefly();
+    else
+      std::this_thread::yield();
+  }
+}
+
+}  // namespace quire

@@ -1,0 +1,98 @@
+// Owns the threads of the kernel: a fixed team that runs one function at a time.
+// Must not know what it runs. torch's pool stays torch's: nothing here uses OpenMP.
+//
+// Thread 0 is the caller of run(); the others wait for work, first spinning for some tens of
+// microseconds and then asleep, so that an idle engine uses no processor. Inside a run, barrier()
+// spins briefly and then yields: a thread that the system has stalled delays the team and nothing
+// else. A team of one executes no atomic instruction.
+//
+// Every thread of a run must call the same sequence of barrier() and share(). At most kMaxShares
+// share() loops may stand between two barriers.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace quire {
+
+class Team {
+ public:
+  static constexpr int kMaxShares = 32;
+  using Function = void (*)(void* argument, Team& team, int thread);
+
+  explicit Team(int num_threads);
+  ~Team();
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int size() const { return num_threads_; }
+
+  // Runs function(argument, team, thread) on every thread; returns when all have returned. Not
+  // re-entrant, and one caller at a time.
+  void run(Function function, void* argument);
+
+  // The same for a callable work(thread).
+  template <class Work>
+  void run(Work&& work) {
+    run([](void* argument, Team&, int thread) { (*static_cast<Work*>(argument))(thread); },
+        const_cast<void*>(static_cast<const void*>(&work)));
+  }
+
+  // Returns after all threads of the run have called it; what they wrote before is visible after.
+  void barrier(int thread) {
+    if (num_threads_ > 1) wait_for_all(thread);
+  }
+
+  // Divides [0, count) among the threads as they come, `grain` items at a time: work(first, last).
+  template <class Work>
+  void share(int thread, int64_t count, int64_t grain, Work&& work) {
+    if (num_threads_ == 1) {
+      if (count > 0) work(int64_t{0}, count);
+      return;
+    }
+    std::atomic<int64_t>& next = next_share(thread);
+    for (;;) {
+      const int64_t first = next.fetch_add(grain, std::memory_order_relaxed);
+      if (first >= count) return;
+      work(first, first + grain < count ? first + grain : count);
+    }
+  }
+
+  // The fixed part of [0, count) of this thread, for work where threads should keep to their memory.
+  void part(int thread, int64_t count, int64_t* first, int64_t* last) const {
+    *first = count * thread / num_threads_;
+    *last = count * (thread + 1) / num_threads_;
+  }
+
+ private:
+  struct alignas(64) Counter {
+    std::atomic<int64_t> value{0};
+  };
+  struct alignas(64) ThreadState {
+    int num_shares = 0;  // loops since the last barrier; touched by its own thread alone
+  };
+
+  std::atomic<int64_t>& next_share(int thread);
+  void wait_for_all(int thread);
+  void serve(int thread);
+
+  const int num_threads_;
+  Function function_ = nullptr;
+  void* argument_ = nullptr;
+  alignas(64) std::atomic<uint32_t> generation_{0};  // of runs
+  alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<uint32_t> phase_{0};  // of barriers
+  Counter shares_[kMaxShares];
+  std::vector<ThreadState> states_;
+  std::atomic<int> num_asleep_{0};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  std::condition_variable work_arrived_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace quire
