@@ -1,0 +1,75 @@
+"""The structs and functions of ``csrc/abi.h`` as ctypes sees them. Must equal the header."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from ctypes import POINTER, c_char_p, c_float, c_int32, c_int64, c_uint64, c_void_p
+
+from quire.engine.cpu.library import Signature
+
+
+class PackedMatrixView(ctypes.Structure):
+    """``quire::PackedMatrix``: a view, whose memory the Python object keeps alive."""
+
+    _fields_ = (
+        ("num_columns", c_int64),
+        ("depth", c_int64),
+        ("type", c_int32),
+        ("layout", c_int32),
+        ("panels", c_void_p),
+        ("scales", c_void_p),
+        ("sums", c_void_p),
+        ("panel_bytes", c_int64),
+    )
+
+
+class WeightSource(ctypes.Structure):
+    """``quire::WeightSource``: row-major matrices to pack."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("up", c_void_p),
+        ("stride", c_int64),
+        ("element", c_int32),
+    )
+
+
+class MatmulOutput(ctypes.Structure):
+    """``quire::MatmulOutput``: where a product goes and what is done to it on the way."""
+
+    _fields_ = (
+        ("rows", c_void_p),
+        ("stride", c_int64),
+        ("bias", c_void_p),
+        ("epilogue", c_int32),
+        ("scale", c_float),
+        ("limit", c_float),
+    )
+
+
+SIGNATURES: Mapping[str, Signature] = {
+    "quire_isa": (c_char_p, ()),
+    "quire_team_create": (c_void_p, (c_int32,)),
+    "quire_team_destroy": (None, (c_void_p,)),
+    "quire_panel_bytes": (c_int64, (c_int32, c_int64)),
+    "quire_activation_bytes": (c_int64, (c_int32, c_int64, c_int64)),
+    "quire_pack": (None, (c_void_p, POINTER(PackedMatrixView), POINTER(WeightSource))),
+    "quire_unpack": (None, (c_void_p, POINTER(PackedMatrixView), c_void_p, c_void_p, c_int64)),
+    "quire_matmul": (
+        None,
+        (
+            c_void_p,
+            POINTER(PackedMatrixView),
+            c_void_p,
+            c_int64,
+            c_int64,
+            c_void_p,
+            POINTER(MatmulOutput),
+            c_int32,
+        ),
+    ),
+    "quire_read_pass": (c_uint64, (c_void_p, c_void_p, c_int64)),
+}
+
+__all__ = ["SIGNATURES", "MatmulOutput", "PackedMatrixView", "WeightSource"]
