@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_checkpoints import load_reference, make_checkpoint
+from engine_checkpoints import MODELS, load_reference, make_checkpoint
 from engine_driver import Driver
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -39,7 +39,7 @@ def reference(checkpoint: Callable[[str], Path]) -> Callable[[str], PreTrainedMo
 
     def get(name: str) -> PreTrainedModel:
         if name not in loaded:
-            loaded[name] = load_reference(checkpoint(name))
+            loaded[name] = load_reference(name, checkpoint(name))
         return loaded[name]
 
     return get
@@ -60,6 +60,7 @@ def make_driver(checkpoint: Callable[[str], Path]) -> MakeDriver:
             "max_sequences": 16,
             "max_batch_tokens": 128,
             "num_threads": 1,
+            **MODELS[name].engine,
             **changes,
         }
         return Driver(

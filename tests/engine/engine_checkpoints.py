@@ -9,14 +9,32 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    GptOssConfig,
+    GptOssForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+    Olmo2Config,
+    Olmo2ForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedModel,
     PreTrainedTokenizerFast,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 VOCAB_SIZE = 300
@@ -41,11 +59,16 @@ _BASE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One architecture variant."""
+    """One architecture variant. ``engine``: settings of ``EngineConfig`` that it needs."""
 
     config: type[Any] = LlamaConfig
     model: type[Any] = LlamaForCausalLM
     changes: dict[str, Any] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_experts(self) -> bool:
+        return "num_experts_per_tok" in self.changes
 
 
 def _rope(**values: Any) -> dict[str, Any]:
@@ -74,6 +97,139 @@ RECIPES: dict[str, Recipe] = {
     "qwen2-tied": Recipe(Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True}),
     "qwen3": Recipe(Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
 }
+"""The core: plain decoders, on which memory and sampling are tested."""
+
+_PLANES = [1.0, 1.3, 1.9, 2.6, 4.2, 7.5]
+_LONGROPE: dict[str, Any] = {
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "hidden_size": 32,
+    "max_position_embeddings": 64,
+    **_rope(
+        rope_type="longrope",
+        partial_rotary_factor=0.75,
+        short_factor=_PLANES,
+        long_factor=[2 * one for one in _PLANES],
+    ),
+}
+_EXPERTS = {"num_experts_per_tok": 2, "num_local_experts": 5}
+_LAYER_TYPES = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+
+MODELS: dict[str, Recipe] = {
+    **RECIPES,
+    "llama-odd-heads": Recipe(
+        changes={"hidden_size": 36, "num_attention_heads": 6, "num_key_value_heads": 2}
+    ),
+    "llama-five-to-one": Recipe(
+        changes={"hidden_size": 40, "num_attention_heads": 5, "num_key_value_heads": 1}
+    ),
+    "llama-rope-dynamic": Recipe(
+        changes={
+            "max_position_embeddings": 16,
+            **_rope(rope_type="dynamic", factor=4.0),
+        },
+        engine={"max_model_len": 23},
+    ),
+    "llama-rope-dynamic-within": Recipe(
+        changes={"max_position_embeddings": 64, **_rope(rope_type="dynamic", factor=4.0)},
+    ),
+    "mistral": Recipe(MistralConfig, MistralForCausalLM, {"sliding_window": 6}),
+    "mistral-full": Recipe(
+        MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 16}
+    ),
+    "mixtral": Recipe(
+        MixtralConfig, MixtralForCausalLM, {**_EXPERTS, "sliding_window": 7, "num_local_experts": 4}
+    ),
+    "qwen2-window": Recipe(
+        Qwen2Config,
+        Qwen2ForCausalLM,
+        {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    ),
+    "qwen3-yarn": Recipe(
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        _rope(rope_type="yarn", factor=2.0, original_max_position_embeddings=256, beta_fast=16.0),
+    ),
+    "qwen3-moe": Recipe(
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {
+            **_EXPERTS,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3-moe-unnormalized": Recipe(
+        Qwen3MoeConfig,
+        Qwen3MoeForCausalLM,
+        {**_EXPERTS, "moe_intermediate_size": 24, "num_experts_per_tok": 3},
+    ),
+    "gemma2": Recipe(
+        Gemma2Config,
+        Gemma2ForCausalLM,
+        {
+            "head_dim": 16,
+            "sliding_window": 6,
+            "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "gemma3": Recipe(
+        Gemma3TextConfig,
+        Gemma3ForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "sliding_window": 6,
+            "sliding_window_pattern": 3,
+            "query_pre_attn_scalar": 24,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+            },
+        },
+    ),
+    "phi3": Recipe(Phi3Config, Phi3ForCausalLM, {"sliding_window": 9}),
+    "phi3-longrope": Recipe(
+        Phi3Config,
+        Phi3ForCausalLM,
+        {**_LONGROPE, "original_max_position_embeddings": 16},
+    ),
+    "phi3-longrope-short": Recipe(
+        Phi3Config,
+        Phi3ForCausalLM,
+        {**_LONGROPE, "original_max_position_embeddings": 48},
+        engine={"max_model_len": 48},
+    ),
+    "gpt-oss": Recipe(
+        GptOssConfig,
+        GptOssForCausalLM,
+        {
+            **_EXPERTS,
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "sliding_window": 6,
+            "layer_types": _LAYER_TYPES,
+        },
+    ),
+    "olmo2": Recipe(Olmo2Config, Olmo2ForCausalLM),
+    "granite": Recipe(
+        GraniteConfig,
+        GraniteForCausalLM,
+        {
+            "embedding_multiplier": 6.0,
+            "attention_multiplier": 0.2,
+            "residual_multiplier": 0.4,
+            "logits_scaling": 1.5,
+            "attention_bias": True,
+        },
+    ),
+}
+"""Every family and variant: what all backends must agree on."""
 
 
 def byte_level_tokenizer() -> Tokenizer:
@@ -95,12 +251,12 @@ def byte_level_tokenizer() -> Tokenizer:
 
 def make_checkpoint(name: str, path: Path) -> None:
     """Write the recipe ``name`` as a Hugging Face directory, with every tensor random."""
-    recipe = RECIPES[name]
+    recipe = MODELS[name]
     torch.manual_seed(7)
     model = recipe.model(recipe.config(**{**_BASE, **recipe.changes}))
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            if "norm" in key or "bias" in key:
+            if "norm" in key or "bias" in key or "sinks" in key:
                 parameter.add_(torch.randn_like(parameter) * 0.2)
     model.save_pretrained(path)
     PreTrainedTokenizerFast(
@@ -111,11 +267,15 @@ def make_checkpoint(name: str, path: Path) -> None:
     ).save_pretrained(path)
 
 
-def load_reference(path: Path) -> PreTrainedModel:
-    """The same checkpoint in transformers, float32, attention in its plainest form."""
+def load_reference(name: str, path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The recipe's checkpoint in transformers, attention in its plainest form."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager"
-    )
-    return model.eval()
+        path, dtype=dtype, attn_implementation="eager"
+    ).eval()
+    length = MODELS[name].engine.get("max_model_len")
+    if length is not None:  # dynamic NTK keeps the rotation of the longest context that it has seen
+        with torch.inference_mode():
+            model(torch.zeros(1, length, dtype=torch.int64), use_cache=False)
+    return model

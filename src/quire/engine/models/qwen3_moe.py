@@ -25,7 +25,8 @@ def read_qwen3_moe(config: ConfigReader) -> DecoderConfig:
     plain = read_decoder(
         config, qkv_bias=bias, output_bias=bias, qk_norm="head", activation=activation
     )
-    num_experts, top_k = read_num_experts(config, "num_experts", default_top_k=8)
+    name = "num_experts" if config.has("num_experts") else "num_local_experts"
+    num_experts, top_k = read_num_experts(config, name, default_top_k=8)
     window = read_window(config) if config.flag("use_sliding_window", False) else None
     step = config.integer("decoder_sparse_step", 1 << 20, default=1)
     dense = _dense_layers(config)
