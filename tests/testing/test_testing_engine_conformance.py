@@ -12,7 +12,7 @@ class TestFakeEngine(EngineCoreSuite):
     tolerance = 0.0
 
     def make_engine(self, pool: PoolSpec) -> EngineCore:
-        return FakeEngine(pool)
+        return FakeEngine(pool, adapters=["formal", "brief"])
 
     def make_tokenizer(self) -> Tokenizer:
         return FakeTokenizer()

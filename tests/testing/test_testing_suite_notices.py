@@ -48,7 +48,7 @@ class Tampered(FakeEngine):
     """Executes something else than what it was sent."""
 
     def __init__(self, pool: PoolSpec, tamper: Tamper) -> None:
-        super().__init__(pool)
+        super().__init__(pool, adapters=["formal", "brief"])
         self.tamper = tamper
 
     def execute(self, batch: Batch) -> BatchResult:
@@ -116,6 +116,22 @@ def embeds_of_other_tokens(batch: Batch) -> None:
         batch.embeds = EmbedRows(tokens=tokens.astype(np.int32), embeds=batch.embeds.embeds)
 
 
+def without_row_adapters(batch: Batch) -> None:
+    if batch.forward is not None:
+        batch.forward.adapters = np.empty(0, np.int32)
+
+
+def first_row_for_all(batch: Batch) -> None:
+    if batch.forward is not None and len(batch.forward.adapters):
+        batch.forward.adapters = np.full_like(batch.forward.adapters, batch.forward.adapters[0])
+
+
+def another_adapter_for_sequence_two(operation: object) -> None:
+    assert isinstance(operation, OpenSequence)
+    if operation.sequence == 2:
+        operation.adapter = 0
+
+
 TAMPERINGS: list[tuple[str, Tamper]] = [
     ("test_explicit_mask_states_any_rule", without_masks),
     ("test_explicit_mask_separates_branches", without_masks),
@@ -133,6 +149,10 @@ TAMPERINGS: list[tuple[str, Tamper]] = [
     ("test_forks_share_pages", each(WriteTable, blind_to_the_first_slot)),
     ("test_embeds_are_inputs_like_tokens", embeds_of_other_tokens),
     ("test_extending_gives_room", only_first_step),
+    ("test_adapters_change_what_follows", without_row_adapters),
+    ("test_pages_keep_what_their_adapter_wrote", without_row_adapters),
+    ("test_rows_of_one_message_keep_their_adapters", first_row_for_all),
+    ("test_sequences_keep_their_adapters", each(OpenSequence, another_adapter_for_sequence_two)),
 ]
 
 

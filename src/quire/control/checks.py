@@ -26,6 +26,17 @@ def distinct(what: str, values: Iterable[Hashable]) -> None:
     require(len(set(values)) == len(values), f"{what} are named twice: name each once")
 
 
+def find_adapter(name: str, info: EngineInfo) -> int:
+    """The index of the engine's adapter ``name``; ``InvalidArgument`` if it has none such."""
+    names = [adapter.name for adapter in info.adapters]
+    require(
+        name in names,
+        f"model {info.model} has no adapter {name!r}; it has {', '.join(names) or 'none'}: load it "
+        "when the engine starts, or name another",
+    )
+    return names.index(name)
+
+
 def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:
     bad = [token for token in tokens if not 0 <= token < info.vocab_size]
     require(

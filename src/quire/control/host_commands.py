@@ -190,13 +190,16 @@ class HostCommands:
         return self._imported(entry, len(export.pages))
 
     def _import_prefix(self, entry: Entry, command: c.ImportPrefix) -> c.Imported:
-        memory = self._engines[entry.queue.engine].memory
+        engine = self._engines[entry.queue.engine]
+        memory, adapter = engine.memory, engine.adapter_index(command.adapter)
         size = memory.page_size
         max_pages = (len(command.tokens) - 1) // size if command.tokens else 0
         limit = entry.program.quotas.max_pages
         if limit is not None:
             max_pages = min(max_pages, max(0, limit - entry.program.num_held_pages))
-        contents = memory.index.match(entry.program.tenant, None, command.tokens, max_pages)
+        contents = memory.index.match(
+            entry.program.tenant, None, command.tokens, max_pages, adapter
+        )
         for index, (page, content) in enumerate(zip(entry.pages, contents, strict=False)):
             page.content = memory.retain(content)
             page.fill = size

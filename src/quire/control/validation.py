@@ -18,6 +18,7 @@ from quire.control.checks import (
     check_top_k,
     check_working_set,
     distinct,
+    find_adapter,
     require,
     require_page_quota,
 )
@@ -154,6 +155,7 @@ class Validator:
     ) -> None:
         self._new_pages(command.pages, queue.program)
         check_tokens(command.tokens, info)
+        self._adapter(command.adapter, info)
         num_needed = len(command.tokens) // info.pool.page_size
         require(
             len(command.pages) >= num_needed,
@@ -204,8 +206,13 @@ class Validator:
         distinct("embeds", command.embeds)
         self._held_embeds(command.embeds, queue)
 
+    def _adapter(self, name: str | None, info: EngineInfo) -> None:
+        if name is not None:
+            find_adapter(name, info)
+
     def _forward(self, command: c.Forward, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.inputs)
+        self._adapter(command.adapter, info)
         require(count > 0, "forward needs at least one input")
         require(
             len(command.outputs) <= count,
@@ -249,6 +256,7 @@ class Validator:
     def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.tokens)
         require(count > 0, "decode needs at least one token to run")
+        self._adapter(command.adapter, info)
         require(command.position >= 0, f"position {command.position} is negative")
         check_tokens(command.tokens, info)
         check_tokens(command.history or (), info)

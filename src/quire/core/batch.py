@@ -27,6 +27,10 @@ as new tokens. When a *sequence* appends, the engine sets the bit in its table i
 Layer groups. Layers that cache the same kind of block form a group (full attention, sliding window,
 recurrent state); a page maps to one block or none in each. Operations name their ``group``.
 
+Adapters (LoRA). A forward row and a sequence name one by its index in ``EngineInfo.adapters``, or
+-1 for the model as it is; rows of one message may name different ones. K and V are those of the
+adapter that they were written with; a row sees whatever stands in its table.
+
 Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, N sampled tokens,
 A position axes (1 for text, 3 for M-RoPE), G layer groups.
 """
@@ -108,6 +112,7 @@ class OpenSequence(Operation, kw_only=True):
     ``history``        tokens seen so far (prompt, then output): penalties, grammar and n-grams are
                        rebuilt from it.
     ``num_generated``  how many of ``history``'s last tokens were sampled (after a preemption).
+    ``adapter``        with which its tokens are run, -1 for none.
     """
 
     sequence: SequenceId
@@ -122,6 +127,7 @@ class OpenSequence(Operation, kw_only=True):
     num_logprobs: int | None = None
     history: I32 = msgspec.field(default_factory=no_i32)
     num_generated: int = 0
+    adapter: int = -1
 
 
 class ExtendSequence(Operation, kw_only=True):
@@ -177,7 +183,8 @@ class ForwardRows(msgspec.Struct, kw_only=True):
     ``slots`` [G, T] flat slot written, -1 for none ·
     ``outputs`` [T] embed slot for the final hidden state (after the last norm), -1 for none ·
     ``score_targets`` [T] or empty: a token id whose log probability after this token is wanted,
-    -1 for none; ``num_scores`` alternatives with them.
+    -1 for none; ``num_scores`` alternatives with them ·
+    ``adapters`` [R] or empty: with which the row is run, -1 for none.
     """
 
     row_starts: I32
@@ -191,6 +198,7 @@ class ForwardRows(msgspec.Struct, kw_only=True):
     score_targets: I32 = msgspec.field(default_factory=no_i32)
     num_scores: int = 0
     masks: list[ExplicitMask] = msgspec.field(default_factory=list)
+    adapters: I32 = msgspec.field(default_factory=no_i32)
 
 
 class DistRows(msgspec.Struct, kw_only=True):
@@ -325,11 +333,21 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_batch_tokens: int
 
 
+class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A LoRA adapter that an engine has loaded. ``digest`` identifies its weights and scaling,
+    ``rank`` is the largest of its modules."""
+
+    name: str
+    digest: str
+    rank: int
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an engine says of itself when it is ready.
 
     ``digest`` identifies weights, dtypes and KV layout: pages of engines with equal digests are
-    interchangeable. ``traits`` are those of the model's backend.
+    interchangeable. ``traits`` are those of the model's backend. Messages name ``adapters`` by
+    index.
     """
 
     model: str
@@ -346,6 +364,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pool: PoolSpec
     traits: list[str]
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
+    adapters: tuple[AdapterInfo, ...] = ()
 
 
 __all__ = [
@@ -353,6 +372,7 @@ __all__ = [
     "I32",
     "MAX_PAGE_SIZE",
     "U64",
+    "AdapterInfo",
     "AdvanceRows",
     "Batch",
     "BatchOperation",

@@ -80,10 +80,12 @@ class ImportPrefix(CommandBase, frozen=True, kw_only=True):
 
     The reply is an ``Imported`` (possibly of nothing). At least one token is always left over, so
     that its distribution can be computed. ``pages`` must offer ``len(tokens) // page_size`` ids.
+    ``adapter``: pages that were computed with it (None: with none).
     """
 
     tokens: list[int]
     pages: list[PageId]
+    adapter: str | None = None
 
 
 class CopyPage(CommandBase, frozen=True, kw_only=True):
@@ -131,6 +133,7 @@ class Forward(CommandBase, frozen=True, kw_only=True):
     ``outputs``  embeds that receive the final hidden state of the **last** ``len(outputs)`` inputs.
     ``mask``     explicit visibility, one row per new token over [every slot of ``context`` in list
                  order (``page_size`` per page), then the new tokens]; rows of equal length.
+    ``adapter``  name of the LoRA adapter to run with, None for the model as it is.
     """
 
     context: list[PageId]
@@ -138,6 +141,7 @@ class Forward(CommandBase, frozen=True, kw_only=True):
     output: list[PageId]
     outputs: list[EmbedId]
     mask: list[list[bool]] | None = None
+    adapter: str | None = None
 
 
 class GetNextDist(CommandBase, frozen=True, kw_only=True):
@@ -172,6 +176,9 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     ``cache``: when ``context`` and ``output`` hold a canonical prefix (plain causal tokens from
     position 0), pages of ``tokens`` that the prefix index already has are mapped instead of
     computed, and full pages enter the index as they fill.
+
+    ``adapter``: name of the LoRA adapter to run with, None for the model as it is. The prefix index
+    keeps the pages of each apart.
     """
 
     context: list[PageId]
@@ -185,6 +192,7 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     num_prompt_logprobs: int | None = None
     history: list[int] | None = None
     cache: bool = True
+    adapter: str | None = None
 
 
 class Synchronize(CommandBase, frozen=True, kw_only=True):

@@ -15,6 +15,21 @@ DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterConfig:
+    """A LoRA adapter to load with a model. ``source``: a directory in the format of PEFT."""
+
+    name: str
+    source: str
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.source:
+            raise ConfigError(
+                f"adapter {self.name!r} from {self.source!r}: an adapter needs a name and a "
+                "directory"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One model on one engine.
 
@@ -24,6 +39,7 @@ class EngineConfig:
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
     ``tensor_parallel``: ranks that share the model.
+    ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
     """
 
     source: str
@@ -45,6 +61,7 @@ class EngineConfig:
     batch_invariant: bool = False
     tensor_parallel: int = 1
     seed: int = 0
+    adapters: tuple[AdapterConfig, ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.page_size <= 64:
@@ -116,14 +133,16 @@ class NodeConfig:
     record_path: Path | None = None
 
     def __post_init__(self) -> None:
-        names = [engine.name for engine in self.engines]
+        names = [str(engine.name) for engine in self.engines]
+        names += [adapter.name for engine in self.engines for adapter in engine.adapters]
         if len(set(names)) != len(names):
-            raise ConfigError(f"two engines have the same model name: {sorted(names)}")
+            raise ConfigError(f"two engines or adapters have the same model name: {sorted(names)}")
         if not names:
             raise ConfigError("a node needs at least one engine: name a model")
 
 
 __all__ = [
+    "AdapterConfig",
     "DTypeName",
     "EngineConfig",
     "NodeConfig",

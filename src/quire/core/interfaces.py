@@ -147,6 +147,9 @@ class DispatchPolicy(Protocol):
 class ServedModel:
     """One model as programs and the edge see it. ``defaults`` come from generation_config.json.
 
+    ``adapter``: the adapter of the engine's model that this name stands for, None for the model
+    itself. What runs on a queue of it runs with the adapter.
+
     ``special_tokens``: bos_token, eos_token and the like, as chat templates expect them.
     """
 
@@ -157,6 +160,7 @@ class ServedModel:
     chat_template: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    adapter: str | None = None
 
 
 class ReplySink(Protocol):

@@ -22,6 +22,7 @@ class Trait(StrEnum):
     SAMPLE = "Sample"
     DECODE = "Decode"
     GRAMMAR = "Grammar"
+    ADAPTER = "Adapter"
 
 
 VERSIONS: dict[Trait, int] = dict.fromkeys(Trait, 1)
@@ -34,6 +35,7 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.SAMPLE: (Trait.OUTPUT_TEXT,),
     Trait.DECODE: (Trait.FORWARD, Trait.SAMPLE),
     Trait.GRAMMAR: (Trait.DECODE,),
+    Trait.ADAPTER: (Trait.FORWARD,),
 }
 
 NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET})

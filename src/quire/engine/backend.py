@@ -20,7 +20,12 @@ NUM_AXES = 1
 
 
 class Backend(Protocol):
-    """One way to run models. Stateless; what it makes is owned by the engine."""
+    """One way to run models. Stateless; what it makes is owned by the engine.
+
+    ``serves_adapters``: its runners compute with ``AttentionRows.adapters``.
+    """
+
+    serves_adapters: bool
 
     @property
     def name(self) -> str: ...
@@ -49,12 +54,18 @@ def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
         ConfigError: the named backend does not exist or cannot run this model here.
     """
     if config.backend == "auto":
-        return next(one for one in BACKENDS if one.unsupported(config, loaded) is None)
+        return next(one for one in BACKENDS if _unsupported(one, config, loaded) is None)
     for backend in BACKENDS:
         if backend.name == config.backend:
-            reason = backend.unsupported(config, loaded)
+            reason = _unsupported(backend, config, loaded)
             if reason is None:
                 return backend
             raise ConfigError(f"backend {backend.name!r} cannot run {config.name}: {reason}")
     names = ", ".join(backend.name for backend in BACKENDS)
     raise ConfigError(f"no backend is named {config.backend!r}; there are auto, {names}")
+
+
+def _unsupported(backend: Backend, config: EngineConfig, loaded: LoadedModel) -> str | None:
+    if loaded.adapters is not None and not backend.serves_adapters:
+        return "it does not serve adapters: choose backend torch, or leave the adapters out"
+    return backend.unsupported(config, loaded)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from quire.core.batch import Batch, SequenceEnd
 from quire.core.errors import UnknownHandle
+from quire.engine.adapters.token_groups import adapters_or_none
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.failures import Failures, check_message
 from quire.engine.kv_cache.page_tables import PageLists, PageTables
@@ -227,4 +228,5 @@ class DecodeStage:
             pages=pages,
             slot_positions=self._runner.pool.positions_AS[0],
             page_size=self._runner.pool.page_size,
+            adapters=adapters_or_none(self._sequences.adapter[rows]),
         )

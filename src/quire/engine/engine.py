@@ -88,6 +88,8 @@ def _describe(
     config: EngineConfig, loaded: LoadedModel, backend: Backend, runner: ModelRunner
 ) -> EngineInfo:
     pool = runner.pool
+    adapters = () if loaded.adapters is None else loaded.adapters.infos
+    missing = set() if adapters else {Trait.ADAPTER}
     group = LayerGroup(
         num_blocks=pool.num_blocks,
         num_host_blocks=pool.num_host_blocks,
@@ -113,8 +115,9 @@ def _describe(
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
         ),
-        traits=sorted(trait.value for trait in set(Trait) - NODE_TRAITS),
+        traits=sorted(trait.value for trait in set(Trait) - missing - NODE_TRAITS),
         extra={"num_threads": torch.get_num_threads()},
+        adapters=adapters,
     )
 
 
@@ -125,10 +128,22 @@ def _assemble(
     pool, embeds = runner.pool, runner.embeds
     tables, sequences = PageTables(), Sequences(config.max_sequences)
     token_slots = TokenSlots(config.num_token_slots)
-    limits = ForwardLimits(vocab_size, loaded.max_model_len, config.max_batch_tokens, NUM_AXES)
+    limits = ForwardLimits(
+        vocab_size,
+        loaded.max_model_len,
+        config.max_batch_tokens,
+        NUM_AXES,
+        len(config.adapters),
+    )
     return Step(
         MemoryOperations(
-            pool, tables, sequences, tokenizer, GrammarCompiler(tokenizer, vocab_size), vocab_size
+            pool,
+            tables,
+            sequences,
+            tokenizer,
+            GrammarCompiler(tokenizer, vocab_size),
+            vocab_size,
+            len(config.adapters),
         ),
         ForwardStage(pool, tables, sequences, embeds, token_slots, limits),
         DecodeStage(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import I32, ForwardRows
 from quire.core.errors import InvalidArgument, QuireError
+from quire.engine.adapters.token_groups import adapters_or_none, check_adapter
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
 from quire.engine.failures import Failures, check_message
@@ -29,6 +30,7 @@ class ForwardLimits:
     max_model_len: int
     max_batch_tokens: int
     num_axes: int
+    num_adapters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,10 @@ class ForwardStage:
             slot_positions=self._pool.positions_AS[0],
             page_size=self._pool.page_size,
             masks=checked.masks,
+            adapters=adapters_or_none(
+                rows.adapters[checked.kept] if len(rows.adapters) else [-1] * len(checked.kept),
+                self._sequences.adapter[decoding_R],
+            ),
         )
 
     def _check_shapes(self, rows: ForwardRows) -> None:
@@ -132,6 +138,7 @@ class ForwardStage:
         check_message(
             len(rows.tables) == len(rows.sequences) == num_rows, "row arrays differ in length"
         )
+        check_message(len(rows.adapters) in (0, num_rows), "adapters of other rows")
         check_message(rows.positions.shape == (self._limits.num_axes, num_tokens), "positions")
         check_message(rows.slots.shape == (1, num_tokens), "slots: this engine has one layer group")
         starts = rows.row_starts
@@ -175,6 +182,8 @@ class ForwardStage:
         )
 
     def _check_row(self, rows: ForwardRows, row: int) -> None:
+        if len(rows.adapters):
+            check_adapter(int(rows.adapters[row]), self._limits.num_adapters)
         if rows.tables[row] >= 0:
             self._tables.get(int(rows.tables[row]))
         if rows.sequences[row] >= 0:

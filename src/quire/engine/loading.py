@@ -8,6 +8,7 @@ import torch
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.engine.adapters.bank import AdapterBank, load_adapters
 from quire.engine.config_reader import ConfigReader
 from quire.engine.device import choose_device, choose_dtype, dtype_name
 from quire.engine.layers.parameters import Parameters
@@ -29,6 +30,7 @@ class LoadedModel:
     digest: str
     num_parameters: int
     max_model_len: int
+    adapters: AdapterBank | None = None
 
 
 def load_model(
@@ -54,8 +56,10 @@ def load_model(
         checkpoint.load(parameters.destinations, progress)
         layout = {"dtype": dtype_name(dtype), "page_size": config.page_size, "kv_layout": 1}
         digest = weights_digest(checkpoint.files, raw, layout)
+    adapters = load_adapters(config.adapters, model, device, dtype)
+    num_parameters = parameters.num_elements
     return LoadedModel(
-        model, shape, family, device, dtype, digest, parameters.num_elements, max_model_len
+        model, shape, family, device, dtype, digest, num_parameters, max_model_len, adapters
     )
 
 

@@ -20,6 +20,7 @@ from quire.core.batch import (
 )
 from quire.core.errors import GrammarError, InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
+from quire.engine.adapters.token_groups import check_adapter
 from quire.engine.failures import Failures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
@@ -40,6 +41,7 @@ class MemoryOperations:
         tokenizer: Tokenizer,
         grammars: GrammarCompiler,
         vocab_size: int,
+        num_adapters: int = 0,
     ) -> None:
         self._pool = pool
         self._tables = tables
@@ -47,6 +49,7 @@ class MemoryOperations:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._vocab_size = vocab_size
+        self._num_adapters = num_adapters
 
     def run(self, operations: Sequence[BatchOperation], failures: Failures) -> None:
         """Apply all in order. An operation that cannot be applied fails alone."""
@@ -101,6 +104,7 @@ class MemoryOperations:
         history = TokenHistory(operation.history, operation.num_generated)
         objects = SequenceObjects(operation.sampler, history)
         try:
+            check_adapter(operation.adapter, self._num_adapters)
             check_sampler(operation.sampler, self._vocab_size)
             _check_range("stop token", np.array(operation.stop.token_ids, np.int64), 1 << 31)
             objects.strings = self._string_matcher(operation)

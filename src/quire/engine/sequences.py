@@ -82,7 +82,7 @@ class Sequences:
         self.last_token, self.num_generated = column(), column()
         self.max_tokens, self.min_tokens = column(), column()
         self.end, self.matched = column(), column()
-        self.num_logprobs = column()
+        self.num_logprobs, self.adapter = column(), column()
         self.is_watched = np.zeros(max_sequences, np.bool_)
         self.stop_tokens = np.full((max_sequences, 1), NO_TOKEN, np.int64)
         self._objects: list[SequenceObjects | None] = [None] * max_sequences
@@ -129,6 +129,7 @@ class Sequences:
         self.min_tokens[row] = operation.stop.min_tokens
         self.end[row], self.matched[row] = SequenceEnd.RUNNING, NO_TOKEN
         self.num_logprobs[row] = -1 if operation.num_logprobs is None else operation.num_logprobs
+        self.adapter[row] = operation.adapter
         self.is_watched[row] = objects.grammar is not None or objects.strings is not None
         self._set_stop_tokens(row, operation.stop.token_ids)
 

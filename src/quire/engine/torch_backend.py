@@ -16,6 +16,7 @@ class TorchBackend:
     """Implements ``quire.engine.backend.Backend``."""
 
     name = "torch"
+    serves_adapters = True
 
     def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
         return None
@@ -25,7 +26,7 @@ class TorchBackend:
         attention = TorchAttention(loaded.device, loaded.dtype, pool.null_slot)
         hidden_size = loaded.config.hidden_size
         embeds = EmbedSlots(config.num_embeds, hidden_size, loaded.device, loaded.dtype)
-        return TorchRunner(loaded.model, pool, attention, embeds, loaded.device)
+        return TorchRunner(loaded.model, pool, attention, embeds, loaded.device, loaded.adapters)
 
 
 def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:

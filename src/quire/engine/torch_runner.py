@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
+from quire.engine.adapters.bank import AdapterBank
+from quire.engine.adapters.decode_plan import AdaptedDecodePlan
 from quire.engine.attention.backend import (
     AttentionBackend,
     AttentionPlan,
@@ -32,12 +34,14 @@ class TorchRunner:
         attention: AttentionBackend,
         embeds: EmbedSlots,
         device: torch.device,
+        adapters: AdapterBank | None = None,
     ) -> None:
         self.pool = pool
         self.embeds = embeds
         self._model = model
         self._attention = attention
         self._device = device
+        self._adapters = adapters
 
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""
@@ -53,14 +57,20 @@ class TorchRunner:
         given = np.flatnonzero(embeds_T >= 0)
         if len(given):
             x_TH.index_copy_(0, self.to_device(given), self.embeds.read(embeds_T[given]))
+        if self._adapters is not None:
+            self._adapters.begin(rows.adapters, rows.row_starts, self._device)
         return self._forward(x_TH, rows.positions, rows.slots, self._attention.plan(rows))
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> DecodePlan:
-        return self._attention.plan_decode(rows, num_steps)
+        plan = self._attention.plan_decode(rows, num_steps)
+        return plan if rows.adapters is None else AdaptedDecodePlan(plan, rows.adapters)
 
     def run_decode(self, plan: DecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
         """Hidden states ``[R, H]`` of one token per row, under a plan that was advanced to it."""
         self.pool.positions_AS[:, slots_R] = positions_R
+        if self._adapters is not None:
+            adapters = plan.adapters_R if isinstance(plan, AdaptedDecodePlan) else None
+            self._adapters.begin(adapters, np.arange(len(tokens_R) + 1), self._device)
         return self._forward(self.embed(tokens_R), positions_R, slots_R, plan)
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

@@ -28,6 +28,7 @@ from quire.testing.tokenizer import FakeTokenizer
 
 _WORD = (1 << 64) - 1
 _TOKEN_SALT = 0x7F4A7C159E3779B9
+_ADAPTER_SALT = 0xA24BAED4963EE407
 _LAYER_SALTS = (0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
 
 
@@ -67,11 +68,13 @@ class ReferenceContext:
         contents: Sequence[int],
         positions: Sequence[int],
         mask: Sequence[Sequence[bool]] | None = None,
+        *,
+        adapter: int = -1,
     ) -> tuple[ReferenceContext, list[int]]:
         """Run new tokens together; the extended context and their hidden states.
 
         ``mask``: per new token which of ``seen`` and of the new tokens it sees; by default those at
-        lower positions and itself.
+        lower positions and itself. ``adapter``: index of the one that they are run with.
         """
         new = range(len(contents))
         old_positions = [token.position for token in self.seen]
@@ -81,7 +84,7 @@ class ReferenceContext:
                 + [j == i or positions[j] < positions[i] for j in new]
                 for i in new
             ]
-        layers = [[_first(contents[i], positions[i]) for i in new]]
+        layers = [[_first(contents[i], positions[i], adapter) for i in new]]
         for layer, salt in enumerate(_LAYER_SALTS):
             old = [token.values[layer] for token in self.seen]
             terms = [_mix(value ^ salt) for value in old + layers[layer]]
@@ -99,17 +102,18 @@ class ReferenceContext:
         return ReferenceContext(self.seen + run), layers[2]
 
     def run_tokens(
-        self, token_ids: Sequence[int], position: int | None = None
+        self, token_ids: Sequence[int], position: int | None = None, *, adapter: int = -1
     ) -> tuple[ReferenceContext, list[int]]:
         """Run tokens at consecutive positions, by default behind the highest one."""
         if position is None:
             position = 1 + max((token.position for token in self.seen), default=-1)
         contents = [token_content(token) for token in token_ids]
-        return self.run(contents, range(position, position + len(contents)))
+        return self.run(contents, range(position, position + len(contents)), adapter=adapter)
 
 
-def _first(content: int, position: int) -> int:
-    return _mix((content + _mix(position)) & _WORD)
+def _first(content: int, position: int, adapter: int) -> int:
+    value = _mix((content + _mix(position)) & _WORD)
+    return value if adapter < 0 else _mix(value ^ _mix(adapter ^ _ADAPTER_SALT))
 
 
 def _next(own: int, salt: int, visible_terms: list[int]) -> int:
@@ -157,11 +161,12 @@ def expected_decode(
     grammar: GrammarSpec | None = None,
     max_room: int | None = None,
     tokenizer: Tokenizer | None = None,
+    adapter: int = -1,
 ) -> ExpectedDecode:
     """The result of a ``Decode`` of ``tokens`` behind ``context``.
 
     ``history``: tokens before ``tokens``, for penalties. ``max_room``: slots that the output pages
-    have for prompt and output together.
+    have for prompt and output together. ``adapter``: index of the one that it runs with.
     """
     tokenizer, sampler = tokenizer or FakeTokenizer(), sampler or SamplerSpec()
     matcher = GrammarCompiler(tokenizer).compile(grammar) if grammar is not None else None
@@ -169,7 +174,7 @@ def expected_decode(
     prompt = [*(history or ()), *tokens]
     output: list[int] = []
     matched: int | bytes | None = None
-    after, hidden = before.run_tokens(tokens, position)
+    after, hidden = before.run_tokens(tokens, position, adapter=adapter)
     reason: FinishReason | None = "length" if stop.max_tokens == 0 else None
     while reason is None:
         logits = logits_of(np.array(hidden[-1:], np.uint64), tokenizer.vocab_size)[0]
@@ -188,7 +193,7 @@ def expected_decode(
         elif len(output) == stop.max_tokens or num_ran == max_room:
             reason = "length"
         else:
-            after, new = after.run_tokens(output[-1:], next_position)
+            after, new = after.run_tokens(output[-1:], next_position, adapter=adapter)
             hidden += new
     return ExpectedDecode(output, reason, matched, after.seen[len(before.seen) :], hidden)
 
@@ -210,10 +215,17 @@ def expected_tokens(
     context: ReferenceContext | None = None,
     grammar: GrammarSpec | None = None,
     max_room: int | None = None,
+    adapter: int = -1,
 ) -> list[int]:
     """The tokens of a decode with the fake tokenizer; see ``expected_decode``."""
     return expected_decode(
-        tokens, stop, sampler=sampler, context=context, grammar=grammar, max_room=max_room
+        tokens,
+        stop,
+        sampler=sampler,
+        context=context,
+        grammar=grammar,
+        max_room=max_room,
+        adapter=adapter,
     ).tokens
 
 

@@ -27,7 +27,8 @@ class Prefix:
 class AppendCursor:
     """Appends at the fill cursors of ``pages``, in list order; nobody else may meanwhile.
 
-    ``num_free_slots``: slots behind the cursors.
+    ``num_free_slots``: slots behind the cursors. ``adapter``: with which the tokens are run, which
+    is that of a canonical ``prefix``.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class AppendCursor:
         tenant: TenantId,
         memory: Memory,
         operations: OperationList,
+        adapter: int = -1,
     ) -> None:
         self.pages = list(pages)
         self.prefix = prefix
+        self.adapter = adapter
         self._tenant = tenant
         self._memory = memory
         self._operations = operations
@@ -110,7 +113,9 @@ class AppendCursor:
             if page.fill == size:
                 if content.canonical and page.is_plain:
                     parent = content.parent
-                    content.node = self._memory.index.child(self._tenant, parent, content.tokens)
+                    content.node = self._memory.index.child(
+                        self._tenant, parent, content.tokens, self.adapter
+                    )
                     self.prefix = Prefix(True, content.node)
                     filled.append(content)
                 else:
@@ -122,7 +127,7 @@ class AppendCursor:
     def _record_tokens(self, page: Page, content: Content, tokens: Sequence[int | None]) -> None:
         content.forget_tokens_from(page.fill)
         if page.fill == 0:
-            content.parent = self.prefix.parent
+            content.parent, content.adapter = self.prefix.parent, self.adapter
             content.canonical = self.prefix.is_canonical
         known = [token for token in tokens if token is not None]
         is_aligned = len(content.tokens) == page.fill and len(known) == len(tokens)

@@ -53,11 +53,13 @@ class Content:
     ``num_pins``   uses that forbid to move or drop it: messages in flight, running decodes.
     ``canonical``  slot i holds plain causal token ``tokens[i]`` behind ``parent``'s tokens.
     ``node``       set once it is full and canonical.
+    ``adapter``    which of the engine's adapters computed it (canonical ones only), -1 for none.
     ``is_restoring``  it was lost and is being computed again: not to be used yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
     """
 
     __slots__ = (
+        "adapter",
         "block",
         "canonical",
         "host_block",
@@ -70,7 +72,8 @@ class Content:
         "tokens",
     )
 
-    def __init__(self, parent: ChainNode | None, canonical: bool) -> None:
+    def __init__(self, parent: ChainNode | None, canonical: bool, adapter: int = -1) -> None:
+        self.adapter = adapter
         self.block: BlockId | None = None
         self.host_block: HostBlockId | None = None
         self.num_refs = 0

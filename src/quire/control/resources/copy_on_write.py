@@ -35,6 +35,7 @@ def make_writable(page: Page, memory: Memory, operations: OperationList) -> None
     memory.bind(own)
     if content is not None and page.fill:
         own.parent, own.canonical = content.parent, content.canonical
+        own.adapter = content.adapter
         own.tokens = content.tokens[: page.fill]
         assert own.block is not None
         assert content.block is not None

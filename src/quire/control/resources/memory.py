@@ -63,7 +63,8 @@ class Memory:
         self.page_size = info.pool.page_size
         self.device = NumberPool(groups[0].num_blocks)
         self.host = NumberPool(groups[0].num_host_blocks)
-        self.index = PrefixIndex(info.digest, self.page_size)
+        adapters = [adapter.digest for adapter in info.adapters]
+        self.index = PrefixIndex(info.digest, self.page_size, adapters)
 
     @property
     def num_available(self) -> int:

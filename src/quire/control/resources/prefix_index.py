@@ -25,40 +25,57 @@ class PrefixStatistics:
 
 
 class PrefixIndex:
-    """SHA-256 chains over (model digest, tenant salt, tokens); adapters are not served yet, and
-    the root key says so, so that pages computed with one can never match."""
+    """SHA-256 chains over (model digest, tenant salt, adapter digest, tokens).
 
-    def __init__(self, model_digest: str, page_size: int) -> None:
+    ``adapter_digests``: those of the engine's adapters; -1 stands for none of them.
+    """
+
+    def __init__(
+        self, model_digest: str, page_size: int, adapter_digests: Sequence[str] = ()
+    ) -> None:
         self._model_digest = model_digest
         self._page_size = page_size
-        self._roots: dict[TenantId, bytes] = {}
+        self._adapter_digests = tuple(adapter_digests)
+        self._roots: dict[tuple[TenantId, int], bytes] = {}
         self._contents: dict[bytes, Content] = {}
         self._cached: OrderedDict[bytes, Content] = OrderedDict()
         self._num_query_tokens = 0
         self._num_hit_tokens = 0
         self._num_evicted = 0
 
-    def root_key(self, tenant: TenantId) -> bytes:
-        key = self._roots.get(tenant)
+    def root_key(self, tenant: TenantId, adapter: int = -1) -> bytes:
+        key = self._roots.get((tenant, adapter))
         if key is None:
             salt = hashlib.sha256(b"tenant\0" + tenant.encode()).digest()
             digest = hashlib.sha256(self._model_digest.encode()).digest()
-            key = hashlib.sha256(digest + salt + b"adapter:none").digest()
-            self._roots[tenant] = key
+            used = "none" if adapter < 0 else self._adapter_digests[adapter]
+            key = hashlib.sha256(digest + salt + b"adapter:" + used.encode()).digest()
+            self._roots[tenant, adapter] = key
         return key
 
-    def child(self, tenant: TenantId, parent: ChainNode | None, tokens: Sequence[int]) -> ChainNode:
-        """The node of one full page of ``tokens`` behind ``parent``."""
-        parent_key = self.root_key(tenant) if parent is None else parent.key
+    def child(
+        self,
+        tenant: TenantId,
+        parent: ChainNode | None,
+        tokens: Sequence[int],
+        adapter: int = -1,
+    ) -> ChainNode:
+        """The node of one full page of ``tokens`` behind ``parent``, which has the same adapter."""
+        parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
         return ChainNode(parent, tuple(tokens), chain_key(parent_key, tokens))
 
     def match(
-        self, tenant: TenantId, parent: ChainNode | None, tokens: Sequence[int], max_pages: int
+        self,
+        tenant: TenantId,
+        parent: ChainNode | None,
+        tokens: Sequence[int],
+        max_pages: int,
+        adapter: int = -1,
     ) -> list[Content]:
         """The longest indexed run of full pages that hold a prefix of ``tokens``."""
         found: list[Content] = []
         size = self._page_size
-        parent_key = self.root_key(tenant) if parent is None else parent.key
+        parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
         for page in range(min(max_pages, len(tokens) // size)):
             key = chain_key(parent_key, tokens[page * size : (page + 1) * size])
             content = self._contents.get(key)

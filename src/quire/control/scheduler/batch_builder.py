@@ -104,6 +104,7 @@ class ForwardRow:
     score_targets: list[int] = field(default_factory=list)
     num_scores: int = 0
     mask: NDArray[np.bool_] | None = None
+    adapter: int = -1
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:
@@ -267,6 +268,7 @@ class BatchBuilder:
         if not rows:
             return None
         has_scores = any(row.score_targets for row in rows)
+        adapters = [row.adapter for row in rows]
         targets: list[int] = []
         for row in rows if has_scores else ():
             targets += row.score_targets or [-1] * len(row.positions)
@@ -286,6 +288,7 @@ class BatchBuilder:
                 for index, row in enumerate(rows)
                 if row.mask is not None
             ],
+            adapters=_i32(adapters if max(adapters) >= 0 else []),
         )
 
     def _dist_rows(self) -> DistRows | None:

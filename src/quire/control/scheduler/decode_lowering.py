@@ -81,8 +81,9 @@ class DecodeLowering:
         self, entry: Entry, command: Decode, context: list[Page], tail: list[Page]
     ) -> DecodeRun:
         count, size = len(command.tokens), self._engine.page_size
-        prefix = canonical_prefix(context, tail, command.position, size)
-        cursor = self._engine.cursor(entry, tail, prefix)
+        adapter = self._engine.adapter_index(command.adapter)
+        prefix = canonical_prefix(context, tail, command.position, size, adapter)
+        cursor = self._engine.cursor(entry, tail, prefix, adapter)
         room = cursor.num_free_slots - count
         if room < 0:
             raise InvalidArgument(
@@ -111,7 +112,8 @@ class DecodeLowering:
         tenant = run.entry.program.tenant
         index = self._engine.memory.index
         max_pages = (run.num_prompt - 1) // self._engine.page_size
-        found = index.match(tenant, cursor.prefix.parent, run.tokens, max_pages)
+        parent, adapter = cursor.prefix.parent, cursor.adapter
+        found = index.match(tenant, parent, run.tokens, max_pages, adapter)
         run.num_cached = cursor.map_cached(found, command.position)
         run.num_run = run.num_cached
         run.entry.program.num_cached_tokens += run.num_cached
@@ -149,6 +151,7 @@ class DecodeLowering:
             outputs=[-1] * count,
             score_targets=targets,
             num_scores=run.command.num_prompt_logprobs or 0,
+            adapter=run.cursor.adapter,
         )
         builder.forward(run.entry, row, first_token, undo, is_final=not run.num_to_run)
         if opens:
@@ -188,6 +191,7 @@ class DecodeLowering:
                 num_logprobs=run.command.num_logprobs,
                 history=engine.token_array(run.history),
                 num_generated=run.num_generated,
+                adapter=run.cursor.adapter,
             )
         )
         builder.open_sequence(run)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
+from quire.control.checks import find_adapter
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue, Entry
 from quire.control.resources.append_cursor import AppendCursor, Prefix
@@ -73,8 +74,19 @@ class EngineState:
     def token_array(self, tokens: list[int]) -> I32:
         return np.array(tokens, np.int32)
 
-    def cursor(self, entry: Entry, pages: Sequence[Page], prefix: Prefix) -> AppendCursor:
-        return AppendCursor(pages, prefix, entry.program.tenant, self.memory, self.operations)
+    def adapter_index(self, name: str | None) -> int:
+        """What messages call the adapter ``name``, -1 for None.
+
+        Raises:
+            InvalidArgument: the engine does not have it.
+        """
+        return -1 if name is None else find_adapter(name, self.info)
+
+    def cursor(
+        self, entry: Entry, pages: Sequence[Page], prefix: Prefix, adapter: int
+    ) -> AppendCursor:
+        tenant = entry.program.tenant
+        return AppendCursor(pages, prefix, tenant, self.memory, self.operations, adapter)
 
     def bind(
         self,
@@ -169,6 +181,7 @@ class EngineState:
         content.canonical = is_whole and original.canonical and source.is_plain
         if content.canonical:
             content.parent, content.tokens = original.parent, original.tokens[:num]
+            content.adapter = original.adapter
             content.node = original.node if num == self.page_size else None
         copied = source.positions[command.source_offset : command.source_offset + num]
         target.positions[start : start + num] = copied
@@ -267,8 +280,16 @@ class EngineState:
         """The engine is up again, with empty memory.
 
         Raises:
-            ConfigError: its pool is another one, which what programs hold would not fit.
+            ConfigError: its pool or its adapters are others, which what programs hold would not
+                fit.
         """
+        names = [adapter.name for adapter in info.adapters]
+        known = [adapter.name for adapter in self.info.adapters]
+        if names != known:
+            raise ConfigError(
+                f"engine {self.id} came back with the adapters {names}, it had {known}: start it "
+                "as it was configured before"
+            )
         if info.pool != self.info.pool:
             raise ConfigError(
                 f"engine {self.id} came back with another pool ({info.pool}) than it had "

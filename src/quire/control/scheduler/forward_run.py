@@ -28,8 +28,10 @@ class ForwardRun:
         cursor: AppendCursor | None,
         inputs: list[Embed],
         outputs: list[Embed],
+        adapter: int,
     ) -> None:
         self.entry = entry
+        self.adapter = adapter
         self.context = context
         self.cursor = cursor
         self.inputs = inputs

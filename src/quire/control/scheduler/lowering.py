@@ -183,9 +183,11 @@ class Lowering:
             return None
         inputs = find_embeds(entry, command.inputs, written=True)
         outputs = find_embeds(entry, command.outputs, written=False)
+        adapter = self._engine.adapter_index(command.adapter)
         cursor = None
         if output:
-            cursor = self._engine.cursor(entry, output, self._prefix(context, output, inputs))
+            prefix = self._prefix(context, output, inputs, adapter)
+            cursor = self._engine.cursor(entry, output, prefix, adapter)
             if command.mask is not None:
                 cursor.prefix = Prefix(False, None)
             if cursor.num_free_slots < len(inputs):
@@ -193,17 +195,20 @@ class Lowering:
                     f"{len(inputs)} tokens do not fit into {len(output)} output pages with "
                     f"{cursor.num_free_slots} free slots: name more pages"
                 )
-        run = ForwardRun(entry, command, context, cursor, inputs, outputs)
+        run = ForwardRun(entry, command, context, cursor, inputs, outputs, adapter)
         for page in output:
             page.lock(entry.queue)
         entry.run = run
         return run
 
-    def _prefix(self, context: list[Page], output: list[Page], inputs: list[Embed]) -> Prefix:
+    def _prefix(
+        self, context: list[Page], output: list[Page], inputs: list[Embed], adapter: int
+    ) -> Prefix:
         """Canonical if the inputs continue, one by one, exactly what the context shows."""
         first = inputs[0].position
         in_order = all(embed.position == first + i for i, embed in enumerate(inputs))
-        prefix = canonical_prefix(context, output, first, self._engine.info.pool.page_size)
+        size = self._engine.info.pool.page_size
+        prefix = canonical_prefix(context, output, first, size, adapter)
         return prefix if in_order else Prefix(False, None)
 
     def _add_forward_row(
@@ -235,6 +240,7 @@ class Lowering:
             slots=slots,
             outputs=[-1 if e is None else slot_of(e) for e in run.outputs[start:stop]],
             mask=run.mask_rows(start, stop, pages, size),
+            adapter=run.adapter,
         )
         for index in range(start, stop):
             embed = run.outputs[index]
@@ -246,17 +252,20 @@ class Lowering:
 
 
 def canonical_prefix(
-    context: list[Page], output: list[Page], position: int, page_size: int
+    context: list[Page], output: list[Page], position: int, page_size: int, adapter: int
 ) -> Prefix:
     """What new tokens from ``position`` on stand behind, if they continue a canonical prefix.
 
-    The context must show exactly tokens 0..position-1 and the next slot must be the one behind.
+    The context must show exactly tokens 0..position-1, computed with the same adapter, and the next
+    slot must be the one behind.
     """
     opaque = Prefix(False, None)
     if canonical_length(context, page_size) != position:
         return opaque
     target = next((page for page in output if page.fill < page_size), None)
     shown = [page for page in context if page.fill]
+    if any(page.content is not None and page.content.adapter != adapter for page in shown):
+        return opaque
     if target is None or position % page_size != target.fill:
         return opaque
     if target.fill:

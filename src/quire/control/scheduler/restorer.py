@@ -76,18 +76,19 @@ class Restorer:
                 f"a page was lost and computing it again takes {len(nodes) + 1} blocks of "
                 f"{engine.memory.device.size}: write it anew"
             )
-        contents = [*(self._content_of(node, by_key) for node in nodes), target]
+        adapter = target.adapter
+        contents = [*(self._content_of(node, by_key, adapter) for node in nodes), target]
         for content in contents:
             engine.memory.retain(content)
             content.is_restoring = content.is_restoring or content.is_lost
         self._jobs.append(RestoreJob(contents, requester, self._num_jobs))
         self._num_jobs += 1
 
-    def _content_of(self, node: ChainNode, by_key: dict[bytes, Content]) -> Content:
+    def _content_of(self, node: ChainNode, by_key: dict[bytes, Content], adapter: int) -> Content:
         found = self._engine.memory.index.lookup(node) or by_key.get(node.key)
         if found is not None and not found.is_restoring:
             return found
-        content = Content(node.parent, canonical=True)
+        content = Content(node.parent, canonical=True, adapter=adapter)
         content.tokens = list(node.tokens)
         content.node = node
         return content
@@ -134,7 +135,7 @@ class Restorer:
             return
         engine, size = self._engine, self._engine.page_size
         position = first * size + job.offset
-        row = ForwardRow(None, [], [], [], [], [])
+        row = ForwardRow(None, [], [], [], [], [], adapter=job.contents[first].adapter)
         words = [(1 << size) - 1] * first
         for content, start, stop in spans:
             assert content.block is not None

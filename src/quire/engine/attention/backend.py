@@ -44,7 +44,8 @@ class AttentionRows:
     ``row_starts`` [R+1] · ``positions`` [T] of the new tokens (first axis) · ``slots`` [T] where
     their K and V are written before any row attends · ``pages`` of the rows · ``slot_positions``
     positions of all slots of the pool, new tokens included · ``masks`` bool
-    ``[num_new, num_pages * page_size + num_new]`` by row.
+    ``[num_new, num_pages * page_size + num_new]`` by row · ``adapters`` [R] with which each row's
+    projections are computed, -1 for none; None when no row has one. Attention itself ignores them.
 
     A new token at position p sees the visible slots of its row's pages at positions < p, the new
     tokens of its row at positions < p, and itself; slots that the row writes are seen once, as new
@@ -59,6 +60,7 @@ class AttentionRows:
     slot_positions: I32
     page_size: int
     masks: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)
+    adapters: I32 | None = None
 
     @property
     def num_rows(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,15 +11,26 @@ from torch import Tensor
 from quire.engine.layers.parameters import Parameters
 
 
+class Delta(Protocol):
+    """What adapters add to a projection for the tokens of the step at hand."""
+
+    def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
+        """``y_TO``, changed in place."""
+        ...
+
+
 class Linear:
     """``y = x W^T + b`` for one or several projections of the same input.
 
     ``parts`` maps checkpoint prefixes to output sizes; their outputs are concatenated in order.
+    ``delta`` is None unless an adapter touches one of them.
     """
 
     def __init__(
         self, parameters: Parameters, parts: Mapping[str, int], in_size: int, *, bias: bool = False
     ) -> None:
+        self.parts = dict(parts)
+        self.delta: Delta | None = None
         self.weight_OI = parameters.fused(
             {f"{prefix}.weight": size for prefix, size in parts.items()}, in_size
         )
@@ -29,4 +41,5 @@ class Linear:
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight_OI, self.bias_O)
+        y = F.linear(x, self.weight_OI, self.bias_O)
+        return y if self.delta is None else self.delta.add_to(y, x)

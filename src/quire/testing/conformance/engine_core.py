@@ -14,11 +14,12 @@ Run it against an engine by subclassing in a test module::
 pytest collects the inherited tests. No test expects exact tokens: each states a relation (chunked
 equals whole, a fork equals a recomputation, many steps equal single ones), which fails when
 context, positions or masks are handled wrongly. Meant for small random weights in fp32; the
-vocabulary must have at least 16 tokens.
+vocabulary must have at least 16 tokens. The tests of adapters run where the engine has two.
 """
 
 from __future__ import annotations
 
+from quire.testing.conformance.engine_adapters import EngineAdapterSuite
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
 from quire.testing.conformance.engine_sampling import EngineSamplingSuite
@@ -26,7 +27,11 @@ from quire.testing.conformance.engine_sequences import EngineSequenceSuite
 
 
 class EngineCoreSuite(
-    EngineForwardSuite, EngineMemorySuite, EngineSequenceSuite, EngineSamplingSuite
+    EngineForwardSuite,
+    EngineMemorySuite,
+    EngineSequenceSuite,
+    EngineSamplingSuite,
+    EngineAdapterSuite,
 ):
     """All engine suites at once."""
 

@@ -85,6 +85,7 @@ class RowSpec:
     embeds: Sequence[int] = ()
     mask: NDArray[np.bool_] | None = None
     sequence: int = -1
+    adapter: int = -1
 
 
 @dataclass(slots=True)
@@ -174,14 +175,20 @@ class EngineDriver:
         return logprobs
 
     def prefill(
-        self, holder: Holder, tokens: Sequence[int], *, chunk: int | None = None, start: int = 0
+        self,
+        holder: Holder,
+        tokens: Sequence[int],
+        *,
+        chunk: int | None = None,
+        start: int = 0,
+        adapter: int = -1,
     ) -> Logprobs:
         """Run ``tokens`` at positions and slots ``start`` on; the distribution after them."""
         size = chunk or len(tokens)
         for first in range(0, len(tokens), size):
             part = tokens[first : first + size]
             span = range(start + first, start + first + len(part))
-            (after,) = self.forward([RowSpec(holder, part, span, span)])
+            (after,) = self.forward([RowSpec(holder, part, span, span, adapter=adapter)])
         return after
 
     # -- sequences ---------------------------------------------------------------------------------
@@ -199,6 +206,7 @@ class EngineDriver:
         num_logprobs: int | None = None,
         num_generated: int = 0,
         limit: int | None = None,
+        adapter: int = -1,
     ) -> OpenSequence:
         """The operation for a sequence whose ``prompt`` lies at slots and positions 0.."""
         return OpenSequence(
@@ -214,6 +222,7 @@ class EngineDriver:
             num_logprobs=num_logprobs,
             history=ints(prompt),
             num_generated=num_generated,
+            adapter=adapter,
         )
 
     def start(
@@ -222,7 +231,14 @@ class EngineDriver:
         """Open a sequence and run its prompt from ``from_slot`` on; what its first message gave."""
         prompt = opened.history.tolist()
         span = range(from_slot, len(prompt))
-        row = RowSpec(holder, prompt[from_slot:], span, span, sequence=opened.sequence)
+        row = RowSpec(
+            holder,
+            prompt[from_slot:],
+            span,
+            span,
+            sequence=opened.sequence,
+            adapter=opened.adapter,
+        )
         holder.show(from_slot, len(prompt))
         result = self.execute(
             operations=[holder.write(), opened], forward=forward_rows([row]), num_steps=num_steps
@@ -298,6 +314,7 @@ def forward_rows(rows: Sequence[RowSpec]) -> ForwardRows:
     num_tokens = sum(lengths)
     tokens, embeds, positions, slots = [], [], [], []
     masks = []
+    adapters = [row.adapter for row in rows]
     for index, row in enumerate(rows):
         num_new = len(row.positions)
         tokens += list(row.tokens) or [0] * num_new
@@ -317,6 +334,7 @@ def forward_rows(rows: Sequence[RowSpec]) -> ForwardRows:
         slots=ints(slots)[None],
         outputs=np.full(num_tokens, -1, np.int32),
         masks=masks,
+        adapters=ints(adapters if any(adapter >= 0 for adapter in adapters) else []),
     )
 
 

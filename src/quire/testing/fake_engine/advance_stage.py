@@ -155,6 +155,7 @@ class AdvanceStage:
             positions=np.array([state.position], np.int32),
             slots=np.array([int(table.blocks[column]) * memory.page_size + offset], np.int32),
             table=table,
+            adapter=state.opened.adapter,
         )
 
     def _sample(self, entry: _Entry, state: SequenceState, hidden: U64) -> None:

@@ -66,6 +66,11 @@ class MessageContext:
             raise ProtocolViolation(f"{what} names sequence {sequence}, which is not open")
         return state
 
+    def check_adapter(self, adapter: int) -> None:
+        """An adapter that the engine does not have fails its row."""
+        if not -1 <= adapter < len(self.info.adapters):
+            raise InvalidArgument(f"adapter {adapter} of {len(self.info.adapters)}")
+
     def check_vocabulary(self, tokens: I32) -> None:
         """A token id outside the vocabulary fails its row."""
         if np.any((tokens < 0) | (tokens >= self.info.vocab_size)):

@@ -16,6 +16,7 @@ import numpy as np
 from quire.core.batch import (
     F32,
     U64,
+    AdapterInfo,
     Batch,
     BatchResult,
     CloseSequences,
@@ -32,7 +33,7 @@ from quire.core.batch import (
     SwapOut,
     WriteTable,
 )
-from quire.core.errors import EngineFault, QuireError
+from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId
 from quire.core.interfaces import Tokenizer
 from quire.core.traits import NODE_TRAITS, Trait
@@ -93,6 +94,7 @@ class FakeEngine:
     """See the module docstring.
 
     ``script`` makes it say given tokens (see ``ScriptedModel``); everything else stays the same.
+    ``adapters``: names of the adapters that it pretends to have.
     """
 
     def __init__(
@@ -104,8 +106,10 @@ class FakeEngine:
         max_model_len: int = 4096,
         script: Script | None = None,
         step_time: StepTime | None = None,
+        adapters: Sequence[str] = (),
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
+        traits = set(Trait) - NODE_TRAITS
         self._info = EngineInfo(
             model=model,
             family="fake",
@@ -119,7 +123,10 @@ class FakeEngine:
             backend="fake",
             num_parameters=0,
             pool=pool or fake_pool(),
-            traits=sorted(trait.value for trait in set(Trait) - NODE_TRAITS),
+            traits=sorted(trait.value for trait in traits if adapters or trait != Trait.ADAPTER),
+            adapters=tuple(
+                AdapterInfo(name=name, digest=f"fake-{name}", rank=1) for name in adapters
+            ),
         )
         self._memory = FakeMemory(self._info.pool)
         self._grammars = GrammarCompiler(self._tokenizer)
@@ -239,6 +246,8 @@ class FakeEngine:
         )
         matcher, failure = None, None
         try:
+            if not -1 <= operation.adapter < len(self._info.adapters):
+                raise InvalidArgument(f"adapter {operation.adapter} of {len(self._info.adapters)}")
             if operation.grammar is not None:
                 matcher = self._grammars.compile(operation.grammar)
             state = open_state(operation, self._tokenizer, matcher)

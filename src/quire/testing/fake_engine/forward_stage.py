@@ -61,6 +61,7 @@ def _check_shapes(forward: ForwardRows) -> None:
     ):
         require(array.shape == shape, f"forward.{name} has shape {array.shape}, not {shape}")
     require(len(forward.score_targets) in (0, num_tokens), "score_targets is neither empty nor [T]")
+    require(len(forward.adapters) in (0, num_rows), "adapters is neither empty nor [R]")
     named = [sequence for sequence in forward.sequences.tolist() if sequence >= 0]
     require(len(set(named)) == len(named), "two forward rows name the same sequence")
 
@@ -97,6 +98,8 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> Row:
     contents[~literal] = memory.read_embeds(embeds[~literal])
     tokens[~literal] = memory.embed_tokens[embeds[~literal]]
     table = int(forward.tables[index])
+    adapter = int(forward.adapters[index]) if len(forward.adapters) else -1
+    context.check_adapter(adapter)
     return Row(
         name=f"forward row {index}",
         contents=contents,
@@ -105,6 +108,7 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> Row:
         slots=forward.slots[0, span].astype(np.int32),
         table=None if table < 0 else memory.table(TableId(table)),
         mask=_explicit_mask(forward, index),
+        adapter=adapter,
     )
 
 

@@ -5,7 +5,8 @@ so do these. The model has two layers. Layer 0 of a token hashes its content and
 turns a token's value and the *multiset* of the values visible to it (a wrapping sum of their
 hashes: order cannot matter, multiplicity does) into the next one. The first two values are what a
 KV slot stores; the third is the final hidden state, from which logits are drawn. Two runs agree
-exactly when they saw the same context at the same positions under the same mask.
+exactly when they saw the same context at the same positions under the same mask. An adapter changes
+layer 0 of the tokens that are run with it, and so all that follows from them.
 
 All functions are element-wise over arrays of uint64, wrapping.
 """
@@ -26,6 +27,7 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TOKEN_SALT = np.uint64(0x7F4A7C159E3779B9)
+_ADAPTER_SALT = np.uint64(0xA24BAED4963EE407)
 _LAYER_SALTS = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
 _LOGIT_RANGE = 16.0
 
@@ -44,10 +46,11 @@ def embed_tokens(token_ids: NDArray[Any]) -> U64:
     return mix(np.asarray(token_ids).astype(np.uint64) ^ _TOKEN_SALT)
 
 
-def first_layer(contents: U64, positions: NDArray[Any]) -> U64:
-    """Layer 0 of tokens: content at a position."""
+def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U64:
+    """Layer 0 of tokens: content at a position, as the adapter sees it (-1: none)."""
     with np.errstate(over="ignore"):
-        return mix(contents + mix(np.asarray(positions).astype(np.uint64)))
+        values = mix(contents + mix(np.asarray(positions).astype(np.uint64)))
+    return values if adapter < 0 else mix(values ^ mix(np.array([adapter], np.uint64) ^ _ADAPTER_SALT))
 
 
 def visible_terms(layer: int, values: U64) -> U64:

@@ -24,7 +24,7 @@ class Row:
 
     ``contents`` [T] embedded values · ``tokens`` [T] ids, -1 where the content is no token ·
     ``positions`` [T] · ``slots`` [T], -1: not kept · ``mask`` [T, C + T] or None.
-    ``name`` appears in errors.
+    ``name`` appears in errors. ``adapter``: with which the row is run, -1 for none.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Row:
     slots: I32
     table: Table | None
     mask: Bools | None = None
+    adapter: int = -1
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class RowResult:
 def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
     """Run the rows as one batch: K and V of all are written, then each attends, layer by layer."""
     writer = _writers(memory, rows)
-    values = [hashing.first_layer(row.contents, row.positions) for row in rows]
+    values = [hashing.first_layer(row.contents, row.positions, row.adapter) for row in rows]
     for row, value in zip(rows, values, strict=True):
         kept = row.slots >= 0
         memory.slots.positions[row.slots[kept]] = row.positions[kept]

@@ -1,0 +1,144 @@
+"""An engine's adapters on its device, laid beside the projections of a PyTorch model.
+
+Each projection that an adapter touches gets a ``LinearDelta``; the others cost nothing. Rows of one
+step are grouped by adapter, and each group adds two thin products to the projection's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from quire.core.batch import I32, AdapterInfo
+from quire.core.config import AdapterConfig
+from quire.engine.adapters.peft_directory import Adapter, ModuleShape, load_adapter
+from quire.engine.adapters.token_groups import I64, group_tokens
+from quire.engine.layers.linear import Linear
+from quire.engine.layers.mlp import GatedMLP
+from quire.engine.models.decoder import Decoder
+
+
+@dataclass(slots=True)
+class StepTokens:
+    """The groups of the step at hand, shared by all deltas: (adapter, its tokens or all)."""
+
+    groups: list[tuple[int, Tensor | None]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ThinPair:
+    """One adapter's products at one projection, fused parts side by side, scaling included.
+
+    ``down_RI`` stacks the parts' matrices; ``up_OR`` has theirs along its diagonal.
+    """
+
+    down_RI: Tensor
+    up_OR: Tensor
+
+
+class LinearDelta:
+    """Implements ``quire.engine.layers.linear.Delta``; ``pairs`` by adapter."""
+
+    def __init__(self, step: StepTokens, pairs: dict[int, ThinPair]) -> None:
+        self._step = step
+        self._pairs = pairs
+
+    def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
+        for adapter, tokens in self._step.groups:
+            pair = self._pairs.get(adapter)
+            if pair is None:
+                continue
+            if tokens is None:
+                y_TO.addmm_(F.linear(x_TI, pair.down_RI), pair.up_OR.T)
+            else:
+                thin = F.linear(x_TI.index_select(0, tokens), pair.down_RI)
+                y_TO.index_add_(0, tokens, F.linear(thin, pair.up_OR))
+        return y_TO
+
+
+class AdapterBank:
+    """All adapters of one engine. ``infos``: in the order in which messages count them."""
+
+    def __init__(self, infos: tuple[AdapterInfo, ...], step: StepTokens) -> None:
+        self.infos = infos
+        self._step = step
+
+    def begin(self, adapters_R: I32 | None, row_starts: I64, device: torch.device) -> None:
+        """The coming forward pass runs these rows; None: all without an adapter."""
+        groups = [] if adapters_R is None else group_tokens(adapters_R, row_starts)
+        self._step.groups = [
+            (
+                group.adapter,
+                None if group.tokens is None else torch.from_numpy(group.tokens).to(device),
+            )
+            for group in groups
+        ]
+
+
+def load_adapters(
+    configs: Sequence[AdapterConfig], model: object, device: torch.device, dtype: torch.dtype
+) -> AdapterBank | None:
+    """Load all and attach them to ``model``; None where there are none.
+
+    Raises:
+        ModelError: see ``load_adapter``.
+    """
+    if not configs:
+        return None
+    linears = list(adaptable(model))
+    shapes = {
+        name: ModuleShape(size, linear.weight_OI.shape[1])
+        for linear in linears
+        for name, size in linear.parts.items()
+    }
+    adapters = [load_adapter(config, shapes) for config in configs]
+    step = StepTokens()
+    for linear in linears:
+        pairs = {
+            index: pair
+            for index, adapter in enumerate(adapters)
+            if (pair := _pair(linear, adapter, device, dtype)) is not None
+        }
+        if pairs:
+            linear.delta = LinearDelta(step, pairs)
+    infos = [
+        AdapterInfo(name=adapter.name, digest=adapter.digest, rank=adapter.rank)
+        for adapter in adapters
+    ]
+    return AdapterBank(tuple(infos), step)
+
+
+def adaptable(model: object) -> Iterator[Linear]:
+    """The projections that take adapters: those of attention and of MLPs, not of experts."""
+    if not isinstance(model, Decoder):
+        return
+    for layer in model.layers:
+        yield layer.attention.qkv
+        yield layer.attention.output
+        if isinstance(layer.mlp, GatedMLP):
+            yield layer.mlp.gate_up
+            yield layer.mlp.down
+
+
+def _pair(
+    linear: Linear, adapter: Adapter, device: torch.device, dtype: torch.dtype
+) -> ThinPair | None:
+    parts = [adapter.modules.get(name) for name in linear.parts]
+    rank = sum(part.rank for part in parts if part is not None)
+    if not rank:
+        return None
+    num_outputs, num_inputs = linear.weight_OI.shape
+    down_RI = torch.empty(rank, num_inputs)
+    up_OR = torch.zeros(num_outputs, rank)
+    row = column = 0
+    for part, size in zip(parts, linear.parts.values(), strict=True):
+        if part is not None:
+            down_RI[column : column + part.rank] = part.down_RI
+            up_OR[row : row + size, column : column + part.rank] = part.up_OR * part.scaling
+            column += part.rank
+        row += size
+    return ThinPair(down_RI.to(device, dtype), up_OR.to(device, dtype))
