@@ -7,7 +7,6 @@ its node goes away, or with the engine's own fault. The node's process never imp
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import signal
@@ -28,6 +27,13 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ProtocolMismatch, QuireError, from_record
 from quire.core.interfaces import EngineCore
 from quire.core.wire import PROTOCOL_VERSION
+from quire.node.child_process import (
+    EXIT_NODE_GONE,
+    answer_heartbeats,
+    die_with_parent,
+    take_stdin,
+    take_stdout,
+)
 from quire.node.engine_loading import OnProgress, load_engine
 from quire.node.transports.messages import (
     Faulted,
@@ -36,7 +42,6 @@ from quire.node.transports.messages import (
     LaunchOrder,
     LoadFailed,
     Progress,
-    Pulse,
     Ready,
     Refused,
     ToEngine,
@@ -47,12 +52,9 @@ from quire.node.transports.messages import (
 
 logger = logging.getLogger(__name__)
 
-EXIT_NODE_GONE = 3
 EXIT_REFUSED = 4
 EXIT_LOAD_FAILED = 5
 EXIT_FAULT = 6
-
-_PR_SET_PDEATHSIG = 1
 
 Load = Callable[[EngineConfig, OnProgress], EngineCore]
 
@@ -151,7 +153,7 @@ def run(order: LaunchOrder, lifeline: RawIOBase, answers: BinaryIO, load: Load) 
     signal.signal(signal.SIGTERM, executing.on_sigterm)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its engines end
     threading.Thread(
-        target=answer_heartbeats, args=(lifeline, answers, executing), daemon=True
+        target=answer_heartbeats, args=(lifeline, answers, executing.busy_s), daemon=True
     ).start()
     link = NodeLink(order.endpoint)
     try:
@@ -162,33 +164,6 @@ def run(order: LaunchOrder, lifeline: RawIOBase, answers: BinaryIO, load: Load) 
         return EXIT_REFUSED
     finally:
         link.close()
-
-
-def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, executing: Executing) -> None:
-    """One ``Pulse`` per line; the end of the lines is the end of the node, and so of us."""
-    while lifeline.readline():
-        answers.write(msgspec.json.encode(Pulse(busy_s=executing.busy_s())) + b"\n")
-        answers.flush()
-    os._exit(EXIT_NODE_GONE)  # no clean-up: nobody is left to answer, and memory goes with us
-
-
-def die_with_parent() -> None:
-    """Linux: be killed when the node dies, even while stuck in native code. Elsewhere the end of
-    standard input does it."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def take_stdin() -> RawIOBase:
-    """Standard input without a buffer, whose lock a thread that reads would hold at exit."""
-    return open(0, "rb", buffering=0, closefd=False)
-
-
-def take_stdout() -> BinaryIO:
-    """Keep standard output for heartbeats; what a library prints goes to standard error."""
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    return answers
 
 
 def main() -> int:

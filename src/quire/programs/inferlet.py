@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ class Inferlet:
     """A program and its manifest.
 
     ``traits``: those it needs, with the version it was written against; launching checks them.
-    ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``source``: its file, for
-    tracebacks.
+    ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``hosts``: those that it
+    reaches over HTTP (``*.example.org`` for subdomains); a sandboxed program reaches no other.
+    ``source``: its file, for tracebacks.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Inferlet:
     description: str = ""
     traits: Mapping[Trait, int] = field(default_factory=dict)
     quotas: Quotas = Quotas()
+    hosts: tuple[str, ...] = ()
     source: str | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
@@ -49,6 +51,7 @@ def inferlet(
     description: str | None = None,
     traits: Mapping[Trait | str, int] | None = None,
     quotas: Quotas | None = None,
+    hosts: Sequence[str] = (),
 ) -> Callable[[Main], Inferlet]:
     """Make ``async def main(api, *args)`` a program.
 
@@ -76,6 +79,7 @@ def inferlet(
             description=inspect.cleandoc(description or main.__doc__ or ""),
             traits=needed,
             quotas=quotas or Quotas(),
+            hosts=tuple(hosts),
             source=inspect.getsourcefile(main),
         )
 
@@ -115,10 +119,15 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
         raise InvalidArgument(f"{shown} cannot be imported: {type(exc).__name__}: {exc}") from exc
     finally:
         del sys.modules[module_name]
-    return _entry(vars(module), path, shown)
+    return entry_of(vars(module), path, shown)
 
 
-def _entry(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
+def entry_of(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
+    """The one ``@inferlet`` of a module that was executed from ``path``.
+
+    Raises:
+        InvalidArgument: there is none, or several.
+    """
     found = [
         value
         for value in namespace.values()
@@ -132,4 +141,4 @@ def _entry(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
     return found[0]
 
 
-__all__ = ["Inferlet", "Main", "inferlet", "load_inferlet"]
+__all__ = ["Inferlet", "Main", "entry_of", "inferlet", "load_inferlet"]

@@ -1,8 +1,8 @@
-"""The engine process as its node sees it: starting it, its life line, its end.
+"""A process of the node (an engine, a sandbox) as the node sees it: start, life line, end.
 
 Owns the process and its three pipes. Standard input carries the launch order, then heartbeats, and
 by its end tells the child that the node is gone; standard output answers the heartbeats; standard
-error goes to the log under the engine's name. Must not know what an engine does.
+error goes to the log under the process's name. Must not know what the process does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quire.node.transports.messages import LaunchOrder, Pulse
+from quire.node.transports.messages import Pulse
 
 ENGINE_COMMAND = (
     sys.executable,
@@ -42,8 +42,9 @@ class LifeLimits:
     grace_s: float = 5.0
 
 
-class EngineChild:
-    """One engine process. ``on_exit`` is called once, with the reason, unless ``close`` came first.
+class NodeChild:
+    """One process. ``on_exit`` is called once, with the reason, unless ``close`` came first.
+    ``kind`` names the process in the log.
 
     Every method belongs to the loop that called ``spawn``.
     """
@@ -54,12 +55,14 @@ class EngineChild:
         on_exit: Callable[[str], None],
         limits: LifeLimits,
         command: Sequence[str] = ENGINE_COMMAND,
+        kind: str = "engine",
     ) -> None:
         self._name = name
+        self._kind = kind
         self._command = command
         self._on_exit = on_exit
         self._limits = limits
-        self._log = logging.getLogger(f"quire.engine_process.{name}")
+        self._log = logging.getLogger(f"quire.{kind}_process.{name}")
         self._stderr: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
         self._verdict: str | None = None
         self._closing = False
@@ -69,13 +72,14 @@ class EngineChild:
     def pid(self) -> int:
         return self._process.pid
 
-    async def spawn(self, order: LaunchOrder) -> None:
+    async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
+        """Start it with its launch order; ``num_threads`` bounds its thread pools."""
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env=_environment(order.config.num_threads),
+            env=_environment(num_threads),
             limit=_MAX_LINE_BYTES,
             start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
         )
@@ -150,7 +154,7 @@ class EngineChild:
 
     def _kill(self, verdict: str) -> None:
         self._verdict = verdict
-        self._log.error("engine %s (pid %s) is killed: %s", self._name, self.pid, verdict)
+        self._log.error("%s %s (pid %s) is killed: %s", self._kind, self._name, self.pid, verdict)
         if self._process.returncode is None:
             self._process.kill()
 
@@ -167,4 +171,4 @@ def _environment(num_threads: int | None) -> dict[str, str]:
     return environment
 
 
-__all__ = ["ENGINE_COMMAND", "EngineChild", "LifeLimits"]
+__all__ = ["ENGINE_COMMAND", "LifeLimits", "NodeChild"]

@@ -21,9 +21,10 @@ _MAX_IPC_PATH_BYTES = 100
 
 
 class PairSocket:
-    """Binds a fresh endpoint, ipc where the platform has it, else tcp on loopback.
+    """``open`` binds a fresh endpoint, ipc where the platform has it, else tcp on loopback; the
+    other side may ``connect`` to it.
 
-    ``on_message`` gets the frames of each message, on the loop that ``open`` was called on.
+    ``on_message`` gets the frames of each message, on the loop that opened it.
     """
 
     def __init__(self, on_message: Callable[[list[bytes]], None]) -> None:
@@ -33,11 +34,7 @@ class PairSocket:
 
     def open(self) -> str:
         """Bind and start to listen; returns the endpoint to connect to."""
-        self._loop = asyncio.get_running_loop()
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.linger = 0
-        self._closed = False
+        self._create()
         endpoint = self._ipc_endpoint()
         if endpoint is None:
             port = self._socket.bind_to_random_port("tcp://127.0.0.1")
@@ -46,6 +43,21 @@ class PairSocket:
             self._socket.bind(endpoint)
         self._loop.add_reader(self._socket.fileno(), self._drain)
         return endpoint
+
+    def connect(self, endpoint: str, linger_ms: int = 0) -> None:
+        """The other side of ``open``. ``linger_ms``: how long last words may take at the end."""
+        self._create()
+        self._socket.linger = linger_ms
+        self._socket.connect(endpoint)
+        self._loop.add_reader(self._socket.fileno(), self._drain)
+        self._loop.call_soon(self._drain)
+
+    def _create(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = 0
+        self._closed = False
 
     def _ipc_endpoint(self) -> str | None:
         if not zmq.has("ipc"):

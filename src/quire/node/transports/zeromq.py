@@ -17,7 +17,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_record
 from quire.core.wire import PROTOCOL_VERSION
 from quire.node.engine_loading import OnProgress
-from quire.node.transports.child import ENGINE_COMMAND, EngineChild, LifeLimits
+from quire.node.transports.child import ENGINE_COMMAND, LifeLimits, NodeChild
 from quire.node.transports.messages import (
     Faulted,
     FromEngine,
@@ -58,7 +58,7 @@ class ZeroMQTransport:
         self._decoder = engine_codec()
         self._encoder = node_codec()
         self._socket = PairSocket(self._on_frames)
-        self._child = EngineChild(config.name, self._on_exit, limits or LifeLimits(), command)
+        self._child = NodeChild(config.name, self._on_exit, limits or LifeLimits(), command)
         self._spawned = False
 
     @property
@@ -84,7 +84,8 @@ class ZeroMQTransport:
                 endpoint=endpoint,
                 token=self._token,
                 config=self._config,
-            )
+            ),
+            self._config.num_threads,
         )
         self._spawned = True
         return await self._ready

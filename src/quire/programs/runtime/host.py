@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
+from functools import partial
 from typing import Any
 
 from quire.core.errors import Draining, TraitMissing
@@ -31,7 +32,8 @@ class ProgramHost:
     """Runs programs on ``loop``. ``launch`` and ``programs`` may be called from any thread.
 
     ``grace_s``: how long a program that was cancelled may clean up before its commands are taken
-    from it.
+    from it. ``new_mailbox(name)`` replaces the mailboxes of this process, whose bounds are
+    ``mailbox_limits``.
     """
 
     def __init__(
@@ -40,11 +42,12 @@ class ProgramHost:
         *,
         network: Network | None = None,
         mailbox_limits: MailboxLimits | None = None,
+        new_mailbox: Callable[[str], Mailbox] | None = None,
         grace_s: float = 5.0,
     ) -> None:
         self.loop = loop
         self._network = network
-        self._mailbox_limits = mailbox_limits or MailboxLimits()
+        self._new_mailbox = new_mailbox or partial(Mailbox, limits=mailbox_limits)
         self._grace_s = grace_s
         self._executions: dict[RunningProgram, Execution] = {}  # calls of a session share its id
         self._closed = False
@@ -75,7 +78,7 @@ class ProgramHost:
         except TraitMissing:
             port.close("a trait is missing")
             raise
-        mailbox = Mailbox(inferlet.name, self._mailbox_limits)
+        mailbox = self._new_mailbox(inferlet.name)
         execution.api = Api(issuer, args=args, mailbox=mailbox, network=self._network)
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
         execution.running = running

@@ -86,6 +86,10 @@ class RunningProgram:
         """
         return await asyncio.wrap_future(self._outcome)
 
+    def outcome(self) -> Any:
+        """The result of a program that has ended, or its error, as ``result`` tells them."""
+        return self._outcome.result(timeout=0)
+
     def cancel(self, reason: str = "cancelled by its owner") -> None:
         """Ask the program to end; idempotent, in every state. ``result()`` says when it has."""
         if not self._state.ended:
@@ -140,7 +144,8 @@ class Runtime(Protocol):
     """What runs programs: the native runtime here, a sandbox elsewhere.
 
     ``launch`` returns at once; the runtime owns the port from then on and closes it when the
-    program has ended, in whatever way. ``close`` cancels every program and returns when all ended.
+    program has ended, in whatever way. How a runtime itself ends is its own: one with a thread is
+    closed by a call that blocks, one on a loop by one that is awaited.
     """
 
     def launch(
@@ -150,8 +155,6 @@ class Runtime(Protocol):
     def programs(self) -> list[RunningProgram]:
         """Those that have not ended."""
         ...
-
-    def close(self) -> None: ...
 
 
 __all__ = ["Connect", "ProgramState", "RunningProgram", "Runtime"]
