@@ -210,6 +210,7 @@ MODELS: dict[str, Recipe] = {
         GptOssForCausalLM,
         {
             **_EXPERTS,
+            "intermediate_size": 64,
             "num_hidden_layers": 4,
             "head_dim": 8,
             "sliding_window": 6,

@@ -15,6 +15,7 @@ from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import CausalLM, DecoderConfig
 from quire.engine.models.registry import Family, family_of
+from quire.engine.quantization.registry import scheme_of
 from quire.engine.weights import Checkpoint, Progress, weights_digest
 
 
@@ -40,15 +41,15 @@ def load_model(
     raw = directory.read_config()
     where = str(directory.path / "config.json")
     family = family_of(raw, where)
-    shape = family.read(ConfigReader(raw, where))
+    reader = ConfigReader(raw, where)
+    shape = family.read(reader)
     max_model_len = _max_model_len(config, shape)
     shape = shape.for_length(max_model_len)
     device = choose_device(config.device)
     blank = Parameters(torch.device("meta"), torch.float32)
     family.build(shape, blank)
-    with Checkpoint(directory) as checkpoint:
-        ignored = frozenset({"lm_head.weight"}) if shape.tie_embeddings else frozenset()
-        checkpoint.check(blank.destinations, ignored)
+    with Checkpoint(directory, scheme_of(reader)) as checkpoint:
+        checkpoint.check(blank.destinations, shape.ignores)
         stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
         dtype = choose_dtype(config.dtype, device, stored, blank.num_elements)
         parameters = Parameters(device, dtype)

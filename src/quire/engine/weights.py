@@ -1,7 +1,7 @@
-"""Loads safetensors checkpoints into a model's parameters; trusts neither index nor shards.
+"""Loads a checkpoint into a model's parameters, dequantising where it is quantised.
 
-Presence, shape and dtype of every tensor are checked from the shards' headers before any memory is
-allocated. Pickles are never opened. Owns also the digest that identifies an engine's weights.
+Presence, shape and dtype of every tensor are checked from the files' headers before any memory is
+allocated. Owns also the digest that identifies an engine's weights.
 """
 
 from __future__ import annotations
@@ -10,27 +10,25 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.engine.layers.parameters import Destination
 from quire.engine.model_directory import ModelDirectory
+from quire.engine.quantization.scheme import FLOATS, Part, Scheme, Shape
+from quire.engine.shards import Shards
 
 Progress = Callable[[int, int], None]
 """Called with (tensors loaded, tensors in all)."""
 
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 _DERIVED = re.compile(r".*rotary_emb\.inv_freq$")
 """Buffers of old checkpoints that a model computes by itself."""
 
-_DTYPES = {"F64", "F32", "F16", "BF16"}
+_PLAIN = "plain"
 _CHECKED_ELEMENTS = 1 << 24
 """A tensor is looked through in pieces, so that a large one needs no second copy of itself."""
 
@@ -39,71 +37,51 @@ _SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 20, 64 << 20
 
 
 class Checkpoint:
-    """The shards of one model directory. Use as a context manager; closes them at the end."""
+    """The weights of one model directory. Use as a context manager; closes its files at the end.
 
-    def __init__(self, directory: ModelDirectory) -> None:
+    ``scheme``: how weights are packed, None if they are plain.
+    """
+
+    def __init__(self, directory: ModelDirectory, scheme: Scheme | None = None) -> None:
         self.directory = directory
-        self._names_by_file = _tensor_files(directory)
-        self._stack = ExitStack()
-        self._shards: dict[str, Any] = {}
+        self._scheme = scheme
+        self._shards = Shards(directory)
 
     def __enter__(self) -> Checkpoint:
-        with ExitStack() as stack:
-            for file in sorted(set(self._names_by_file)):
-                self._shards[file] = stack.enter_context(_open_shard(self.directory.path / file))
-            self._stack = stack.pop_all()
+        self._shards.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._shards.clear()
-        self._stack.close()
+        self._shards.__exit__(*exc)
 
     @property
     def files(self) -> list[Path]:
-        return [self.directory.path / file for file in sorted(self._shards)]
-
-    def tensor_files(self) -> dict[str, str]:
-        """Shard file by tensor name, as the shards themselves say.
-
-        Raises:
-            ModelFormatError: the index names tensors that its shards lack, or two shards hold one.
-        """
-        found: dict[str, str] = {}
-        for file, shard in self._shards.items():
-            for name in shard.keys():  # noqa: SIM118 - not a mapping
-                if name in found:
-                    raise ModelFormatError(
-                        f"tensor {name!r} is in both {found[name]} and {file} of "
-                        f"{self.directory.path}: export the checkpoint again"
-                    )
-                found[name] = file
-        absent = {
-            name: file
-            for file, names in self._names_by_file.items()
-            for name in names
-            if found.get(name) != file
-        }
-        if absent:
-            name, file = next(iter(absent.items()))
-            raise ModelFormatError(
-                f"{_INDEX} of {self.directory.path} puts {len(absent)} tensors where they are not, "
-                f"for example {name!r} into {file}: the shards and the index do not belong together"
-            )
-        return found
+        return self._shards.files
 
     def check(
-        self, wanted: Mapping[str, Destination], ignored: frozenset[str] = frozenset()
+        self,
+        wanted: Mapping[str, Destination],
+        ignored: Callable[[str], bool] = lambda name: False,
     ) -> None:
         """Compare names, shapes and dtypes with what a model wants; reads headers only.
 
+        ``ignored``: stored tensors that the model knows and does not want.
+
         Raises:
             ModelFormatError: tensors missing, unexpected or of another shape, all named.
-            UnsupportedModel: a dtype that is not a plain float.
+            UnsupportedModel: a dtype that is neither a plain float nor the scheme's.
         """
-        found = self.tensor_files()
-        missing = sorted(wanted.keys() - found.keys())
+        parts = {
+            part.name: part
+            for name, destination in wanted.items()
+            for part in self._parts(name, destination.shape).values()
+        }
+        stored = self._shards.headers
+        missing = sorted(parts.keys() - stored.keys())
         unexpected = sorted(
-            name for name in found.keys() - wanted.keys() - ignored if not _DERIVED.fullmatch(name)
+            name
+            for name in stored.keys() - parts.keys()
+            if not (ignored(name) or self._can_stay_unread(name))
         )
         if missing or unexpected:
             raise ModelFormatError(
@@ -112,26 +90,13 @@ class Checkpoint:
                 f"{_listing('unexpected', unexpected)}: the weights do not belong to this "
                 "config.json, or the download is incomplete"
             )
-        for name, destination in wanted.items():
-            header = self._shards[found[name]].get_slice(name)
-            if list(header.get_shape()) != list(destination.shape):
-                raise ModelFormatError(
-                    f"{self.directory.path}: tensor {name!r} has shape {header.get_shape()}, "
-                    f"config.json asks for {list(destination.shape)}: they do not belong together"
-                )
-            if header.get_dtype() not in _DTYPES:
-                raise UnsupportedModel(
-                    f"{self.directory.path}: tensor {name!r} has dtype {header.get_dtype()}; "
-                    "served are F32, F16 and BF16: use an unquantised checkpoint"
-                )
+        for part in parts.values():
+            self._check_part(part)
 
     def dtype_of(self, name: str) -> torch.dtype:
         """The dtype in which the checkpoint stores tensor ``name``."""
-        header = self._shards[self.tensor_files()[name]].get_slice(name)
-        dtype: torch.dtype = {"F16": torch.float16, "BF16": torch.bfloat16}.get(
-            header.get_dtype(), torch.float32
-        )
-        return dtype
+        dtypes = {"F16": torch.float16, "BF16": torch.bfloat16}
+        return dtypes.get(self._shards.headers[name].dtype, torch.float32)
 
     def load(
         self, destinations: Mapping[str, Destination], progress: Progress | None = None
@@ -141,20 +106,53 @@ class Checkpoint:
         Raises:
             ModelFormatError: a tensor that cannot be read, or is not finite in the dtype served.
         """
-        files = self.tensor_files()
         for count, (name, destination) in enumerate(destinations.items(), start=1):
-            try:
-                tensor = self._shards[files[name]].get_tensor(name)
-            except (SafetensorError, OSError) as exc:
-                raise ModelFormatError(
-                    f"{self.directory.path}: tensor {name!r} cannot be read ({exc}): "
-                    "download the shard again"
-                ) from exc
-            destination.fill(tensor)
+            plain = self._plain(name, destination.shape)
+            destination.fill(plain)
             if not _is_finite(destination.target):
-                raise self._not_finite(name, tensor, destination.target.dtype)
+                raise self._not_finite(name, plain, destination.target.dtype)
             if progress is not None:
                 progress(count, len(destinations))
+
+    def _parts(self, name: str, shape: Shape) -> dict[str, Part]:
+        """The stored tensors that make up ``name``, by role."""
+        if self._scheme is not None:
+            parts = self._scheme.parts(name, shape, self._shards.headers)
+            if parts is not None:
+                return parts
+        return {_PLAIN: Part(name, shape, FLOATS)}
+
+    def _plain(self, name: str, shape: Shape) -> Tensor:
+        parts = self._parts(name, shape)
+        if self._scheme is None or _PLAIN in parts:
+            return self._shards.read(name)
+        stored = {role: self._shards.read(part.name) for role, part in parts.items()}
+        return self._scheme.dequantize(name, shape, stored)
+
+    def _check_part(self, part: Part) -> None:
+        header = self._shards.headers[part.name]
+        if header.shape != part.shape:
+            raise ModelFormatError(
+                f"{self.directory.path}: tensor {part.name!r} has shape {list(header.shape)}, "
+                f"config.json asks for {list(part.shape)}: they do not belong together"
+            )
+        if header.dtype not in part.dtypes:
+            wanted = ", ".join(sorted(part.dtypes))
+            raise UnsupportedModel(
+                f"{self.directory.path}: tensor {part.name!r} has dtype {header.dtype}; served "
+                f"are {wanted} with this quantization_config: use an unquantised checkpoint, or "
+                "one whose config.json says how it is quantised"
+            )
+
+    def _can_stay_unread(self, name: str) -> bool:
+        if _DERIVED.fullmatch(name):
+            return True
+        if self._scheme is None:
+            return False
+        if self._scheme.unread.fullmatch(name):
+            return True
+        # Some quantisers give every projection a bias, of zeros where the model has none.
+        return name.endswith(".bias") and not self._shards.read(name).any()
 
     def _not_finite(self, name: str, stored: Tensor, served: torch.dtype) -> ModelFormatError:
         if _is_finite(stored):
@@ -180,73 +178,6 @@ def _listing(kind: str, names: list[str], shown: int = 5) -> str:
         return ""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return f" {len(names)} {kind} tensor{'s'[: len(names) > 1]} ({', '.join(names[:shown])}{more})"
-
-
-def _tensor_files(directory: ModelDirectory) -> dict[str, list[str]]:
-    """Tensor names by shard file according to the index; no names for a single file.
-
-    Raises:
-        ModelFormatError: no safetensors (pickles and GGUF are named with the remedy), a damaged
-            index, or one that points outside the directory.
-    """
-    if not directory.has(_INDEX):
-        if directory.has(_SINGLE):
-            return {_SINGLE: []}
-        raise _no_weights(directory)
-    weight_map = directory.read_json(_INDEX).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ModelFormatError(
-            f"{directory.path / _INDEX} has no weight_map object: download or export it again"
-        )
-    names_by_file: dict[str, list[str]] = {}
-    for name, file in weight_map.items():
-        if (
-            not isinstance(file, str)
-            or Path(file).name != file
-            or not file.endswith(".safetensors")
-        ):
-            raise ModelFormatError(
-                f"{directory.path / _INDEX} puts tensor {name!r} into {str(file)[:200]!r}; a shard "
-                "is a .safetensors file of the same directory: do not use this checkpoint"
-            )
-        names_by_file.setdefault(file, []).append(name)
-    return names_by_file
-
-
-def _no_weights(directory: ModelDirectory) -> ModelFormatError:
-    pickles = directory.pickle_files()
-    if pickles:
-        return ModelFormatError(
-            f"{directory.path} has its weights in pickle files ({', '.join(pickles[:3])}), which "
-            "can run code and are never opened: convert them with transformers, "
-            "AutoModelForCausalLM.from_pretrained(SOURCE).save_pretrained(TARGET)"
-        )
-    gguf = directory.gguf_files()
-    if gguf:
-        return ModelFormatError(
-            f"{directory.path} has its weights in GGUF files ({', '.join(gguf[:3])}), which Quire "
-            "does not read: download the model's safetensors repository, or convert the file with "
-            "transformers, AutoModelForCausalLM.from_pretrained(SOURCE, gguf_file=FILE)"
-            ".save_pretrained(TARGET)"
-        )
-    return ModelFormatError(
-        f"{directory.path} has neither {_SINGLE} nor {_INDEX}: the weights are missing"
-    )
-
-
-def _open_shard(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
-        raise ModelFormatError(f"shard {path} is not a regular file: fetch it again")
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError as exc:
-        raise ModelFormatError(
-            f"shard {path} is missing: the download is incomplete; fetch it again"
-        ) from exc
-    except (SafetensorError, OSError) as exc:
-        raise ModelFormatError(
-            f"shard {path} cannot be read ({exc}): it is truncated or damaged; fetch it again"
-        ) from exc
 
 
 def weights_digest(files: list[Path], config: Mapping[str, Any], layout: Mapping[str, Any]) -> str:

@@ -44,11 +44,6 @@ def read_decoder(
     Raises:
         ModelFormatError: a value missing or out of bounds.
     """
-    if config.section("quantization_config") is not None:
-        raise UnsupportedModel(
-            f"{config.where} holds quantised weights (quantization_config): "
-            "use the float16, bfloat16 or float32 checkpoint of the model"
-        )
     hidden_size = config.integer("hidden_size", MAX_SIZE)
     max_positions = config.integer("max_position_embeddings", MAX_POSITIONS, default=2048)
     num_heads, num_kv_heads, head_dim = _read_heads(config, hidden_size)

@@ -41,8 +41,9 @@ class DecoderConfig:
     ``logit_multiplier`` and then, with ``logit_softcap`` c, made ``c * tanh(logits / c)``.
 
     ``max_positions``: the longest context that may be served; ``default_positions`` is what is
-    served unless asked for more (None: the same). ``prefix``: where the decoder lies in
-    its checkpoint. ``mlp`` and ``experts`` are None where no layer has them.
+    served unless asked for more (None: the same). ``mlp`` and ``experts`` are None where no layer
+    has them. ``prefix``: where the decoder lies in its checkpoint; ``other_parts``: how the names
+    of what else lies there begin.
     """
 
     vocab_size: int
@@ -62,6 +63,7 @@ class DecoderConfig:
     logit_softcap: float | None = None
     default_positions: int | None = None
     prefix: str = "model"
+    other_parts: tuple[str, ...] = ()
 
     @property
     def num_layers(self) -> int:
@@ -78,6 +80,12 @@ class DecoderConfig:
     @property
     def head_dim(self) -> int:
         return self.attention.head_dim
+
+    def ignores(self, name: str) -> bool:
+        """Whether a checkpoint may hold tensor ``name`` although the decoder has no use for it."""
+        if name == "lm_head.weight":
+            return self.tie_embeddings
+        return name.startswith(self.other_parts)
 
     def for_length(self, num_tokens: int) -> DecoderConfig:
         """The specification for contexts of up to ``num_tokens`` (see ``RopeConfig``)."""

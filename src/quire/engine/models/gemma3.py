@@ -49,7 +49,11 @@ def read_gemma3_text_part(config: ConfigReader) -> DecoderConfig:
         raise ModelFormatError(
             f"{config.where} has no text_config: the file is damaged; download it again"
         )
-    return replace(read_gemma3(text), prefix="language_model.model")
+    return replace(
+        read_gemma3(text),
+        prefix="language_model.model",
+        other_parts=("vision_tower.", "multi_modal_projector."),
+    )
 
 
 def _read_ropes(config: ConfigReader, gemma: DecoderConfig) -> tuple[RopeConfig, RopeConfig]:

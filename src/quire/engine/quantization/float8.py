@@ -1,0 +1,82 @@
+"""FP8 weights (E4M3 or E5M2) with a scale for the tensor, for every output, or for every block.
+
+Scales multiply, whatever the checkpoint calls them: ``weight_scale`` (per tensor or output) or
+``weight_scale_inv`` (per block).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from quire.core.errors import ModelFormatError
+from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
+
+_FLOAT8 = frozenset({"F8_E4M3", "F8_E5M2"})
+_BLOCK = 128
+
+
+class Float8:
+    """``weight[out, in]`` as stored, times its scale."""
+
+    name = "fp8"
+    unread = re.compile(
+        r".*\.(input_scale|activation_scale|weight_scale_2|k_scale|v_scale|q_scale)$"
+    )
+    """Scales for activations and caches that are kept in FP8 too; here they are not."""
+
+    def __init__(self, config: ConfigReader) -> None:
+        self._block = (_BLOCK, _BLOCK)
+        if config.has("weight_block_size"):
+            rows, columns = config.numbers("weight_block_size", 2, low=1, high=1 << 20)
+            self._block = (int(rows), int(columns))
+
+    def parts(
+        self, name: str, shape: Shape, stored: Mapping[str, Header]
+    ) -> dict[str, Part] | None:
+        module = module_of(name)
+        if module is None or name not in stored or stored[name].dtype not in _FLOAT8:
+            return None
+        scale = next(
+            (
+                one
+                for one in (f"{module}.weight_scale_inv", f"{module}.weight_scale")
+                if one in stored
+            ),
+            None,
+        )
+        if scale is None:
+            raise ModelFormatError(
+                f"tensor {name!r} is {stored[name].dtype} and has neither weight_scale nor "
+                "weight_scale_inv: the checkpoint is incomplete; export it again"
+            )
+        scale_shape = stored[scale].shape
+        if scale_shape not in self._scale_shapes(shape):
+            raise ModelFormatError(
+                f"tensor {scale!r} has shape {list(scale_shape)}; for {list(shape)} in blocks of "
+                f"{list(self._block)} it must be one of "
+                f"{[list(one) for one in self._scale_shapes(shape)]}"
+            )
+        return {
+            "weight": Part(name, shape, _FLOAT8),
+            "scale": Part(scale, scale_shape, FLOATS),
+        }
+
+    def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
+        weight, scale = parts["weight"].float(), parts["scale"].float()
+        if scale.dim() == 1 and len(scale) == shape[0] != 1:
+            return weight * scale[:, None]
+        if scale.dim() == 2 and tuple(scale.shape) == self._num_blocks(shape):
+            for axis, size in enumerate(shape):
+                scale = scale.repeat_interleave(self._block[axis], axis).narrow(axis, 0, size)
+        return weight * scale
+
+    def _scale_shapes(self, shape: Shape) -> list[Shape]:
+        size = shape[0]
+        return [(), (1,), (1, 1), (size,), (size, 1), self._num_blocks(shape)]
+
+    def _num_blocks(self, shape: Shape) -> Shape:
+        return tuple(-(-size // block) for size, block in zip(shape, self._block, strict=True))

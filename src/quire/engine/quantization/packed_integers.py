@@ -1,0 +1,145 @@
+"""AWQ (Lin et al., 2023) and GPTQ (Frantar et al., 2022): small integers packed into int32.
+
+Both store ``weight[out, in] = (q - zero) * scale`` with one zero and scale for every output column
+and group of inputs, everything transposed: inputs are rows, outputs columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.scheme import (
+    FLOATS,
+    Header,
+    Part,
+    Shape,
+    check_divides,
+    module_of,
+)
+
+_INT32 = frozenset({"I32"})
+_MAX_GROUP = 1 << 20
+_AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
+"""Column c of eight lies in nibble ``_AWQ_ORDER[c]`` of its word (even columns first)."""
+
+
+def unpack(words: Tensor, bits: int) -> Tensor:
+    """int32 ``[R, C]`` to its unsigned integers ``[R, C, 32 / bits]``, lowest bits first."""
+    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
+    return (words[..., None] >> shifts) & ((1 << bits) - 1)
+
+
+class AWQ:
+    """The GEMM layout: ``qweight [in, out / 8]``, ``qzeros [groups, out / 8]``, both packed along
+    the outputs, ``scales [groups, out]``."""
+
+    name = "awq"
+    unread = re.compile(r"(?!)")
+
+    def __init__(self, config: ConfigReader) -> None:
+        bits = config.integer("bits", 64, default=4)
+        version = config.text("version", "gemm").lower()
+        if bits != 4 or version != "gemm" or not config.flag("zero_point", True):
+            raise UnsupportedModel(
+                f"{config.where}: AWQ with {bits} bits, version {version!r}; served are 4 bits, "
+                "version 'gemm', with zero points"
+            )
+        self._group_size = _read_group_size(config)
+
+    def parts(
+        self, name: str, shape: Shape, stored: Mapping[str, Header]
+    ) -> dict[str, Part] | None:
+        module = module_of(name)
+        if module is None or f"{module}.qweight" not in stored:
+            return None
+        size, inputs = shape
+        group = self._group_size or inputs
+        check_divides(name, shape, (8, group))
+        num_groups = inputs // group
+        return {
+            "qweight": Part(f"{module}.qweight", (inputs, size // 8), _INT32),
+            "qzeros": Part(f"{module}.qzeros", (num_groups, size // 8), _INT32),
+            "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
+        }
+
+    def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
+        weights_IO = unpack(parts["qweight"], 4)[..., _AWQ_ORDER].flatten(1)
+        zeros_GO = unpack(parts["qzeros"], 4)[..., _AWQ_ORDER].flatten(1)
+        num_groups, num_inputs = len(zeros_GO), len(weights_IO)
+        weights_GIO = weights_IO.view(num_groups, num_inputs // num_groups, -1)
+        plain_GIO = (weights_GIO - zeros_GO[:, None]).float() * parts["scales"].float()[:, None]
+        return plain_GIO.flatten(0, 1).T
+
+
+class GPTQ:
+    """``qweight [in * bits / 32, out]`` is packed along the inputs, ``qzeros [groups, out * bits /
+    32]`` along the outputs; ``scales [groups, out]``. ``g_idx [in]`` is the group of every input,
+    which need not be in order (``desc_act``).
+
+    The first form of the format stores zeros less one.
+    """
+
+    name = "gptq"
+    unread = re.compile(r".*\.g_idx$")
+
+    def __init__(self, config: ConfigReader) -> None:
+        self._bits = config.integer("bits", 64)
+        form = config.text("checkpoint_format", "gptq")
+        if self._bits not in (2, 4, 8) or form not in ("gptq", "gptq_v2"):
+            raise UnsupportedModel(
+                f"{config.where}: GPTQ with {self._bits} bits in the form {form!r}; served are 2, "
+                "4 and 8 bits in the forms 'gptq' and 'gptq_v2'"
+            )
+        self._zero_offset = 1 if form == "gptq" else 0
+        self._group_size = _read_group_size(config)
+        self._shuffled = config.flag("desc_act", False)
+
+    def parts(
+        self, name: str, shape: Shape, stored: Mapping[str, Header]
+    ) -> dict[str, Part] | None:
+        module = module_of(name)
+        if module is None or f"{module}.qweight" not in stored:
+            return None
+        size, inputs = shape
+        per_word = 32 // self._bits
+        check_divides(name, shape, (per_word, per_word))
+        num_groups = -(-inputs // (self._group_size or inputs))
+        parts = {
+            "qweight": Part(f"{module}.qweight", (inputs // per_word, size), _INT32),
+            "qzeros": Part(f"{module}.qzeros", (num_groups, size // per_word), _INT32),
+            "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
+        }
+        if self._shuffled or f"{module}.g_idx" in stored:
+            parts["g_idx"] = Part(f"{module}.g_idx", (inputs,), _INT32)
+        return parts
+
+    def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
+        weights_IO = unpack(parts["qweight"], self._bits).transpose(1, 2).flatten(0, 1)
+        zeros_GO = unpack(parts["qzeros"], self._bits).flatten(1) + self._zero_offset
+        zeros_GO &= (1 << self._bits) - 1
+        groups_I = self._groups(name, shape[1], len(zeros_GO), parts.get("g_idx"))
+        return ((weights_IO - zeros_GO[groups_I]).float() * parts["scales"].float()[groups_I]).T
+
+    def _groups(
+        self, name: str, num_inputs: int, num_groups: int, stored_I: Tensor | None
+    ) -> Tensor:
+        if stored_I is None:
+            return torch.arange(num_inputs) // (self._group_size or num_inputs)
+        if int(stored_I.min()) < 0 or int(stored_I.max()) >= num_groups:
+            raise ModelFormatError(
+                f"tensor {name!r}: g_idx names groups {int(stored_I.min())} to "
+                f"{int(stored_I.max())} of {num_groups}: the checkpoint is damaged"
+            )
+        return stored_I.long()
+
+
+def _read_group_size(config: ConfigReader) -> int | None:
+    """Inputs of a group; None if all form one (``-1``)."""
+    size = config.integer("group_size", _MAX_GROUP, low=-1, default=128)
+    return size if size > 0 else None

@@ -1,0 +1,43 @@
+"""Which scheme a checkpoint's ``quantization_config`` names. To add one, name it here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.errors import UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.float8 import Float8
+from quire.engine.quantization.mxfp4 import MXFP4
+from quire.engine.quantization.packed_integers import AWQ, GPTQ
+from quire.engine.quantization.scheme import Scheme
+
+SCHEMES: dict[str, Callable[[ConfigReader], Scheme]] = {
+    "awq": AWQ,
+    "gptq": GPTQ,
+    "fp8": Float8,
+    "mxfp4": MXFP4,
+}
+"""By ``quant_method``."""
+
+_FLOAT8_FORMATS = ("float-quantized", "naive-quantized")
+
+
+def scheme_of(config: ConfigReader) -> Scheme | None:
+    """The scheme of a ``config.json``; None if its weights are plain.
+
+    Raises:
+        UnsupportedModel: a scheme that is not read, or not in this form.
+    """
+    section = config.section("quantization_config") or config.section("compression_config")
+    if section is None:
+        return None
+    method = section.text("quant_method", "").lower()
+    if method == "compressed-tensors" and section.text("format", "") in _FLOAT8_FORMATS:
+        method = "fp8"
+    if method not in SCHEMES:
+        shown = ", ".join(str(section.values.get(one)) for one in ("quant_method", "format"))
+        raise UnsupportedModel(
+            f"{config.where} holds quantised weights of a kind that is not read ({shown}); read "
+            f"are {', '.join(SCHEMES)}: use one of these, or the model's unquantised checkpoint"
+        )
+    return SCHEMES[method](section)
