@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.configuration import check_exposure, engine_configs, tenants
-from quire.core.config import EngineConfig, TenantConfig
+from quire.core.config import AdapterConfig, EngineConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
@@ -120,3 +120,22 @@ def test_a_name_for_several_models_is_refused() -> None:
     with pytest.raises(ConfigError, match="NAME=SOURCE"):
         engine_configs(["org/a", "org/b"], "name")
     assert engine_configs(["org/a"], "name")[0].name == "name"
+
+
+def test_adapters_go_to_their_models() -> None:
+    (one,) = engine_configs(["m=dir"], None, adapters=["a=x", "m:b=y"])
+    assert one.adapters == (AdapterConfig("a", "x"), AdapterConfig("b", "y"))
+    first, second = engine_configs(["m=dir", "n=dir"], None, adapters=["n:a=x=1"])
+    assert (first.adapters, second.adapters) == ((), (AdapterConfig("a", "x=1"),))
+
+
+@pytest.mark.parametrize("text", ["a", "a=x", "o:a=x", ":a=x"])
+def test_an_adapter_without_its_model_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="the models are m, n"):
+        engine_configs(["m=dir", "n=dir"], None, adapters=[text])
+
+
+@pytest.mark.parametrize("text", ["=x", "a=", "m:=x"])
+def test_an_adapter_needs_a_name_and_a_directory(text: str) -> None:
+    with pytest.raises(ConfigError, match="a name and a directory"):
+        engine_configs(["m=dir"], None, adapters=[text])

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from quire.cli.models import default_name
-from quire.core.config import EngineConfig, TenantConfig
+from quire.core.config import AdapterConfig, EngineConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
@@ -39,12 +39,17 @@ class TenantsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def engine_configs(
-    models: Sequence[str], model_name: str | None, shared: EngineConfig | None = None
+    models: Sequence[str],
+    model_name: str | None,
+    shared: EngineConfig | None = None,
+    adapters: Sequence[str] = (),
 ) -> tuple[EngineConfig, ...]:
-    """One engine per model. ``shared`` gives every setting but source and name.
+    """One engine per model. ``shared`` gives every setting but source and name; ``adapters`` are
+    ``NAME=DIRECTORY``, or ``MODEL:NAME=DIRECTORY`` where there are several models.
 
     Raises:
-        ConfigError: ``model_name`` is given for several models.
+        ConfigError: ``model_name`` is given for several models, or it is not said which model an
+            adapter belongs to.
     """
     models = list(models) or [SHIPPED_MODEL]
     if model_name is not None and len(models) > 1:
@@ -60,7 +65,27 @@ def engine_configs(
             served = ModelId(model_name)
         base = shared or EngineConfig(source=source, name=served)
         configs.append(dataclasses.replace(base, source=source, name=served))
-    return tuple(configs)
+    return _with_adapters(configs, adapters)
+
+
+def _with_adapters(
+    configs: Sequence[EngineConfig], adapters: Sequence[str]
+) -> tuple[EngineConfig, ...]:
+    loaded: dict[str, list[AdapterConfig]] = {str(config.name): [] for config in configs}
+    for text in adapters:
+        name, separator, source = text.partition("=")
+        model, colon, short = name.rpartition(":")
+        if not colon and len(configs) == 1:
+            model = str(configs[0].name)
+        if not separator or model not in loaded:
+            raise ConfigError(
+                f"--adapter {text}: write NAME=DIRECTORY, or with several models "
+                f"MODEL:NAME=DIRECTORY; the models are {', '.join(loaded)}"
+            )
+        loaded[model].append(AdapterConfig(short, source))
+    return tuple(
+        dataclasses.replace(config, adapters=tuple(loaded[config.name])) for config in configs
+    )
 
 
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:

@@ -58,6 +58,17 @@ ModelName = Annotated[
         envvar="QUIRE_MODEL_NAME", help="The name it is served under.", rich_help_panel=_ENGINE
     ),
 ]
+Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="NAME=DIRECTORY",
+        envvar="QUIRE_ADAPTERS",
+        help="A LoRA adapter in PEFT's format, served under its name; with several models "
+        "MODEL:NAME=DIRECTORY. Repeatable.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 DType = Annotated[
     DTypeOption,
     typer.Option(

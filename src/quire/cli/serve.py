@@ -20,6 +20,7 @@ _SERVER = ServerConfig()
 def serve(
     models: o.Sources = None,
     model_name: o.ModelName = None,
+    adapter: o.Adapters = None,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
     num_threads: o.NumThreads = None,
@@ -60,6 +61,8 @@ def serve(
         quire serve ~/models/Qwen3-0.6B --port 8080 --kv-cache-bytes 2GiB
 
         quire serve big=org/model small=quire-mini --api-key "$(openssl rand -hex 16)"
+
+        quire serve ~/models/Qwen3-0.6B --adapter formal=~/adapters/formal
     """
     configure_logging(log_level, log_requests=log_requests)
     known_tenants = tenants(api_key or (), api_keys_file)
@@ -78,7 +81,7 @@ def serve(
         max_sequences=max_sequences,
     )
     node = NodeConfig(
-        engines=engine_configs(models or (), model_name, shared),
+        engines=engine_configs(models or (), model_name, shared, adapter or ()),
         scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
         tenants=known_tenants,
         record_path=record,

@@ -6,7 +6,7 @@ Conformance suites for them live in ``quire.testing.conformance``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -161,6 +161,14 @@ class ServedModel:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     adapter: str | None = None
+
+    def with_adapters(self) -> list[ServedModel]:
+        """This model, then the same under the name of each adapter that its engine has."""
+        adapted = [
+            replace(self, id=ModelId(adapter.name), adapter=adapter.name)
+            for adapter in self.info.adapters
+        ]
+        return [self, *adapted]
 
 
 class ReplySink(Protocol):

@@ -77,7 +77,7 @@ class EngineFleet:
             EngineLost: it is not loaded yet, or its engine has been given up.
         """
         wanted = self.models.name_of(name)
-        health = self.health()[EngineId(wanted)]
+        health = self.health()[self.models.engine_of(wanted)]
         if health.state is EngineState.FAILED:
             raise EngineLost(f"model {wanted} cannot be served: {health.detail}")
         return self.models.get(wanted)

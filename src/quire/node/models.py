@@ -76,13 +76,19 @@ def resolve_engine(config: EngineConfig) -> EngineConfig:
 
 
 class ModelTable:
-    """The served models in the order of the configuration; the first is the default one.
+    """The served models in the order of the configuration, each followed by its adapters, which
+    are models of their own here; the first is the default one.
 
     Written by the edge, read from any thread: ``models`` is a new tuple after each change.
     """
 
     def __init__(self, configs: Sequence[EngineConfig]) -> None:
-        self._order = [config.name for config in configs]
+        self._engines = {
+            ModelId(name): config.name
+            for config in configs
+            for name in (config.name, *(adapter.name for adapter in config.adapters))
+        }
+        self._order = list(self._engines)
         self._loaded: dict[ModelId, ServedModel] = {}
         self._models: tuple[ServedModel, ...] = ()
         self._lock = threading.Lock()
@@ -92,14 +98,25 @@ class ModelTable:
         return self._models
 
     def name_of(self, name: str | None) -> ModelId:
-        """``name``, or that of the default model; ``ModelNotFound`` if no model has it."""
+        """``name``, or that of the default model; ``MODEL:ADAPTER`` names an adapter too.
+
+        Raises:
+            ModelNotFound: no model and no adapter has that name.
+        """
         wanted = self._order[0] if name is None else ModelId(name)
         if wanted not in self._order:
+            model, _, adapter = wanted.rpartition(":")
+            if model != adapter and self._engines.get(ModelId(adapter)) == model:
+                return ModelId(adapter)
             raise ModelNotFound(
                 f"no model {name!r} is served here; served: {', '.join(self._order)}",
                 served=list(self._order),
             )
         return wanted
+
+    def engine_of(self, name: ModelId) -> EngineId:
+        """The engine of a model or adapter that ``name_of`` gave."""
+        return EngineId(self._engines[name])
 
     def get(self, name: ModelId) -> ServedModel:
         """Raises ``EngineLost`` for one that is configured, but not loaded yet."""
@@ -109,7 +126,7 @@ class ModelTable:
         return model
 
     def put(self, name: ModelId, info: EngineInfo, model_files: ModelFiles) -> None:
-        """The engine of ``name`` is ready."""
+        """The engine of ``name`` is ready, and with it the model under the name of each adapter."""
         model = ServedModel(
             id=name,
             engine=EngineId(name),
@@ -120,7 +137,7 @@ class ModelTable:
             special_tokens=model_files.special_tokens,
         )
         with self._lock:
-            self._loaded[name] = model
+            self._loaded |= {one.id: one for one in model.with_adapters()}
             self._models = tuple(
                 self._loaded[known] for known in self._order if known in self._loaded
             )

@@ -113,8 +113,8 @@ class LocalNode:
         return connected
 
     def models(self) -> list[ServedModel]:
-        """One model per engine that is up."""
-        return [
+        """One model per engine that is up, each followed by its adapters."""
+        models = [
             ServedModel(
                 id=ModelId(engine.info.model),
                 engine=engine_id,
@@ -124,6 +124,7 @@ class LocalNode:
             )
             for engine_id, engine in self.harness.engines.items()
         ]
+        return [one for model in models for one in model.with_adapters()]
 
     async def run(
         self, program: Inferlet | Main, *args: str, connect: Connect | None = None

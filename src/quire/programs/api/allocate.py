@@ -155,10 +155,13 @@ class Allocate(TraitFunctions):
         return self._issuer.ask(queue, command, lambda reply: _imported(reply, offered))
 
     @queued
-    def import_prefix(self, queue: Queue, tokens: Sequence[int]) -> Reply[ImportedPrefix]:
+    def import_prefix(
+        self, queue: Queue, tokens: Sequence[int], *, adapter: str | None = None
+    ) -> Reply[ImportedPrefix]:
         """Map the longest run of cached full pages that holds a prefix of ``tokens``.
 
         Possibly none. At least one token is left over, so that its distribution can be computed.
+        ``adapter``: pages computed with it (default: with that of the queue's model, if it is one).
         """
         num_pages = len(tokens) // queue.page_size
         offered = self._issuer.new_pages(queue, num_pages)
@@ -167,6 +170,7 @@ class Allocate(TraitFunctions):
             after=queue.dependencies,
             tokens=list(tokens),
             pages=[page.page_id for page in offered],
+            adapter=adapter or queue.lane.model.adapter,
         )
         return self._issuer.ask(
             queue,

@@ -12,6 +12,7 @@ from quire.core.errors import QuireError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.core.traits import Trait
+from quire.programs.api.adapter import Adapter
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.core import Core
 from quire.programs.api.decode import Decode
@@ -32,7 +33,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
         Core, Messaging, Net, Allocate, Forward, InputText, Tokenize, OutputText, Sample, Decode,
-        Grammar,
+        Grammar, Adapter,
     )
 }  # fmt: skip
 """The class that holds each trait's functions."""
@@ -84,9 +85,11 @@ class Api:
 
     def _bind_model(self, issuer: Issuer) -> None:
         forward, tokenize, output_text = Forward(issuer), Tokenize(issuer), OutputText(issuer)
-        sample, grammar = Sample(issuer), Grammar(issuer)
+        sample, grammar, adapter = Sample(issuer), Grammar(issuer), Adapter(issuer)
         self.forward = forward.forward
         self.mask_kvpage = forward.mask_kvpage
+        self.available_adapters = adapter.available_adapters
+        self.forward_with_adapter = adapter.forward_with_adapter
         self.embed_txt = InputText(issuer).embed_txt
         self.tokenize = tokenize.tokenize
         self.detokenize = tokenize.detokenize

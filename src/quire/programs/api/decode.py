@@ -40,6 +40,7 @@ class Decode(TraitFunctions):
         num_prompt_logprobs: int | None = None,
         history: Sequence[int] | None = None,
         cache: bool = True,
+        adapter: str | None = None,
     ) -> DecodeStream:
         """Run ``tokens`` on top of ``ikv``, then sample and append until ``stop`` says so.
 
@@ -47,10 +48,11 @@ class Decode(TraitFunctions):
         ``length`` when it is full. The last sampled token is not run. ``position``: of the first of
         ``tokens`` (default: behind the highest position in ``ikv``). ``history``: tokens before
         ``tokens``, for penalties. ``cache``: reuse pages of the prefix index and add to it; works
-        where ``ikv`` and ``okv`` hold plain causal tokens from position 0.
+        where ``ikv`` and ``okv`` hold plain causal tokens from position 0. ``adapter``: run with
+        the LoRA adapter of that name (default: that of the queue's model, if it is one).
 
         Raises:
-            InvalidArgument: no tokens, no room, an unknown position.
+            InvalidArgument: no tokens, no room, an unknown position or adapter.
             UnknownHandle: a handle that this program does not hold.
         """
         context, output = as_list(ikv), as_list(okv)
@@ -63,6 +65,11 @@ class Decode(TraitFunctions):
             raise TraitMissing(
                 f"model {queue.lane.model.id!r} does not have the trait {Trait.GRAMMAR}: decode "
                 "without a grammar or choose another model"
+            )
+        if adapter is not None and Trait.ADAPTER not in queue.lane.traits:
+            raise TraitMissing(
+                f"model {queue.lane.model.id!r} does not have the trait {Trait.ADAPTER}: decode "
+                f"without adapter {adapter!r}, or load it when the engine starts"
             )
         start = _behind(context) if position is None else position
         command = DecodeCommand(
@@ -79,6 +86,7 @@ class Decode(TraitFunctions):
             num_prompt_logprobs=num_prompt_logprobs,
             history=None if history is None else list(history),
             cache=cache,
+            adapter=adapter or queue.lane.model.adapter,
         )
         end = start + len(tokens)
         if output:

@@ -17,7 +17,7 @@ from quire.programs.api.handles import (
     as_list,
     check_all,
 )
-from quire.programs.api.issuer import nothing
+from quire.programs.api.issuer import Issuer, nothing
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
@@ -51,31 +51,9 @@ class Forward(TraitFunctions):
                 ``okv``, a mask of another shape.
             UnknownHandle: a handle that this program does not hold.
         """
-        if not oemb and okv and isinstance(as_list(cast(Pages, okv))[0], Embed):
-            okv, oemb = (), cast(Embeds, okv)
-        context, output = as_list(ikv), as_list(cast(Pages, okv))
-        inputs, outputs = as_list(iemb), as_list(oemb)
-        check_all(self._issuer, context, KvPage)
-        check_all(self._issuer, output, KvPage)
-        check_all(self._issuer, inputs, Embed)
-        check_all(self._issuer, outputs, Embed)
-        positions = _positions(inputs, outputs)
-        if mask is not None:
-            _check_mask(mask, len(inputs), len(context) * queue.page_size + len(inputs))
-        if output:
-            append_positions(output, positions)
-        for embed, position in zip(reversed(outputs), reversed(positions), strict=False):
-            embed.position = position
-        command = ForwardCommand(
-            id=self._issuer.command_id(),
-            after=queue.dependencies,
-            context=[page.page_id for page in context],
-            inputs=[embed.embed_id for embed in inputs],
-            output=[page.page_id for page in output],
-            outputs=[embed.embed_id for embed in outputs],
-            mask=None if mask is None else [list(row) for row in mask],
+        return issue_forward(
+            self._issuer, queue, (ikv, iemb, okv, oemb), mask, queue.lane.model.adapter
         )
-        return self._issuer.ask(queue, command, nothing)
 
     @queued
     def mask_kvpage(self, queue: Queue, page: KvPage, visible: Sequence[bool]) -> Reply[None]:
@@ -93,6 +71,43 @@ class Forward(TraitFunctions):
             visible=[bool(flag) for flag in visible],
         )
         return self._issuer.ask(queue, command, nothing)
+
+
+def issue_forward(
+    issuer: Issuer,
+    queue: Queue,
+    handles: tuple[Pages, Embeds, Pages | Embeds, Embeds],
+    mask: Sequence[Sequence[bool]] | None,
+    adapter: str | None,
+) -> Reply[None]:
+    """Check and issue a forward. ``handles``: ikv, iemb, okv, oemb."""
+    ikv, iemb, okv, oemb = handles
+    if not oemb and okv and isinstance(as_list(cast(Pages, okv))[0], Embed):
+        okv, oemb = (), cast(Embeds, okv)
+    context, output = as_list(ikv), as_list(cast(Pages, okv))
+    inputs, outputs = as_list(iemb), as_list(oemb)
+    check_all(issuer, context, KvPage)
+    check_all(issuer, output, KvPage)
+    check_all(issuer, inputs, Embed)
+    check_all(issuer, outputs, Embed)
+    positions = _positions(inputs, outputs)
+    if mask is not None:
+        _check_mask(mask, len(inputs), len(context) * queue.page_size + len(inputs))
+    if output:
+        append_positions(output, positions)
+    for embed, position in zip(reversed(outputs), reversed(positions), strict=False):
+        embed.position = position
+    command = ForwardCommand(
+        id=issuer.command_id(),
+        after=queue.dependencies,
+        context=[page.page_id for page in context],
+        inputs=[embed.embed_id for embed in inputs],
+        output=[page.page_id for page in output],
+        outputs=[embed.embed_id for embed in outputs],
+        mask=None if mask is None else [list(row) for row in mask],
+        adapter=adapter,
+    )
+    return issuer.ask(queue, command, nothing)
 
 
 def _positions(inputs: Sequence[Embed], outputs: Sequence[Embed]) -> list[int]:
@@ -120,4 +135,4 @@ def _check_mask(mask: Sequence[Sequence[bool]], num_rows: int, num_columns: int)
         )
 
 
-__all__ = ["Forward"]
+__all__ = ["Embeds", "Forward", "Pages", "issue_forward"]

@@ -33,18 +33,29 @@ GREEDY = greedy()
 
 
 class Context:
-    """See the module docstring. ``model`` may be an ``Api`` too: its default model.
+    """See the module docstring. ``model`` may be an ``Api`` too: its default model. ``adapter``:
+    the LoRA adapter of the model that everything here is computed with.
 
     ``drop`` it, or use ``async with``, to give its pages back before the program ends.
     """
 
-    def __init__(self, model: Model | Api, *, priority: int = 0, thread: int = 0) -> None:
+    def __init__(
+        self,
+        model: Model | Api,
+        *,
+        priority: int = 0,
+        thread: int = 0,
+        adapter: str | None = None,
+    ) -> None:
         if isinstance(model, Api):
             model = model.available_models()[0]
-        self._begin(model, PageLedger(model.issuer), priority, thread)
+        self._begin(model, PageLedger(model.issuer), priority, thread, adapter)
 
-    def _begin(self, model: Model, ledger: PageLedger, priority: int, thread: int) -> None:
+    def _begin(
+        self, model: Model, ledger: PageLedger, priority: int, thread: int, adapter: str | None
+    ) -> None:
         self.model = model
+        self._adapter = adapter
         self._ledger = ledger
         self._priority, self._thread = priority, thread
         self._tokenize = Tokenize(model.issuer)
@@ -166,6 +177,7 @@ class Context:
             grammar=grammar,
             num_logprobs=num_logprobs,
             history=self._tokens[:start] or None,
+            adapter=self._adapter,
         )
         span.issued(stream)
         self._running = Generation(
@@ -199,7 +211,7 @@ class Context:
         """
         self._check_free()
         child = Context.__new__(Context)
-        child._begin(self.model, self._ledger, self._priority, self._thread)
+        child._begin(self.model, self._ledger, self._priority, self._thread, self._adapter)
         child._tokens = list(self._tokens)
         child._span.fork_from(self._span)
         child._num_forked = len(self._tokens)
@@ -244,14 +256,17 @@ class Context:
         return span.num_run
 
     @classmethod
-    async def from_export(cls, model: Model | Api, name: str, tokens: Sequence[int]) -> Context:
+    async def from_export(
+        cls, model: Model | Api, name: str, tokens: Sequence[int], *, adapter: str | None = None
+    ) -> Context:
         """A context over exported pages. ``tokens``: those in the pages, and any that follow.
+        ``adapter``: what follows is computed with it; the pages stay as their exporter wrote them.
 
         Raises:
             UnknownHandle: no such export.
             InvalidArgument: the pages hold more tokens than were given.
         """
-        ctx = cls(model)
+        ctx = cls(model, adapter=adapter)
         span = ctx._span
         span.adopt(await Allocate(ctx.model.issuer).import_kvpage(span.queue, name))
         if span.num_run > len(tokens):

@@ -41,5 +41,6 @@ def _model(context: ServerContext, model: ServedModel) -> Model:
         created=context.started_unix_s,
         owned_by="quire",
         root=model.info.model,
+        parent=None if model.adapter is None else model.info.model,
         max_model_len=model.info.max_model_len,
     )

@@ -12,13 +12,14 @@ from quire.server.schemas.tools import MAX_TOOLS, Tool
 
 
 class Model(ResponseModel):
-    """``max_model_len`` counts prompt and answer together."""
+    """``max_model_len`` counts prompt and answer together. ``parent``: of an adapter, its model."""
 
     id: str
     object: Literal["model"]
     created: int
     owned_by: str
     root: str
+    parent: str | None = None
     max_model_len: int
 
 

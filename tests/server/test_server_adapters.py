@@ -1,0 +1,56 @@
+"""An adapter is a model of its own over HTTP, and MODEL:ADAPTER names it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from scripted_server import MODEL, TOKENIZER, running_server
+
+from quire.core.decoding import StopSpec
+from quire.testing import FakeEngine, expected_tokens, fake_pool
+
+NAMES = ("formal", "brief")
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    def load() -> FakeEngine:
+        pool = fake_pool(page_size=16, num_blocks=256)
+        return FakeEngine(pool, tokenizer=TOKENIZER, model=MODEL, adapters=NAMES)
+
+    with running_server(load=load, adapters=NAMES) as running:
+        yield running.url
+
+
+def completion(url: str, model: str) -> httpx.Response:
+    body = {"model": model, "prompt": list(range(40, 60)), "max_tokens": 8, "temperature": 0}
+    return httpx.post(f"{url}/v1/completions", json={**body, "ignore_eos": True})
+
+
+def test_models_are_listed_with_their_parents(url: str) -> None:
+    listed = httpx.get(f"{url}/v1/models").json()["data"]
+    assert [(one["id"], one["root"], one.get("parent")) for one in listed] == [
+        (MODEL, MODEL, None),
+        ("formal", MODEL, MODEL),
+        ("brief", MODEL, MODEL),
+    ]
+    assert httpx.get(f"{url}/v1/models/brief").json()["parent"] == MODEL
+
+
+@pytest.mark.parametrize(
+    ("model", "adapter"),
+    [(MODEL, -1), ("formal", 0), ("brief", 1), (f"{MODEL}:formal", 0), (f"{MODEL}:brief", 1)],
+)
+def test_the_answer_is_that_of_the_adapter(url: str, model: str, adapter: int) -> None:
+    tokens = expected_tokens(list(range(40, 60)), StopSpec(max_tokens=8), adapter=adapter)
+    answer = completion(url, model).json()
+    assert answer["choices"][0]["text"] == TOKENIZER.decode(tokens, skip_special=True)
+
+
+@pytest.mark.parametrize("model", ["rude", f"{MODEL}:rude", f"{MODEL}:{MODEL}", "formal:brief"])
+def test_other_names_are_not_found(url: str, model: str) -> None:
+    refused = completion(url, model)
+    assert refused.status_code == 404
+    assert "formal, brief" in refused.json()["error"]["message"]
