@@ -24,7 +24,7 @@ from quire.core.batch import (
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.ids import SequenceId, TableId
-from quire.engine.kv_cache.page_tables import PageTable, PageTables
+from quire.engine.kv_cache.page_tables import NO_TABLE, UNKNOWN_TABLE, PageTables, TablePages
 
 MakeDriver = Callable[..., Driver]
 
@@ -37,36 +37,53 @@ def test_tables_grow_cut_and_refuse_gaps() -> None:
     tables = PageTables()
     tables.write(1, 0, i32(range(20)), u64([7] * 20))
     tables.write(1, 18, i32([50, 51, 52]), u64([1, 2, 3]))
-    assert tables.get(1).blocks.tolist() == [*range(18), 50, 51, 52]
+    row = tables.row(1)
+    assert tables.blocks(row).tolist() == [*range(18), 50, 51, 52]
     tables.write(1, 2, i32([9]), u64([5]))
-    assert tables.get(1).blocks.tolist() == [0, 1, 9]
-    assert tables.get(1).visible.tolist() == [7, 7, 5]
+    assert tables.blocks(row).tolist() == [0, 1, 9]
+    assert tables.visible(row).tolist() == [7, 7, 5]
     with pytest.raises(InvalidArgument, match="3 entries, but is written from entry 4"):
         tables.write(1, 4, i32([1]), u64([1]))
     with pytest.raises(InvalidArgument, match="0 entries"):
         tables.write(2, 1, i32([1]), u64([1]))
     assert 2 not in tables
-    lists = tables.page_lists([1, -1, 1])
-    assert lists.starts.tolist() == [0, 3, 3, 6]
+    assert tables.find_rows(i32([1, -1, 2])).tolist() == [row, NO_TABLE, UNKNOWN_TABLE]
     tables.drop(1)
     with pytest.raises(UnknownHandle, match="not resident"):
         tables.drop(1)
 
 
+def test_many_tables_keep_their_rows_and_read_as_lists() -> None:
+    tables = PageTables()
+    for table in range(100):
+        tables.write(table, 0, i32(range(table % 7)), u64([table] * (table % 7)))
+    tables.write(40, 0, i32(range(300)), u64([1] * 300))
+    tables.drop(13)
+    tables.write(200, 0, i32([5]), u64([6]))
+    named = i32([16, 200, -1, 40, 16])
+    lists = TablePages(tables, tables.find_rows(named))
+    assert np.diff(lists.starts).tolist() == [2, 1, 0, 300, 2]
+    assert lists.blocks.tolist() == [0, 1, 5, *range(300), 0, 1]
+    assert lists.visible.tolist() == [16, 16, 6, *[1] * 300, 16, 16]
+    assert len(tables) == 100
+
+
 @pytest.mark.parametrize("page_size", [1, 4, 64])
 def test_revealing_sets_a_run_of_bits(page_size: int) -> None:
     num_pages = 200 // page_size
-    table = PageTable()
-    table.write(0, i32(range(num_pages)), u64([0] * num_pages))
-    table.reveal(3, 3, page_size)
-    table.reveal(3, 71, page_size)
-    table.reveal(130, 131, page_size)
+    tables = PageTables()
+    tables.write(7, 0, i32([0]), u64([0]))
+    tables.write(8, 0, i32(range(num_pages)), u64([0] * num_pages))
+    row, slots = tables.row(8), np.array([*range(3, 71), 130])
+    tables.reveal(np.full(len(slots), row), slots, page_size)
+    visible = tables.visible(row)
     bits = [
         slot
         for slot in range(num_pages * page_size)
-        if int(table.visible[slot // page_size]) >> slot % page_size & 1
+        if int(visible[slot // page_size]) >> slot % page_size & 1
     ]
     assert bits == [*range(3, 71), 130]
+    assert tables.visible(tables.row(7)).tolist() == [0]
 
 
 BAD_OPERATIONS: list[tuple[Operation, str]] = [

@@ -14,8 +14,10 @@ from quire.core.errors import UnknownHandle
 from quire.engine.adapters.token_groups import adapters_or_none
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.failures import Failures, check_message
-from quire.engine.kv_cache.page_tables import PageLists, PageTables
+from quire.engine.fused_decode import FusedDecode
+from quire.engine.kv_cache.page_tables import PageTables, TablePages
 from quire.engine.model_runner import ModelRunner
+from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sequence_report import Entries, SequenceReport
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import Sequences
@@ -39,6 +41,7 @@ class DecodeStage:
         self._sequences = sequences
         self._sampler = sampler
         self._max_model_len = max_model_len
+        self._fused = FusedDecode(runner, sequences, sampler, max_model_len)
 
     def begin(self, batch: Batch, failures: Failures) -> SequenceReport:
         """The message's entries. Stale and ended sequences are inert; unknown ones fail."""
@@ -110,23 +113,18 @@ class DecodeStage:
 
     def next_slots(self, rows_R: I64) -> I64:
         """The flat slot that each sequence appends to in the next step ``[R]``."""
-        pages = self._tables.page_lists(self._sequences.table[rows_R].tolist())
-        return self._slots(rows_R, pages, 1)[:, 0]
+        return self._slots(rows_R, 1)[:, 0]
 
-    def _slots(self, rows_R: I64, pages: PageLists, num_steps: int) -> I64:
-        """Flat slots ``[R, num_steps]`` that each sequence appends to next; clipped at its limit.
-
-        ``pages`` are the page lists of the rows' tables.
-        """
+    def _slots(self, rows_R: I64, num_steps: int) -> I64:
+        """Flat slots ``[R, num_steps]`` that each sequence appends to; clipped at its limit."""
         page_size = self._runner.pool.page_size
-        cursor = self._sequences.cursor[rows_R][:, None] + np.arange(num_steps)
-        cursor = np.minimum(cursor, self._sequences.limit[rows_R][:, None] - 1)
-        entry, offset = cursor // page_size, cursor % page_size
-        fits = bool((entry[:, -1] < np.diff(pages.starts)).all()) if len(rows_R) else True
+        tables_R1 = self._sequences.table[rows_R][:, None]
+        cursor_RS = self._sequences.cursor[rows_R][:, None] + np.arange(num_steps)
+        cursor_RS = np.minimum(cursor_RS, self._sequences.limit[rows_R][:, None] - 1)
+        num_slots_R1 = self._tables.num_pages_T[tables_R1] * page_size
+        fits = bool(((tables_R1 >= 0) & (cursor_RS < num_slots_R1)).all())
         check_message(fits, "a sequence's limit lies beyond its page table")
-        blocks = pages.blocks[pages.starts[:-1, None] + entry].astype(np.int64)
-        slots: I64 = blocks * page_size + offset
-        return slots
+        return self._tables.slots(tables_R1, cursor_RS, page_size)
 
     def finish_step(
         self,
@@ -139,9 +137,7 @@ class DecodeStage:
         """After a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample from
         ``hidden_SH``, first tokens included."""
         rows = report.entries.sequences[appended_E]
-        self._sequences.cursor[rows] += 1
-        self._sequences.position[rows] += 1
-        self._reveal(rows, np.ones_like(rows))
+        self._append(rows, np.ones_like(rows))
         sampling_E, keep = self._can_sample(report, sampling_E, failures)
         if not len(sampling_E):
             return
@@ -156,23 +152,41 @@ class DecodeStage:
         active = self.ready(report)
         if not len(active):
             return 0
+        rows = report.entries.sequences[active]
+        num_steps = int(report.entries.steps_left[active].max())
+        slots = self._slots(rows, num_steps)
+        sampling = self._sampler.plan(rows)
+        if self._fused.fits(rows, sampling):
+            appended = self._fused.run(
+                active, self._decode_rows(rows, slots[:, 0]), slots, sampling, report, failures
+            )
+            if appended is not None:
+                self._append(rows, appended)
+                self.ready(report)
+                self.keep_histories(report)
+                return int(appended.sum())
+        return self._step_by_step(active, slots, sampling, report, failures)
+
+    def _step_by_step(
+        self,
+        active: I64,
+        slots_RS: I64,
+        sampling: SamplingPlan,
+        report: SequenceReport,
+        failures: Failures,
+    ) -> int:
         entries, sequences = report.entries, self._sequences
         rows = entries.sequences[active]
-        num_steps = int(entries.steps_left[active].max())
-        pages = self._tables.page_lists(sequences.table[rows].tolist())
-        slots = self._slots(rows, pages, num_steps)
-        plan = self._runner.plan_decode(self._decode_rows(rows, slots[:, 0], pages), num_steps)
-        sampling = self._sampler.plan(rows)
-        started, first_cursor, num_tokens = rows, sequences.cursor[rows], 0
+        num_steps = slots_RS.shape[1]
+        plan = self._runner.plan_decode(self._decode_rows(rows, slots_RS[:, 0]), num_steps)
+        num_tokens = 0
         for step in range(num_steps):
             positions = sequences.position[rows].astype(np.int32)
-            plan.advance(slots[:, step], positions)
-            hidden = self._runner.run_decode(
-                plan, sequences.last_token[rows], positions, slots[:, step]
-            )
+            slots = slots_RS[:, step]
+            plan.advance(slots, positions)
+            hidden = self._runner.run_decode(plan, sequences.last_token[rows], positions, slots)
             num_tokens += len(rows)
-            sequences.cursor[rows] += 1
-            sequences.position[rows] += 1
+            self._append(rows, np.ones_like(rows))
             logits = self._runner.logits(hidden)
             self._sampler.sample(active, logits, sampling, report, failures)
             entries.steps_left[active] -= 1
@@ -182,10 +196,9 @@ class DecodeStage:
             if len(still) < len(active):
                 kept = np.flatnonzero(np.isin(active, still))
                 plan.keep(kept)
-                active, rows, slots = active[kept], rows[kept], slots[kept]
+                active, rows, slots_RS = active[kept], rows[kept], slots_RS[kept]
                 self.keep_histories(report)
                 sampling = self._sampler.plan(rows)
-        self._reveal(started, sequences.cursor[started] - first_cursor)
         self.keep_histories(report)
         return num_tokens
 
@@ -212,21 +225,24 @@ class DecodeStage:
         kept = np.array(keep, np.int64)
         return sampling_E[kept], kept
 
-    def _reveal(self, rows: I64, counts: I64) -> None:
-        """Set the bits of the ``counts`` slots before each row's cursor."""
-        page_size, cursors = self._runner.pool.page_size, self._sequences.cursor[rows]
-        for table, cursor, count in zip(
-            self._sequences.table[rows].tolist(), cursors.tolist(), counts.tolist(), strict=True
-        ):
-            self._tables.get(table).reveal(cursor - count, cursor, page_size)
+    def _append(self, rows_R: I64, counts_R: I64) -> None:
+        """So many tokens were appended: set the bits of their slots, move cursors and positions."""
+        rows_S = np.repeat(rows_R, counts_R)
+        ends_S = np.repeat(np.cumsum(counts_R), counts_R)
+        cursors_S = self._sequences.cursor[rows_S] + np.arange(len(rows_S)) - ends_S
+        cursors_S += np.repeat(counts_R, counts_R)
+        page_size = self._runner.pool.page_size
+        self._tables.reveal(self._sequences.table[rows_S], cursors_S, page_size)
+        self._sequences.cursor[rows_R] += counts_R
+        self._sequences.position[rows_R] += counts_R
 
-    def _decode_rows(self, rows: I64, slots: I64, pages: PageLists) -> AttentionRows:
+    def _decode_rows(self, rows_R: I64, slots_R: I64) -> AttentionRows:
         return AttentionRows(
-            row_starts=np.arange(len(rows) + 1),
-            positions=self._sequences.position[rows].astype(np.int32),
-            slots=slots,
-            pages=pages,
+            row_starts=np.arange(len(rows_R) + 1),
+            positions=self._sequences.position[rows_R].astype(np.int32),
+            slots=slots_R,
+            pages=TablePages(self._tables, self._sequences.table[rows_R]),
             slot_positions=self._runner.pool.positions_AS[0],
             page_size=self._runner.pool.page_size,
-            adapters=adapters_or_none(self._sequences.adapter[rows]),
+            adapters=adapters_or_none(self._sequences.adapter[rows_R]),
         )

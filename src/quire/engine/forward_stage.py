@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, ForwardRows
+from quire.core.batch import I32, ExplicitMask, ForwardRows
 from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.adapters.token_groups import adapters_or_none, check_adapter
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
 from quire.engine.failures import Failures, check_message
-from quire.engine.kv_cache.page_tables import PageTables
+from quire.engine.kv_cache.page_tables import UNKNOWN_TABLE, PageTables, TablePages
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sequences import Sequences
 
@@ -38,9 +38,11 @@ class CheckedRows:
     """The executable rows of a ``ForwardRows``. ``kept`` rows of the message, ``tokens_of`` theirs.
 
     ``values`` [T] are token ids with token slots resolved. ``tokens`` indexes the message's tokens.
+    ``tables`` are rows of the page tables.
     """
 
     kept: I64
+    tables: I64
     row_starts: I64
     tokens: I64
     values: I64
@@ -77,29 +79,24 @@ class ForwardStage:
         token_ok = self._token_ok(rows, values)
         starts = rows.row_starts.astype(np.int64)
         row_ok = np.logical_and.reduceat(token_ok, starts[:-1]) if len(starts) > 1 else token_ok
-        masks = {mask.row: mask for mask in rows.masks}
-        kept: list[int] = []
-        kept_masks: dict[int, NDArray[np.bool_]] = {}
-        for row, tokens_ok in enumerate(row_ok.tolist()):
-            try:
-                if not tokens_ok:
-                    raise self._token_error(rows, values, row)
-                self._check_row(rows, row)
-                if row in masks:
-                    kept_masks[len(kept)] = self._unpack(rows, row, masks[row].num_columns)
-            except QuireError as exc:
-                failures.add("forward", row, exc)
-            else:
-                kept.append(row)
-        kept_R = np.array(kept, np.int64)
+        tables = self._tables.find_rows(rows.tables)
+        good = row_ok & (tables != UNKNOWN_TABLE) & self._names_open_sequences(rows)
+        good &= self._names_known_adapters(rows)
+        for row in np.flatnonzero(~good).tolist():
+            failures.add("forward", row, self._row_error(rows, values, row, bool(row_ok[row])))
+        masks = self._unpack_masks(rows, tables, good, failures)
+        kept_R = np.flatnonzero(good)
         lengths = np.diff(starts)[kept_R]
-        tokens = np.flatnonzero(np.repeat(np.isin(np.arange(len(row_ok)), kept_R), np.diff(starts)))
+        tokens = np.flatnonzero(np.repeat(good, np.diff(starts)))
         return CheckedRows(
             kept=kept_R,
+            tables=tables[kept_R],
             row_starts=np.concatenate(([0], np.cumsum(lengths))),
             tokens=tokens,
             values=np.maximum(values[tokens], 0),
-            masks=kept_masks,
+            masks={place: masks[row] for place, row in enumerate(kept_R.tolist()) if row in masks}
+            if masks
+            else {},
         )
 
     def attention_rows(
@@ -110,7 +107,7 @@ class ForwardStage:
         scratch = self._pool.first_scratch + np.arange(len(slots))
         slots = np.where(slots < 0, scratch, slots)
         num_tokens = len(slots)
-        tables = [*rows.tables[checked.kept].tolist(), *self._sequences.table[decoding_R].tolist()]
+        tables = np.concatenate((checked.tables, self._sequences.table[decoding_R]))
         positions = np.concatenate(
             (rows.positions[0, checked.tokens], self._sequences.position[decoding_R])
         )
@@ -119,7 +116,7 @@ class ForwardStage:
             row_starts=np.concatenate((checked.row_starts, starts)),
             positions=positions.astype(np.int32),
             slots=np.concatenate((slots, slots_R)),
-            pages=self._tables.page_lists(tables),
+            pages=TablePages(self._tables, tables),
             slot_positions=self._pool.positions_AS[0],
             page_size=self._pool.page_size,
             masks=checked.masks,
@@ -181,27 +178,57 @@ class ForwardStage:
             f"{limits.max_batch_tokens} fit: send shorter chunks"
         )
 
-    def _check_row(self, rows: ForwardRows, row: int) -> None:
-        if len(rows.adapters):
-            check_adapter(int(rows.adapters[row]), self._limits.num_adapters)
-        if rows.tables[row] >= 0:
-            self._tables.get(int(rows.tables[row]))
-        if rows.sequences[row] >= 0:
-            self._sequences.check_open(int(rows.sequences[row]))
+    def _names_open_sequences(self, rows: ForwardRows) -> NDArray[np.bool_]:
+        return (rows.sequences < 0) | self._sequences.are_open(rows.sequences)
 
-    def _unpack(self, rows: ForwardRows, row: int, num_columns: int) -> NDArray[np.bool_]:
-        num_new = int(rows.row_starts[row + 1] - rows.row_starts[row])
-        table = int(rows.tables[row])
-        num_pages = self._tables.get(table).num_pages if table >= 0 else 0
+    def _names_known_adapters(self, rows: ForwardRows) -> NDArray[np.bool_]:
+        return np.array(
+            (rows.adapters >= -1) & (rows.adapters < self._limits.num_adapters)
+            if len(rows.adapters)
+            else True
+        )
+
+    def _row_error(self, rows: ForwardRows, values: I64, row: int, tokens_ok: bool) -> QuireError:
+        """What is wrong with a row that cannot be executed."""
+        if not tokens_ok:
+            return self._token_error(rows, values, row)
+        try:
+            if len(rows.adapters):
+                check_adapter(int(rows.adapters[row]), self._limits.num_adapters)
+            if rows.tables[row] >= 0:
+                self._tables.row(int(rows.tables[row]))
+            self._sequences.check_open(int(rows.sequences[row]))
+        except QuireError as exc:
+            return exc
+        raise AssertionError(f"row {row} was refused for no reason")
+
+    def _unpack_masks(
+        self, rows: ForwardRows, tables: I64, good: NDArray[np.bool_], failures: Failures
+    ) -> dict[int, NDArray[np.bool_]]:
+        """Explicit masks by row of the message; one that does not fit makes its row bad."""
+        masks = {}
+        for mask in rows.masks:
+            if not (0 <= mask.row < len(good) and good[mask.row]):
+                continue
+            try:
+                masks[mask.row] = self._unpack(rows, mask, int(tables[mask.row]))
+            except QuireError as exc:
+                failures.add("forward", mask.row, exc)
+                good[mask.row] = False
+        return masks
+
+    def _unpack(self, rows: ForwardRows, mask: ExplicitMask, table: int) -> NDArray[np.bool_]:
+        num_new = int(rows.row_starts[mask.row + 1] - rows.row_starts[mask.row])
+        num_pages = int(self._tables.num_pages_T[table]) if table >= 0 else 0
         wanted = num_pages * self._pool.page_size + num_new
-        bits = next(mask.bits for mask in rows.masks if mask.row == row)
-        if num_columns != wanted or bits.size != (num_new * num_columns + 7) // 8:
+        if mask.num_columns != wanted or mask.bits.size != (num_new * wanted + 7) // 8:
             raise InvalidArgument(
-                f"the mask of forward row {row} has {num_columns} columns in {bits.size} bytes; "
-                f"its {num_pages} pages and {num_new} new tokens make {wanted} columns"
+                f"the mask of forward row {mask.row} has {mask.num_columns} columns in "
+                f"{mask.bits.size} bytes; its {num_pages} pages and {num_new} new tokens make "
+                f"{wanted} columns"
             )
-        flat = np.unpackbits(bits.reshape(-1), count=num_new * num_columns)
-        return flat.reshape(num_new, num_columns).astype(np.bool_)
+        flat = np.unpackbits(mask.bits.reshape(-1), count=num_new * wanted)
+        return flat.reshape(num_new, wanted).astype(np.bool_)
 
 
 __all__ = ["I32", "CheckedRows", "ForwardLimits", "ForwardStage"]

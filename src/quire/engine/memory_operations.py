@@ -66,7 +66,9 @@ class MemoryOperations:
                 self._tables.write(table, start, blocks, visible)
             case DropTables(tables=dropped):
                 for table in dropped:
+                    row = self._tables.row(table)
                     self._tables.drop(table)
+                    self._sequences.forget_table(row)
             case CopySlots(source=source, target=target):
                 check_message(len(source) == len(target), "source and target differ in length")
                 _check_range("slot", source, self._pool.num_slots)
@@ -100,7 +102,7 @@ class MemoryOperations:
             0 <= operation.num_generated <= len(operation.history),
             f"{operation.num_generated} of {len(operation.history)} tokens were generated",
         )
-        self._tables.get(operation.table)
+        table_row = self._tables.row(operation.table)
         history = TokenHistory(operation.history, operation.num_generated)
         objects = SequenceObjects(operation.sampler, history)
         try:
@@ -111,7 +113,7 @@ class MemoryOperations:
             objects.grammar = self._grammar_matcher(operation)
         except QuireError as exc:
             objects.failure = exc
-        self._sequences.open(operation, objects)
+        self._sequences.open(operation, table_row, objects)
         if objects.failure is not None:
             raise objects.failure
 

@@ -1,26 +1,80 @@
 """What the step loop asks of whatever runs the model over one step's tokens.
 
 A runner owns the model's weights, the cache and how both lie in memory. It knows nothing of
-sequences, commands or sampling. ``quire.engine.torch_runner`` defines the results; others must
-equal it.
+commands, and of sequences only what ``FusedRows`` says. ``quire.engine.torch_runner`` defines the
+results; others must equal it.
 
-Shapes: T new tokens, R decoding rows, N chosen tokens, H hidden size, V vocabulary.
+Shapes: T new tokens, R decoding rows, S steps, N chosen tokens, H hidden size, V vocabulary,
+W stop tokens.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.engine.attention.backend import AttentionRows, DecodePlan
+from quire.engine.attention.backend import AttentionRows
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
+from quire.engine.sampling.plan import SamplingPlan
 
 I64 = NDArray[np.int64]
+
+NO_TOKEN = -1
+
+
+class StepPlan(Protocol):
+    """Rows of one new token each that advance together, step after step."""
+
+    def advance(self, slots_R: I64, positions_R: I32) -> None:
+        """Begin a step: each row's new token is written to this slot at this position."""
+        ...
+
+    def keep(self, rows: I64) -> None:
+        """Drop all rows but these, in this order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FusedRows:
+    """Rows that decode several steps in one call: forward, choose, stop, again.
+
+    ``rows`` has one token per row, that of the first step. ``tokens_R`` are these tokens;
+    ``cursors_R`` and ``slots_RS`` say where each step's token is appended, as slots of the row's
+    table and of the pool (clipped at the row's limit). ``steps_R``: a row samples at most so many
+    tokens, at least one; room, length and budget are in it. ``stop_tokens_RW`` end a row, padded
+    with ``NO_TOKEN``; in its first ``min_steps_R`` steps they are excluded.
+    """
+
+    rows: AttentionRows
+    tokens_R: I64
+    cursors_R: I64
+    slots_RS: I64
+    steps_R: I64
+    stop_tokens_RW: I64
+    min_steps_R: I64
+    sampling: SamplingPlan
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.slots_RS.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class FusedTokens:
+    """``tokens_SR``, ``NO_TOKEN`` where a row had ended · ``counts_R`` tokens sampled by each ·
+    ``stopped_R`` whether its last one is among its stop tokens · ``failed_R`` whether none could
+    be chosen in the step after these (which did run)."""
+
+    tokens_SR: I64
+    counts_R: I64
+    stopped_R: NDArray[np.bool_]
+    failed_R: NDArray[np.bool_]
 
 
 class ModelRunner(Protocol):
@@ -43,13 +97,22 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def plan_decode(self, rows: AttentionRows, num_steps: int) -> DecodePlan:
+    def plan_decode(self, rows: AttentionRows, num_steps: int) -> StepPlan:
         """Plan up to ``num_steps`` steps. ``rows`` has one token per row, that of the first step;
-        call ``advance`` before each step, the first included."""
+        call ``advance`` before each step, the first included. The bits of appended slots are set
+        in the tables before the next step."""
         ...
 
-    def run_decode(self, plan: DecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
-        """Hidden states ``[R, H]`` of one token per row, under a plan that was advanced to it."""
+    def run_decode(self, plan: Any, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
+        """Hidden states ``[R, H]`` of one token per row, under a plan of this runner that was
+        advanced to it."""
+        ...
+
+    def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        """The whole loop in one call; None if this runner goes step by step, or with these rows.
+
+        Sets the bits of appended slots in the tables, or leaves that to the caller.
+        """
         ...
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from quire.core.batch import I32, OpenSequence, SequenceEnd
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError, UnknownHandle
+from quire.engine.kv_cache.page_tables import NO_TABLE
+from quire.engine.model_runner import NO_TOKEN
 from quire.engine.sampling.grammar import GrammarMatcher
 from quire.engine.stopping import ByteStopMatcher
 
 I64 = NDArray[np.int64]
-
-NO_TOKEN = -1
 
 
 class TokenHistory:
@@ -66,6 +66,7 @@ class SequenceObjects:
 class Sequences:
     """Columns of length ``max_sequences``; ``is_open`` says which rows hold a sequence.
 
+    ``table`` is the row of its page table in ``PageTables``.
     ``cursor`` and ``position`` are those of the next token to append; ``last_token`` is that token,
     or ``NO_TOKEN`` before the first one was sampled. ``stop_tokens`` is padded with ``NO_TOKEN``.
     ``is_watched`` rows have a grammar or stop strings, which look at every token.
@@ -95,7 +96,7 @@ class Sequences:
         assert objects is not None, f"sequence {sequence} is not open"
         return objects
 
-    def are_open(self, sequences: I64) -> NDArray[np.bool_]:
+    def are_open(self, sequences: NDArray[np.integer]) -> NDArray[np.bool_]:
         inside = (sequences >= 0) & (sequences < self.capacity)
         return inside & self.is_open[np.where(inside, sequences, 0)]
 
@@ -107,7 +108,7 @@ class Sequences:
                 sequence=sequence,
             )
 
-    def open(self, operation: OpenSequence, objects: SequenceObjects) -> None:
+    def open(self, operation: OpenSequence, table_row: int, objects: SequenceObjects) -> None:
         """Take row ``operation.sequence`` into use.
 
         Raises:
@@ -120,7 +121,7 @@ class Sequences:
             )
         self._objects[row] = objects
         self.is_open[row] = True
-        self.epoch[row], self.table[row] = operation.epoch, operation.table
+        self.epoch[row], self.table[row] = operation.epoch, table_row
         self.cursor[row], self.limit[row] = operation.cursor, operation.limit
         self.position[row] = operation.position
         self.last_token[row] = NO_TOKEN
@@ -132,6 +133,10 @@ class Sequences:
         self.adapter[row] = operation.adapter
         self.is_watched[row] = objects.grammar is not None or objects.strings is not None
         self._set_stop_tokens(row, operation.stop.token_ids)
+
+    def forget_table(self, table_row: int) -> None:
+        """The table was dropped: sequences that still append to it find no room in it."""
+        self.table[self.table == table_row] = NO_TABLE
 
     def extend(self, sequence: int, limit: int) -> None:
         self.check_open(sequence)
@@ -156,3 +161,6 @@ class Sequences:
             self.stop_tokens = np.concatenate((self.stop_tokens, pad), axis=1)
         self.stop_tokens[row] = NO_TOKEN
         self.stop_tokens[row, : len(token_ids)] = token_ids
+
+
+__all__ = ["NO_TOKEN", "SequenceObjects", "Sequences", "TokenHistory"]

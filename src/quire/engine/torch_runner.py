@@ -19,6 +19,7 @@ from quire.engine.attention.backend import (
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
+from quire.engine.model_runner import FusedRows, FusedTokens
 from quire.engine.models.decoder import CausalLM
 
 I64 = NDArray[np.int64]
@@ -72,6 +73,9 @@ class TorchRunner:
             adapters = plan.adapters_R if isinstance(plan, AdaptedDecodePlan) else None
             self._adapters.begin(adapters, np.arange(len(tokens_R) + 1), self._device)
         return self._forward(self.embed(tokens_R), positions_R, slots_R, plan)
+
+    def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         return self._model.logits(hidden_NH)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.engine.kv_cache.page_tables import PageLists
+from quire.engine.kv_cache.page_tables import PageLists, TablePages
 from quire.engine.kv_cache.torch_pool import LayerCache
 
 
@@ -56,7 +56,7 @@ class AttentionRows:
     row_starts: NDArray[np.int64]
     positions: I32
     slots: NDArray[np.int64]
-    pages: PageLists
+    pages: PageLists | TablePages
     slot_positions: I32
     page_size: int
     masks: Mapping[int, NDArray[np.bool_]] = field(default_factory=dict)

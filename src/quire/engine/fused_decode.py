@@ -1,0 +1,104 @@
+"""The decode loop as one call of the runner: what goes in, and what the result means to sequences.
+
+Owns neither the loop (the runner's) nor cursors (the decode stage's). Rows that need a look at
+every token, at a grammar, stop strings, log probabilities or penalties, do not come here.
+
+Shapes: R rows, S steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import SequenceEnd
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.failures import Failures
+from quire.engine.model_runner import FusedRows, FusedTokens, ModelRunner
+from quire.engine.sampling.plan import SamplingPlan
+from quire.engine.sequence_report import Sampled, SequenceReport
+from quire.engine.sequence_sampler import SequenceSampler
+from quire.engine.sequences import NO_TOKEN, Sequences
+
+I64 = NDArray[np.int64]
+
+
+class FusedDecode:
+    """Decides what can be fused, and books what came of it."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        sequences: Sequences,
+        sampler: SequenceSampler,
+        max_model_len: int,
+    ) -> None:
+        self._runner = runner
+        self._sequences = sequences
+        self._sampler = sampler
+        self._max_model_len = max_model_len
+
+    def fits(self, rows_R: I64, sampling: SamplingPlan) -> bool:
+        """Whether nothing but the runner needs to see the tokens of any of these sequences.
+
+        One that does not fit takes all with it: a second pass over the weights would cost the
+        others more than the host's work between the steps does.
+        """
+        sequences = self._sequences
+        looks = sequences.is_watched[rows_R] | (sequences.num_logprobs[rows_R] >= 0)
+        return not looks.any() and sampling.common is not None
+
+    def run(
+        self,
+        active_R: I64,
+        rows: AttentionRows,
+        slots_RS: I64,
+        sampling: SamplingPlan,
+        report: SequenceReport,
+        failures: Failures,
+    ) -> I64 | None:
+        """Decode entries ``active_R``; how many tokens each appended, None if nothing was done."""
+        entries, sequences = report.entries, self._sequences
+        rows_R = entries.sequences[active_R]
+        generated_R, cursors_R = sequences.num_generated[rows_R], sequences.cursor[rows_R]
+        limits = (
+            entries.steps_left[active_R],
+            sequences.limit[rows_R] - cursors_R,
+            self._max_model_len - sequences.position[rows_R],
+            sequences.max_tokens[rows_R] - generated_R,
+        )
+        done = self._runner.decode_fused(
+            FusedRows(
+                rows=rows,
+                tokens_R=sequences.last_token[rows_R],
+                cursors_R=cursors_R,
+                slots_RS=slots_RS,
+                steps_R=np.minimum.reduce(limits),
+                stop_tokens_RW=sequences.stop_tokens[rows_R],
+                min_steps_R=np.maximum(sequences.min_tokens[rows_R] - generated_R, 0),
+                sampling=sampling,
+            )
+        )
+        if done is None:
+            return None
+        self._book(active_R, rows_R, done, report)
+        if done.failed_R.any():
+            self._sampler.fail_unchosen(active_R, done.failed_R, sampling, report, failures)
+        appended_R: I64 = done.counts_R + done.failed_R
+        entries.steps_left[active_R] -= appended_R
+        return appended_R
+
+    def _book(self, active_R: I64, rows_R: I64, done: FusedTokens, report: SequenceReport) -> None:
+        """Record the tokens and how sequences ended; a stop token comes before the budget."""
+        sequences, tokens_SR = self._sequences, done.tokens_SR
+        steps, places = np.nonzero(tokens_SR != NO_TOKEN)
+        report.record(Sampled(active_R[places], tokens_SR[steps, places], None))
+        some_R = done.counts_R > 0
+        last_R = tokens_SR[done.counts_R[some_R] - 1, np.flatnonzero(some_R)]
+        sequences.last_token[rows_R[some_R]] = last_R
+        sequences.num_generated[rows_R] += done.counts_R
+        spent_R = sequences.num_generated[rows_R] >= sequences.max_tokens[rows_R]
+        sequences.end[rows_R[spent_R]] = SequenceEnd.MAX_TOKENS
+        stopped = rows_R[done.stopped_R]
+        sequences.end[stopped] = SequenceEnd.STOP_TOKEN
+        sequences.matched[stopped] = sequences.last_token[stopped]
