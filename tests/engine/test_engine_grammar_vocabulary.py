@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
-from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher
+from quire.engine.sampling.grammar import GrammarCompiler, GrammarMasks, GrammarMatcher
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
 PADDING = 50
@@ -27,10 +27,9 @@ def compiler(tokenizer: HuggingFaceTokenizer) -> GrammarCompiler:
 
 
 def allowed(matcher: GrammarMatcher, vocab_size: int) -> list[int]:
-    mask_W = np.zeros((vocab_size + 31) // 32, np.int32)
-    matcher.fill_mask(mask_W)
-    bits = np.unpackbits(mask_W.view(np.uint8), bitorder="little")[:vocab_size]
-    return np.flatnonzero(bits).tolist()
+    forbidden_GV, errors = GrammarMasks(vocab_size).forbidden([matcher])
+    assert errors == [None]
+    return np.flatnonzero(~forbidden_GV[0]).tolist()
 
 
 def follow(matcher: GrammarMatcher, tokenizer: HuggingFaceTokenizer, pick: int) -> str:

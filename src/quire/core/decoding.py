@@ -11,15 +11,19 @@ from typing import Literal
 
 import msgspec
 
-Params = dict[str, float | int | bool | str | list[int | float]]
+Params = dict[str, float | int | bool | str | list[int | float | list[int]]]
 
 
 class Processor(msgspec.Struct, frozen=True):
     """One named step over the logits. The standard names and their parameters:
 
-    ``logit_bias``  tokens, biases · ``repetition_penalty`` penalty ·
-    ``presence_penalty`` penalty · ``frequency_penalty`` penalty · ``temperature`` temperature ·
-    ``top_k`` k · ``top_p`` p · ``min_p`` p · ``bad_words`` tokens
+    ``logit_bias``  tokens, biases · ``allowed_tokens`` tokens · ``bad_words`` tokens (ids, and
+    lists of ids for words of several) · ``repetition_penalty`` penalty · ``frequency_penalty``
+    penalty · ``presence_penalty`` penalty · ``dry`` multiplier, base, allowed_length, range,
+    breakers · ``top_k`` k · ``temperature`` temperature · ``min_p`` p · ``top_p`` p ·
+    ``typical`` p
+
+    ``docs/reference/sampling.md`` defines each. Installed packages may add names.
     """
 
     name: str

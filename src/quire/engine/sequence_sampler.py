@@ -14,10 +14,13 @@ from quire.core.batch import SequenceEnd
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.failures import Failures
+from quire.engine.sampling.grammar import GrammarMasks
 from quire.engine.sampling.logprobs import RowLogprobs, row_logprobs
 from quire.engine.sampling.plan import SamplingPlan, SamplingRow
+from quire.engine.sampling.registry import installed
+from quire.engine.sampling.table import SamplerTable
 from quire.engine.sequence_report import Sampled, SequenceReport
-from quire.engine.sequences import NO_TOKEN, Sequences
+from quire.engine.sequences import NO_TOKEN, SequenceObjects, Sequences
 
 I64 = NDArray[np.int64]
 
@@ -32,15 +35,26 @@ class SequenceSampler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._device = device
+        self._table = SamplerTable(sequences.capacity, vocab_size, device, installed())
+        self._known: list[SequenceObjects | None] = [None] * sequences.capacity
+        self._masks = GrammarMasks(vocab_size)
 
     def plan(self, rows_S: I64) -> SamplingPlan:
-        """A plan for these sequences, from their samplers and histories as they are now."""
-        rows = []
-        for row in rows_S.tolist():
-            objects = self._sequences.objects(row)
+        """A plan for these sequences, from their samplers and histories as they are now.
+
+        Only sequences that were opened since, or sampled elsewhere, are looked at one by one.
+        """
+        table, sequences = self._table, self._sequences
+        remembers_S = table.needs_counts[rows_S] | table.needs_history[rows_S]
+        is_behind_S = table.num_recorded[rows_S] != sequences.num_generated[rows_S]
+        stale = set(rows_S[remembers_S & is_behind_S].tolist())
+        known = self._known
+        stale |= {row for row in rows_S.tolist() if known[row] is not sequences.objects(row)}
+        for row in stale:
+            objects = known[row] = sequences.objects(row)
             history = objects.history
-            rows.append(SamplingRow(objects.sampler, history.tokens, history.generated))
-        return SamplingPlan(rows, self._vocab_size, self._device)
+            table.set(row, SamplingRow(objects.sampler, history.tokens, history.generated))
+        return SamplingPlan.over(table, rows_S)
 
     def sample(
         self,
@@ -58,7 +72,7 @@ class SequenceSampler:
         constrained_SV = self._constrain(entries_S, rows_S, logits_SV, report, failures)
         tokens_S, chosen_S = plan.sample(constrained_SV, self._sequences.position[rows_S])
         if not chosen_S.all():
-            self._fail_unchosen(entries_S[~chosen_S], report, failures)
+            self.fail_unchosen(entries_S, ~chosen_S, plan, report, failures)
         good_S = chosen_S & self._sequences.running(rows_S)
         if not good_S.all():
             entries_S, rows_S, tokens_S = entries_S[good_S], rows_S[good_S], tokens_S[good_S]
@@ -77,44 +91,55 @@ class SequenceSampler:
         """Logits without the stop tokens that come too early and the tokens a grammar forbids."""
         sequences = self._sequences
         early = np.flatnonzero(sequences.num_generated[rows_S] < sequences.min_tokens[rows_S])
-        watched = np.flatnonzero(sequences.is_watched[rows_S]).tolist()
-        grammars = [
-            (place, grammar)
-            for place in watched
-            if (grammar := sequences.objects(int(rows_S[place])).grammar) is not None
-        ]
-        if not len(early) and not grammars:
+        watched = np.flatnonzero(sequences.is_watched[rows_S])
+        if not len(early) and not len(watched):
             return logits_SV
         logits_SV = logits_SV.clone()
-        for place in early.tolist():
-            stops = sequences.stop_tokens[rows_S[place]]
-            stops = stops[(stops != NO_TOKEN) & (stops < self._vocab_size)]
-            logits_SV[place, torch.from_numpy(stops).to(self._device)] = -torch.inf
-        num_words = (self._vocab_size + 31) // 32
-        for place, grammar in grammars:
-            mask_W = np.zeros(num_words, np.int32)
-            try:
-                grammar.fill_mask(mask_W)
-            except QuireError as exc:
-                self._fail(int(entries_S[place]), exc, report, failures)
-                continue
-            bits = np.unpackbits(mask_W.view(np.uint8), bitorder="little")[: self._vocab_size]
-            forbidden = torch.from_numpy(bits == 0).to(self._device)
-            logits_SV[place].masked_fill_(forbidden, -torch.inf)
+        if len(early):
+            stops_EW = sequences.stop_tokens[rows_S[early]]
+            stop, column = np.nonzero((stops_EW != NO_TOKEN) & (stops_EW < self._vocab_size))
+            places = self._to_device(early[stop]), self._to_device(stops_EW[stop, column])
+            logits_SV[places] = -torch.inf
+        grammars = [
+            (place, grammar)
+            for place in watched.tolist()
+            if (grammar := sequences.objects(int(rows_S[place])).grammar) is not None
+        ]
+        if grammars:
+            places_G = np.array([place for place, _ in grammars])
+            forbidden_GV, errors = self._masks.forbidden([grammar for _, grammar in grammars])
+            for place, error in zip(places_G.tolist(), errors, strict=True):
+                if error is not None:
+                    self._fail(int(entries_S[place]), error, report, failures)
+            index_G = self._to_device(places_G)
+            masked_GV = logits_SV.index_select(0, index_G)
+            masked_GV.masked_fill_(torch.from_numpy(forbidden_GV).to(self._device), -torch.inf)
+            logits_SV.index_copy_(0, index_G, masked_GV)
         return logits_SV
 
+    def _to_device(self, numbers: I64) -> Tensor:
+        return torch.from_numpy(numbers).to(self._device)
+
     def _logprobs(self, rows_S: I64, logits_SV: Tensor, tokens_S: I64) -> RowLogprobs | None:
-        wanted_S = self._sequences.num_logprobs[rows_S]
-        if not len(rows_S) or wanted_S.max() < 0:
+        """Of the rows that asked for them; NaN and -1 in the others."""
+        num_wanted_S = self._sequences.num_logprobs[rows_S]
+        asking = np.flatnonzero(num_wanted_S >= 0)
+        if not len(asking):
             return None
-        logprobs = row_logprobs(logits_SV, tokens_S, int(wanted_S.max()))
-        chosen = np.where(wanted_S >= 0, logprobs.chosen, np.float32(np.nan))
-        hidden = np.arange(logprobs.top_ids.shape[1]) >= wanted_S[:, None]
-        return RowLogprobs(
-            chosen,
-            np.where(hidden, np.int32(-1), logprobs.top_ids),
-            np.where(hidden, np.float32(np.nan), logprobs.top),
+        if len(asking) < len(rows_S):
+            logits_SV = logits_SV.index_select(0, self._to_device(asking))
+        found = row_logprobs(logits_SV, tokens_S[asking], int(num_wanted_S.max()))
+        hidden = np.arange(found.top_ids.shape[1]) >= num_wanted_S[asking, None]
+        num_rows, width = len(rows_S), found.top_ids.shape[1]
+        logprobs = RowLogprobs(
+            np.full(num_rows, np.nan, np.float32),
+            np.full((num_rows, width), -1, np.int32),
+            np.full((num_rows, width), np.nan, np.float32),
         )
+        logprobs.chosen[asking] = found.chosen
+        logprobs.top_ids[asking] = np.where(hidden, np.int32(-1), found.top_ids)
+        logprobs.top[asking] = np.where(hidden, np.float32(np.nan), found.top)
+        return logprobs
 
     def _apply_stops(
         self,
@@ -155,11 +180,19 @@ class SequenceSampler:
                 self._sequences.end[row] = SequenceEnd.STOP_STRING
                 self._sequences.matched[row] = index
 
-    def _fail_unchosen(self, entries_S: I64, report: SequenceReport, failures: Failures) -> None:
-        for entry in entries_S.tolist():
+    def fail_unchosen(
+        self,
+        entries_S: I64,
+        unchosen_S: NDArray[np.bool_],
+        plan: SamplingPlan,
+        report: SequenceReport,
+        failures: Failures,
+    ) -> None:
+        for place in np.flatnonzero(unchosen_S).tolist():
+            entry = int(entries_S[place])
             if not self._sequences.running(report.entries.sequences[[entry]])[0]:
                 continue
-            error = InvalidArgument(
+            error = plan.error_of(place) or InvalidArgument(
                 "no token can be sampled: the sampler and the constraint exclude every one, "
                 "or the model's logits are not numbers; loosen them"
             )

@@ -5,55 +5,92 @@ Shapes: S rows, V vocabulary, C candidates per row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
+
+from quire.engine.sampling import mass
+from quire.engine.sampling.selection import top_k
 
 _BLOCK = 128
 
 
-@dataclass(slots=True)
 class Candidates:
     """``scores_SC`` in float32, ``-inf`` for what is excluded.
 
     ``ids_SC`` is None while the candidates are the whole vocabulary in order (C = V); a top-k cuts
-    them down, so that what follows costs k and not V.
+    them down, so that what follows costs k and not V. The logits that a group begins with belong to
+    somebody else: they are copied before the first write.
     """
 
-    scores_SC: Tensor
-    ids_SC: Tensor | None = None
+    __slots__ = ("_is_own", "_masses_SC", "ids_SC", "scores_SC", "vocab_size")
 
-    def of_vocabulary(self, values_SV: Tensor) -> Tensor:
-        """Per-token values of the whole vocabulary, for these candidates ``[S, C]``."""
-        return values_SV if self.ids_SC is None else values_SV.gather(1, self.ids_SC)
+    def __init__(self, scores_SV: Tensor) -> None:
+        self.scores_SC = scores_SV
+        self.ids_SC: Tensor | None = None
+        self.vocab_size = scores_SV.shape[1]
+        self._masses_SC: Tensor | None = None
+        self._is_own = False
 
-    def best_first(self) -> None:
-        """Sort each row by score, ties by lower id."""
-        self.in_id_order()
-        self.scores_SC, order = self.scores_SC.sort(dim=-1, descending=True, stable=True)
-        self.ids_SC = order if self.ids_SC is None else self.ids_SC.gather(1, order)
+    def rescore(self, scores_SC: Tensor) -> None:
+        """Give the same candidates other scores, in a new tensor."""
+        self.scores_SC = scores_SC
+        self._masses_SC = None
+        self._is_own = True
+
+    def edit(self, change: Callable[[Tensor], object]) -> None:
+        """Let ``change`` write to the scores of the vocabulary ``[S, V]`` in place."""
+        if self.ids_SC is not None:
+            scores_SV = self.over_vocabulary()
+            change(scores_SV)
+            self.rescore(scores_SV.gather(1, self.ids_SC))
+            return
+        if not self._is_own:
+            self.rescore(self.scores_SC.clone())
+        change(self.scores_SC)
+        self._masses_SC = None
+
+    def exclude(self, excluded_SC: Tensor) -> None:
+        """Take candidates out. The best one of a row must stay: masses are relative to it."""
+        self.scores_SC = self.scores_SC.masked_fill(excluded_SC, -math.inf)
+        self._is_own = True
+        if self._masses_SC is not None:
+            self._masses_SC = self._masses_SC.masked_fill(excluded_SC, 0.0)
+
+    def masses(self) -> Tensor:
+        """Integer masses ``[S, C]`` (see ``mass``)."""
+        if self._masses_SC is None:
+            self._masses_SC = mass.masses(self.scores_SC)
+        return self._masses_SC
 
     def keep_best(self, k: int) -> None:
         """Keep the ``k`` best of each row, best first, ties by lower id."""
-        if k >= self.scores_SC.shape[1]:
-            self.best_first()
-            return
         self.in_id_order()
-        scores, columns = top_k(self.scores_SC, k)
-        self.scores_SC = scores
-        self.ids_SC = columns if self.ids_SC is None else self.ids_SC.gather(1, columns)
+        _, columns_SK = top_k(self.scores_SC, min(k, self.scores_SC.shape[1]))
+        self.take(columns_SK)
 
     def in_id_order(self) -> None:
+        """Order the candidates of each row by id."""
         if self.ids_SC is not None:
-            self.ids_SC, order = self.ids_SC.sort(dim=-1)
-            self.scores_SC = self.scores_SC.gather(1, order)
+            self.take(self.ids_SC.argsort(dim=-1))
 
-    def choose_best(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The best token of each row, and whether there was one."""
+    def over_vocabulary(self) -> Tensor:
+        """Scores of all tokens ``[S, V]``, ``-inf`` for those that are no candidates."""
+        if self.ids_SC is None:
+            return self.scores_SC
+        full = self.scores_SC.new_full((len(self.scores_SC), self.vocab_size), -math.inf)
+        return full.scatter_(1, self.ids_SC, self.scores_SC)
+
+    def replace_all(self, scores_SV: Tensor) -> None:
+        """Give every token of the vocabulary a score; all are candidates again."""
+        self.ids_SC = None
+        self.rescore(scores_SV)
+
+    def choose_best(self) -> tuple[Tensor, Tensor]:
+        """The best token of each row ``[S]``, and whether there was one."""
         self.in_id_order()
         if self.scores_SC.device.type == "cpu":
             # numpy finds the first maximum ten times as fast as torch does here
@@ -61,57 +98,55 @@ class Candidates:
         else:
             column_S = self.scores_SC.argmax(dim=-1)
         best_S = self.scores_SC.gather(1, column_S[:, None])[:, 0]
-        return self._ids_at(column_S), torch.isfinite(best_S).cpu().numpy()
+        return self._ids_at(column_S), torch.isfinite(best_S)
 
-    def draw(self, uniforms_S: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A token of each row by inversion of its distribution in id order, and whether any could
-        be drawn."""
+    def draw(self, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
+        """A token of each row ``[S]`` by inversion of its distribution in id order, and whether any
+        could be drawn. ``uniforms_S`` in float64."""
         self.in_id_order()
-        probs_SC = self.scores_SC.softmax(dim=-1)
-        column_S = invert_distribution(probs_SC, torch.from_numpy(uniforms_S).to(probs_SC.device))
-        return self._ids_at(column_S), torch.isfinite(probs_SC[:, 0]).cpu().numpy()
+        num_rows = len(self.scores_SC)
+        rows = mass.rows_at_a_time(self.scores_SC)
+        if rows >= num_rows or self._masses_SC is not None:
+            column_S, total_S = invert(self.masses(), uniforms_S)
+        else:
+            parts = [slice(start, start + rows) for start in range(0, num_rows, rows)]
+            drawn = [invert(mass.masses(self.scores_SC[p]), uniforms_S[p]) for p in parts]
+            column_S = torch.cat([columns for columns, _ in drawn])
+            total_S = torch.cat([totals for _, totals in drawn])
+        return self._ids_at(column_S), torch.isfinite(total_S)
 
-    def _ids_at(self, column_S: Tensor) -> NDArray[np.int64]:
-        if self.ids_SC is not None:
-            column_S = self.ids_SC.gather(1, column_S[:, None])[:, 0]
-        ids: NDArray[np.int64] = column_S.cpu().numpy()
-        return ids
+    def take(self, columns_SK: Tensor) -> None:
+        """Keep the candidates in these columns, in this order."""
+        self.scores_SC = self.scores_SC.gather(1, columns_SK)
+        self._is_own = True
+        if self._masses_SC is not None:
+            self._masses_SC = self._masses_SC.gather(1, columns_SK)
+        self.ids_SC = columns_SK if self.ids_SC is None else self.ids_SC.gather(1, columns_SK)
+
+    def _ids_at(self, column_S: Tensor) -> Tensor:
+        if self.ids_SC is None:
+            return column_S
+        return self.ids_SC.gather(1, column_S[:, None])[:, 0]
 
 
-def top_k(values_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The ``k`` largest of each row, best first, ties by lower index (``torch.topk`` leaves the
-    order of ties open)."""
-    values_SK, columns_SK = values_SV.topk(k, dim=-1)
-    worst_S1 = values_SK[:, -1:]
-    if bool(((values_SV >= worst_S1).sum(dim=-1) > k).any()):
-        values_SV, columns_SV = values_SV.sort(dim=-1, descending=True, stable=True)
-        return values_SV[:, :k], columns_SV[:, :k]
-    columns_SK, order = columns_SK.sort(dim=-1)
-    values_SK, order = values_SK.gather(1, order).sort(dim=-1, descending=True, stable=True)
-    return values_SK, columns_SK.gather(1, order)
+def invert(masses_SC: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
+    """The first column of each row whose cumulated mass exceeds floor(uniform * total); the totals.
 
-
-def invert_distribution(probs_SC: Tensor, uniforms_S: Tensor) -> Tensor:
-    """The column of each row at which the cumulated probability passes ``uniforms_S``.
-
-    In two levels, blocks and then columns: cumulating a whole vocabulary would cost more than a
-    decode step. Columns of probability zero are never chosen. Rows that are not numbers give
-    some column.
+    In two levels, blocks and then columns, which changes nothing: masses are integers and sum
+    exactly. Columns of mass zero are never chosen. Rows that are not numbers give some column.
     """
-    num_rows, num_columns = probs_SC.shape
-    blocks_SBW = F.pad(probs_SC, (0, -num_columns % _BLOCK)).view(num_rows, -1, _BLOCK)
+    num_rows, num_columns = masses_SC.shape
+    blocks_SBW = F.pad(masses_SC, (0, -num_columns % _BLOCK)).view(num_rows, -1, _BLOCK)
     sums_SB = blocks_SBW.sum(dim=-1, dtype=torch.float64)
     edges_SB = sums_SB.cumsum(dim=-1)
-    target_S1 = _below(uniforms_S[:, None] * edges_SB[:, -1:], edges_SB[:, -1:])
+    total_S1 = edges_SB[:, -1:]
+    target_S1 = (uniforms_S[:, None] * total_S1).floor()
     block_S1 = torch.searchsorted(edges_SB, target_S1, right=True).clamp_(max=edges_SB.shape[1] - 1)
     target_S1 = target_S1 - (edges_SB.gather(1, block_S1) - sums_SB.gather(1, block_S1))
-    rows_S = torch.arange(num_rows, device=probs_SC.device)
+    rows_S = torch.arange(num_rows, device=masses_SC.device)
     inside_SW = blocks_SBW[rows_S, block_S1[:, 0]].cumsum(dim=-1, dtype=torch.float64)
-    target_S1 = _below(target_S1, inside_SW[:, -1:])
     column_S = torch.searchsorted(inside_SW, target_S1, right=True)[:, 0]
-    return (block_S1[:, 0] * _BLOCK + column_S).clamp_(max=num_columns - 1)
+    return (block_S1[:, 0] * _BLOCK + column_S).clamp_(max=num_columns - 1), total_S1[:, 0]
 
 
-def _below(values: Tensor, bound: Tensor) -> Tensor:
-    """``values``, strictly below ``bound`` and not negative: products round up."""
-    return values.minimum(torch.nextafter(bound, torch.zeros_like(bound))).clamp_(min=0.0)
+__all__ = ["Candidates", "invert", "top_k"]

@@ -1,7 +1,13 @@
 """Constraints on the output: llguidance matchers over the model's own vocabulary.
 
 Owns compilation, its limits, and the allowed-token masks. A matcher can always be rebuilt from its
-specification and the tokens generated so far.
+specification and the tokens generated so far, be forked, and be rolled back over tokens that were
+not kept after all.
+
+The time of a mask is limited by llguidance's fuel, which counts work and not time: the same grammar
+fails at the same token on every machine, whoever else is running.
+
+Shapes: G constrained rows, V vocabulary, W words of 32 tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +16,7 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from numpy.typing import NDArray
 
 from quire.core.decoding import GrammarSpec
@@ -23,6 +29,12 @@ MAX_SOURCE_BYTES = 1 << 18
 _LEXER_FUEL = 200_000
 """A fifth of llguidance's default: nested repetitions fail in tenths of a second, not seconds."""
 
+STEP_LEXER_FUEL = 200_000
+"""Of one mask: about 15 ms of derivatives of regular expressions, at 14 000 per millisecond."""
+
+STEP_MAX_ITEMS = 50_000
+"""Of one mask: about 3 ms of parsing, at 20 000 Earley items per millisecond."""
+
 
 class GrammarMatcher:
     """The state of one sequence's constraint."""
@@ -32,14 +44,18 @@ class GrammarMatcher:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
-    def fill_mask(self, mask_W: NDArray[np.int32]) -> None:
-        """Write the allowed tokens as bits, 32 per word; the words beyond it stay as they are.
+    def fork(self) -> GrammarMatcher:
+        """Another matcher in the same state; the two go on by themselves."""
+        return GrammarMatcher(self._matcher.deep_copy())
+
+    def rollback(self, num_tokens: int) -> None:
+        """Take back the last ``num_tokens`` that were consumed.
 
         Raises:
-            GrammarError: the parser ran into a limit.
+            GrammarError: that many were not consumed.
         """
-        self._matcher.unsafe_compute_mask_ptr(mask_W.ctypes.data, mask_W.nbytes)
-        self._check()
+        self._matcher.rollback(num_tokens)
+        self.check()
 
     def consume(self, tokens: Sequence[int]) -> None:
         """Advance over sampled tokens.
@@ -49,19 +65,66 @@ class GrammarMatcher:
         """
         for token in tokens:
             self._matcher.consume_token(int(token))
-        self._check()
+        self.check()
 
     @property
     def finished(self) -> bool:
         """Whether nothing can follow the output so far."""
         return bool(self._matcher.is_stopped())
 
-    def _check(self) -> None:
+    @property
+    def library_matcher(self) -> LLMatcher:
+        """What computes masks; for ``GrammarMasks``."""
+        return self._matcher
+
+    def check(self) -> None:
+        """Raises ``GrammarError`` when a limit was hit or a token was not allowed."""
         if self._matcher.is_error():
             raise GrammarError(
                 f"the constraint cannot be followed: {self._matcher.get_error()[:500]}; "
                 "simplify the schema or grammar"
             )
+
+
+class GrammarMasks:
+    """The masks of several matchers at once, in the library's threads."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+        self._num_words = (vocab_size + 31) // 32
+        self._executor: LLExecutor | None = None
+
+    def forbidden(
+        self, matchers: Sequence[GrammarMatcher]
+    ) -> tuple[NDArray[np.bool_], list[GrammarError | None]]:
+        """Tokens that each matcher forbids ``[G, V]``, and why a matcher could not say.
+
+        Tokens beyond the vocabulary that the grammar was compiled for are forbidden.
+        """
+        masks_GW = np.zeros((len(matchers), self._num_words), np.int32)
+        if len(matchers) == 1:
+            matchers[0].library_matcher.unsafe_compute_mask_ptr(
+                masks_GW.ctypes.data, masks_GW.nbytes
+            )
+        else:
+            if self._executor is None:
+                self._executor = LLExecutor()
+            self._executor.unsafe_compute_mask_ptr(
+                [(one.library_matcher, place) for place, one in enumerate(matchers)],
+                masks_GW.ctypes.data,
+                masks_GW.strides[0],
+                len(matchers),
+            )
+        bits_GV = np.unpackbits(masks_GW.view(np.uint8), axis=1, bitorder="little")
+        return bits_GV[:, : self._vocab_size] == 0, [_error_of(one) for one in matchers]
+
+
+def _error_of(matcher: GrammarMatcher) -> GrammarError | None:
+    try:
+        matcher.check()
+    except GrammarError as exc:
+        return exc
+    return None
 
 
 class _Vocabulary:
@@ -101,7 +164,11 @@ class GrammarCompiler:
             self._ll_tokenizer,
             _source(spec),
             log_level=0,
-            limits=LLParserLimits(initial_lexer_fuel=_LEXER_FUEL),
+            limits=LLParserLimits(
+                initial_lexer_fuel=_LEXER_FUEL,
+                step_lexer_fuel=STEP_LEXER_FUEL,
+                step_max_items=STEP_MAX_ITEMS,
+            ),
         )
         if matcher.is_error():
             raise GrammarError(

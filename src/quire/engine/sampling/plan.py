@@ -1,13 +1,14 @@
-"""How the next token of each row of a batch is chosen: rows grouped by their processor lists.
+"""How the next token of each row of a batch is chosen: rows grouped by what is done to them.
 
-Built once for a set of rows and used for as many steps as the set lives.
+Built for a set of rows and used for as many steps as the set lives. Building it costs a few array
+operations per group, not per row, where samplers are plain (see ``table``).
 
 Shapes: S rows, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,112 +16,202 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32, no_i32
-from quire.core.decoding import SamplerSpec
+from quire.core.batch import U64, no_i32
+from quire.core.decoding import Params
+from quire.core.errors import QuireError
 from quire.engine.sampling.candidates import Candidates
-from quire.engine.sampling.parameters import PROCESSORS, check_sampler
-from quire.engine.sampling.processors import GroupContext, TokenCounts
-from quire.engine.sampling.random import seed_words, uniforms
+from quire.engine.sampling.columns import F64, I64
+from quire.engine.sampling.group_memory import GroupMemory
+from quire.engine.sampling.installed import ProcessorFault
+from quire.engine.sampling.parameters import check_sampler
+from quire.engine.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
+from quire.engine.sampling.protocol import Rows
+from quire.engine.sampling.random import uniforms
+from quire.engine.sampling.registry import Step, installed
+from quire.engine.sampling.table import (
+    NEUTRAL,
+    PLAIN_DRAWN,
+    PLAIN_ORDER,
+    SamplerTable,
+    SamplingRow,
+)
+from quire.engine.sampling.truncation import MinP, Temperature, TopK, TopP
 
-I64 = NDArray[np.int64]
+_TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
 
 
 @dataclass(frozen=True, slots=True)
-class SamplingRow:
-    """One row: its sampler (checked before) and the tokens its penalties look at.
+class CommonParameters:
+    """The samplers of rows that want only what every backend can do by itself: greedy, or top-k,
+    temperature, min-p, top-p in this order, then a draw. All ``[S]``; see ``mass`` for the choice.
 
-    ``seen`` is the whole history, ``generated`` the sampled part of it.
+    A ``top_k`` of 2^31, a ``temperature`` or ``top_p`` of 1 and a ``min_p`` of 0 change nothing.
     """
 
-    sampler: SamplerSpec
-    seen: I32
-    generated: I32
+    greedy: NDArray[np.bool_]
+    top_k: I64
+    temperature: F64
+    min_p: F64
+    top_p: F64
+    seeds: U64
 
 
 class SamplingGroup:
-    """Rows with the same processor names, in the same order, and the same kind of choice."""
+    """Rows of a table that share their steps and the kind of choice."""
 
-    def __init__(
-        self,
-        members: list[int],
-        rows: Sequence[SamplingRow],
-        vocab_size: int,
-        device: torch.device,
-    ) -> None:
-        samplers = [row.sampler for row in rows]
-        names = [processor.name for processor in samplers[0].processors]
-        self.members = np.array(members, np.int64)
-        self.index = torch.from_numpy(self.members).to(device)
-        self._greedy = samplers[0].greedy
-        self._seeds = seed_words([sampler.seed or 0 for sampler in samplers])
-        self._counts = None
-        if any(PROCESSORS[name].counts_tokens for name in names):
-            self._counts = TokenCounts(
-                _counts([row.seen for row in rows], vocab_size, device),
-                _counts([row.generated for row in rows], vocab_size, device),
-            )
-        context = GroupContext(len(rows), vocab_size, device, self._counts)
-        self._processors = [
-            PROCESSORS[name].bind([s.processors[place].params for s in samplers], context)
-            for place, name in enumerate(names)
-        ]
+    def __init__(self, table: SamplerTable, rows_S: I64) -> None:
+        self._table = table
+        self._rows_S = rows_S
+        self._index_S = table.index(rows_S)
+        self._greedy = bool(table.greedy[rows_S[0]])
+        self._seeds_S = table.index(table.seeds[rows_S].view(np.int64))
+        self.error: QuireError | None = None
+        self._steps: list[Step] = []
+        try:
+            rows = Rows(len(rows_S), table.vocab_size, table.device)
+            self._steps = bind_steps(table, rows_S, rows)
+        except ProcessorFault as fault:
+            self.error = fault.error
 
-    def sample(self, logits_SV: Tensor, positions_S: I64) -> tuple[I64, NDArray[np.bool_]]:
-        """Tokens of the members, and which of them could be chosen."""
+    def choose(self, logits_SV: Tensor, positions_S: Tensor) -> tuple[Tensor, Tensor]:
+        """Tokens ``[S]`` and which of them could be chosen."""
         candidates = Candidates(logits_SV)
-        for processor in self._processors:
-            processor(candidates)
+        memory = GroupMemory(self._table.stores, self._rows_S, self._index_S)
+        if self.error is None:
+            try:
+                for step in self._steps:
+                    step(candidates, memory)
+            except ProcessorFault as fault:
+                self.error = fault.error
         if self._greedy:
-            return candidates.choose_best()
-        return candidates.draw(uniforms(self._seeds, positions_S))
+            tokens_S, chosen_S = candidates.choose_best()
+        else:
+            tokens_S, chosen_S = candidates.draw(uniforms(self._seeds_S, positions_S))
+        return tokens_S, chosen_S if self.error is None else torch.zeros_like(chosen_S)
 
-    def record(self, tokens_S: I64) -> None:
-        """Count tokens just sampled."""
-        if self._counts is None:
-            return
-        tokens_S1 = torch.from_numpy(tokens_S).to(self.index.device)[:, None]
-        ones = torch.ones(tokens_S1.shape, device=tokens_S1.device)
-        self._counts.seen_SV.scatter_add_(1, tokens_S1, ones)
-        self._counts.generated_SV.scatter_add_(1, tokens_S1, ones)
+
+def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[Step]:
+    """The steps of rows of one kind. Plain rows get every step that one of them needs."""
+    first = table.params(int(rows_S[0]))
+    if table.kind[rows_S[0]] > PLAIN_DRAWN:
+        of_rows = [table.params(row) for row in rows_S.tolist()]
+        return [
+            table.registry.find(name).bind([params[place][1] for params in of_rows], rows)
+            for place, (name, _) in enumerate(first)
+        ]
+    lists = _list_params(table, rows_S)
+    steps: list[Step] = []
+    for name in PLAIN_ORDER:
+        if name in lists:
+            steps.append(table.registry.find(name).bind(lists[name], rows))
+        elif name in NEUTRAL:
+            values_S = table.scalars[name][rows_S]
+            if (values_S != NEUTRAL[name][1]).any():
+                steps.append(_BIND_COLUMN[name](values_S, rows))
+    return steps
 
 
 class SamplingPlan:
     """The groups of a set of rows."""
 
     def __init__(self, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> None:
-        members: dict[tuple[object, ...], list[int]] = {}
-        for index, row in enumerate(rows):
-            sampler = row.sampler
-            key = (sampler.greedy, *(processor.name for processor in sampler.processors))
-            members.setdefault(key, []).append(index)
-        self._num_rows = len(rows)
-        self._groups = [
-            SamplingGroup(group, [rows[index] for index in group], vocab_size, device)
-            for group in members.values()
-        ]
+        """A plan over a table of its own."""
+        table = SamplerTable(len(rows), vocab_size, device, installed())
+        for place, row in enumerate(rows):
+            table.set(place, row)
+        self._begin(table, np.arange(len(rows)))
+
+    @classmethod
+    def over(cls, table: SamplerTable, rows_S: I64) -> SamplingPlan:
+        """A plan for rows of a table that is kept up to date by ``sample``."""
+        plan = cls.__new__(cls)
+        plan._begin(table, rows_S)
+        return plan
+
+    def _begin(self, table: SamplerTable, rows_S: I64) -> None:
+        self._table = table
+        self._rows_S = rows_S
+        self._remembers = bool((table.needs_counts[rows_S] | table.needs_history[rows_S]).any())
+        kinds_S = table.kind[rows_S]
+        kinds = np.unique(kinds_S).tolist()
+        self._members = [np.flatnonzero(kinds_S == kind) for kind in kinds]
+        self._indices = [table.index(members) for members in self._members]
+        self._groups = [SamplingGroup(table, rows_S[members]) for members in self._members]
+
+    @property
+    def common(self) -> CommonParameters | None:
+        """The parameters as columns if no row wants more than the common subset, else None."""
+        table, rows_S = self._table, self._rows_S
+        others = (name for name in NEUTRAL if name not in _TRUNCATIONS)
+        if (
+            (table.kind[rows_S] > PLAIN_DRAWN).any()
+            or table.has_lists[rows_S].any()
+            or any((table.scalars[name][rows_S] != NEUTRAL[name][1]).any() for name in others)
+        ):
+            return None
+        top_k, temperature, min_p, top_p = (table.scalars[name][rows_S] for name in _TRUNCATIONS)
+        return CommonParameters(
+            greedy=table.greedy[rows_S],
+            top_k=top_k.astype(np.int64),
+            temperature=temperature,
+            min_p=min_p,
+            top_p=top_p,
+            seeds=table.seeds[rows_S],
+        )
 
     def sample(self, logits_SV: Tensor, positions_S: I64) -> tuple[I64, NDArray[np.bool_]]:
-        """One token for each row; ``False`` where every token was excluded or logits are not
-        numbers. ``positions_S`` are those of the sampled tokens. ``logits_SV`` is not changed."""
-        if len(self._groups) == 1:
-            group = self._groups[0]
-            tokens, chosen = group.sample(logits_SV, positions_S)
-            group.record(tokens)
-            return tokens, chosen
-        tokens = np.zeros(self._num_rows, np.int64)
-        chosen = np.zeros(self._num_rows, np.bool_)
-        for group in self._groups:
-            picked = group.sample(
-                logits_SV.index_select(0, group.index), positions_S[group.members]
-            )
-            tokens[group.members], chosen[group.members] = picked
-            group.record(picked[0])
+        """One token for each row; ``False`` where every token was excluded, logits are not numbers
+        or a processor failed. ``positions_S`` are those of the sampled tokens. ``logits_SV`` is not
+        changed."""
+        tokens_S, chosen_S = self.choose(logits_SV, self._table.index(positions_S))
+        tokens: I64 = tokens_S.cpu().numpy()
+        chosen: NDArray[np.bool_] = chosen_S.cpu().numpy()
         return tokens, chosen
 
+    def choose(self, logits_SV: Tensor, positions_S: Tensor) -> tuple[Tensor, Tensor]:
+        """``sample`` with everything on the device: nothing makes the host wait for it, unless a
+        processor of a package does. ``positions_S`` int64."""
+        if len(self._groups) == 1:
+            tokens_S, chosen_S = self._groups[0].choose(logits_SV, positions_S)
+        else:
+            tokens_S = torch.zeros(len(self._rows_S), dtype=torch.int64, device=logits_SV.device)
+            chosen_S = torch.zeros(len(self._rows_S), dtype=torch.bool, device=logits_SV.device)
+            for group, index in zip(self._groups, self._indices, strict=True):
+                picked = group.choose(
+                    logits_SV.index_select(0, index), positions_S.index_select(0, index)
+                )
+                tokens_S[index], chosen_S[index] = picked
+        if self._remembers:
+            self._table.record(self._rows_S, tokens_S)
+        return tokens_S, chosen_S
 
-def _counts(histories: Sequence[I32], vocab_size: int, device: torch.device) -> Tensor:
-    counts = [np.bincount(tokens, minlength=vocab_size)[:vocab_size] for tokens in histories]
-    return torch.from_numpy(np.stack(counts).astype(np.float32)).to(device)
+    def error_of(self, place: int) -> QuireError | None:
+        """Why row ``place`` could not be chosen for, if a processor failed."""
+        for group, members in zip(self._groups, self._members, strict=True):
+            if place in members:
+                return group.error
+        return None
 
 
-__all__ = ["SamplingPlan", "SamplingRow", "check_sampler", "no_i32"]
+def _list_params(table: SamplerTable, rows_S: I64) -> dict[str, list[Params]]:
+    """Parameters of ``logit_bias`` and ``bad_words`` by row, of those that any row has."""
+    found: dict[str, list[Params]] = {}
+    nothing: Params = {"tokens": [], "biases": []}
+    for place in np.flatnonzero(table.has_lists[rows_S]).tolist():
+        for name, params in table.params(int(rows_S[place])):
+            if name not in NEUTRAL:
+                found.setdefault(name, [nothing] * len(rows_S))[place] = params
+    return found
+
+
+_BIND_COLUMN: Mapping[str, Callable[[F64, Rows], Step]] = {
+    "repetition_penalty": RepetitionPenalty,
+    "frequency_penalty": FrequencyPenalty,
+    "presence_penalty": PresencePenalty,
+    "top_k": lambda values_S, rows: TopK(values_S.astype(np.int64), rows),
+    "temperature": Temperature,
+    "min_p": MinP,
+    "top_p": TopP,
+}
+
+__all__ = ["CommonParameters", "SamplingPlan", "SamplingRow", "check_sampler", "no_i32"]

@@ -1,18 +1,34 @@
 """Counter-based random numbers: one uniform per (seed, position), whatever the batch looks like.
 
-SplitMix64's finaliser (Steele, Lea and Flood, 2014) over the pair; no state, so a preempted or
-re-run sequence draws the same numbers again.
+SplitMix64's finaliser (Steele, Lea and Flood, 2014) over the pair, in 64-bit words that wrap::
+
+    mix(w):  w = (w ^ (w >> 30)) * 0xBF58476D1CE4E5B9
+             w = (w ^ (w >> 27)) * 0x94D049BB133111EB
+             w ^ (w >> 31)
+    uniform = (mix(mix(seed + G) + (position + 1) * G) >> 11) * 2^-53,  G = 0x9E3779B97F4A7C15
+
+No state, so a preempted or re-run sequence draws the same numbers again. Computed where the logits
+are, so that no host has to know the position.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from quire.core.batch import U64
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MASK = 0xFFFFFFFFFFFFFFFF
+_MASK = (1 << 64) - 1
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
 
 
 def seed_words(seeds: list[int]) -> U64:
@@ -20,15 +36,24 @@ def seed_words(seeds: list[int]) -> U64:
     return np.array([seed & _MASK for seed in seeds], np.uint64)
 
 
-def uniforms(seeds: U64, positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in [0, 1) for each (seed, position)."""
-    counter = positions.astype(np.uint64) + np.uint64(1)
-    words = _mix(_mix(seeds + _GOLDEN) + counter * _GOLDEN)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+def uniforms(seeds_S: Tensor, positions_S: Tensor) -> Tensor:
+    """One number in [0, 1) for each (seed, position), float64 ``[S]``.
+
+    Both int64; a seed's bits count, not its sign.
+    """
+    words_S = _mix(_mix(seeds_S + _GOLDEN) + (positions_S + 1) * _GOLDEN)
+    return _shift(words_S, 11).to(torch.float64) * 2.0**-53
 
 
-def _mix(words: U64) -> U64:
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: U64 = words ^ (words >> np.uint64(31))
-    return mixed
+def _mix(words: Tensor) -> Tensor:
+    words = (words ^ _shift(words, 30)) * _FIRST
+    words = (words ^ _shift(words, 27)) * _SECOND
+    return words ^ _shift(words, 31)
+
+
+def _shift(words: Tensor, count: int) -> Tensor:
+    """To the right, filling with zeros."""
+    return (words >> count) & ((1 << (64 - count)) - 1)
+
+
+__all__ = ["seed_words", "uniforms"]

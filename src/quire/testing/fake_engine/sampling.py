@@ -65,10 +65,15 @@ def _apply(
             scores = scores.copy()
             np.add.at(scores, _tokens(params, scores), np.array(_numbers(params, "biases")))
             return scores
+        case "allowed_tokens":
+            kept = np.full_like(scores, -np.inf)
+            allowed = _tokens(params, scores)
+            kept[allowed] = scores[allowed]
+            return kept
         case "bad_words":
-            scores = scores.copy()
-            scores[_tokens(params, scores)] = -np.inf
-            return scores
+            return _exclude_words(scores, _entries(params, "tokens"), seen)
+        case "dry":
+            return _penalise_repeats(scores, params, seen)
         case "repetition_penalty":
             return _penalise_repetition(scores, _number(params, "penalty"), seen)
         case "presence_penalty":
@@ -84,6 +89,8 @@ def _apply(
         case "min_p":
             floor = scores.max() + np.log(max(_number(params, "p"), 1e-300))
             return np.where(scores >= floor, scores, -np.inf)
+        case "typical":
+            return _keep_typical(scores, _number(params, "p"))
     raise InvalidArgument(f"no processor is named {name!r}: see Processor for the standard names")
 
 
@@ -120,6 +127,56 @@ def _penalise_repetition(scores: Logits, penalty: float, seen: Sequence[int]) ->
     return np.where(_counts(scores, seen) > 0, penalised, scores)
 
 
+def _exclude_words(
+    scores: Logits, words: Sequence[int | float | list[int]], seen: Sequence[int]
+) -> Logits:
+    scores = scores.copy()
+    for word in words:
+        tokens = word if isinstance(word, list) else [int(word)]
+        _check_tokens(np.array(tokens), scores)
+        before = len(tokens) - 1
+        if before == 0 or list(seen[-before:]) == tokens[:-1]:
+            scores[tokens[-1]] = -np.inf
+    return scores
+
+
+def _penalise_repeats(scores: Logits, params: Params, seen: Sequence[int]) -> Logits:
+    """DRY by comparing every earlier place with the end, token by token."""
+    scores, tokens = scores.copy(), list(seen)
+    span = int(_number({"range": 0, **params}, "range"))
+    tokens = tokens[-span:] if span else tokens
+    breakers = {int(one) for one in _numbers({"breakers": [], **params}, "breakers")}
+    allowed = int(_number({"allowed_length": 2, **params}, "allowed_length"))
+    longest: dict[int, int] = {}
+    for place in range(len(tokens) - 1):
+        length = 0
+        while (
+            length <= place
+            and tokens[place - length] == tokens[-1 - length]
+            and tokens[place - length] not in breakers
+        ):
+            length += 1
+        following = tokens[place + 1]
+        if following not in breakers:
+            longest[following] = max(length, longest.get(following, 0))
+    base = _number({"base": 1.75, **params}, "base")
+    for token, length in longest.items():
+        if length >= allowed:
+            scores[token] -= _number(params, "multiplier") * base ** min(length - allowed, 50)
+    return scores
+
+
+def _keep_typical(scores: Logits, p: float) -> Logits:
+    """The fewest tokens of mass ``p`` whose surprise is closest to the entropy."""
+    surprise = -log_softmax(scores)
+    probs = np.exp(-surprise)
+    distance = np.abs(surprise - np.sum(np.where(probs > 0, probs * surprise, 0.0)))
+    order = np.argsort(distance, kind="stable")
+    mass = np.cumsum(probs[order])
+    last = order[min(int(np.sum(mass < p)), len(order) - 1)]
+    return np.where(distance <= distance[last], scores, -np.inf)
+
+
 def _counts(scores: Logits, tokens: Sequence[int]) -> Logits:
     return np.bincount(np.array(tokens, np.int64), minlength=len(scores)).astype(np.float64)
 
@@ -132,17 +189,28 @@ def _number(params: Params, key: str) -> float:
 
 
 def _numbers(params: Params, key: str) -> list[float]:
+    values = _entries(params, key)
+    if any(isinstance(item, list) for item in values):
+        raise InvalidArgument(f"parameter {key!r} is {values!r}; it must be a list of numbers")
+    return [float(item) for item in values if not isinstance(item, list)]
+
+
+def _entries(params: Params, key: str) -> list[int | float | list[int]]:
     value = params.get(key)
     if not isinstance(value, list):
-        raise InvalidArgument(f"parameter {key!r} is {value!r}; it must be a list of numbers")
-    return [float(item) for item in value]
+        raise InvalidArgument(f"parameter {key!r} is {value!r}; it must be a list")
+    return value
 
 
 def _tokens(params: Params, scores: Logits) -> NDArray[np.int64]:
     tokens = np.array(_numbers(params, "tokens"), np.int64)
+    _check_tokens(tokens, scores)
+    return tokens
+
+
+def _check_tokens(tokens: NDArray[np.int64], scores: Logits) -> None:
     if np.any((tokens < 0) | (tokens >= len(scores))):
         raise InvalidArgument(f"token ids {tokens.tolist()} exceed the vocabulary {len(scores)}")
-    return tokens
 
 
 __all__ = ["best_first", "log_softmax", "sample_token"]

@@ -1,0 +1,195 @@
+"""The samplers of many rows as columns, and what they remember: a batch is planned by indexing.
+
+A row is set when its sampler arrives; batches are then planned without looking at rows one by one,
+as long as their samplers are *plain*: standard processors in the standard order, each at most once.
+
+Shapes: R table rows, S rows asked for, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.core.batch import I32, U64, no_i32
+from quire.core.decoding import Params, SamplerSpec
+from quire.engine.sampling.columns import F64, I64
+from quire.engine.sampling.declarations import with_defaults
+from quire.engine.sampling.dry_matches import DryMatches
+from quire.engine.sampling.group_memory import Stores
+from quire.engine.sampling.memory import CountStore, HistoryStore
+from quire.engine.sampling.random import seed_words
+from quire.engine.sampling.registry import Registry
+
+PLAIN_ORDER = (
+    "logit_bias",
+    "bad_words",
+    "repetition_penalty",
+    "frequency_penalty",
+    "presence_penalty",
+    "top_k",
+    "temperature",
+    "min_p",
+    "top_p",
+)
+"""The standard order. Rows whose processors are a part of it, in it, are worked on together."""
+
+NEUTRAL: Mapping[str, tuple[str, float]] = {
+    "repetition_penalty": ("penalty", 1.0),
+    "frequency_penalty": ("penalty", 0.0),
+    "presence_penalty": ("penalty", 0.0),
+    "top_k": ("k", float(1 << 31)),
+    "temperature": ("temperature", 1.0),
+    "min_p": ("p", 0.0),
+    "top_p": ("p", 1.0),
+}
+"""The parameter of each plain processor that is one number, and the value that changes no bit."""
+
+_PLACE = {name: place for place, name in enumerate(PLAIN_ORDER)}
+
+_MAX_KINDS = 1024
+
+PLAIN_GREEDY, PLAIN_DRAWN = 0, 1
+"""Kinds of rows that are planned by columns; others have kinds of their own, from 2 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One row: its sampler (checked before) and the tokens that it looks at.
+
+    ``seen`` is the whole history, ``generated`` the sampled part at its end.
+    """
+
+    sampler: SamplerSpec
+    seen: I32
+    generated: I32
+
+
+class SamplerTable:
+    """Columns of length R and the stores of those rows that need them."""
+
+    def __init__(
+        self, num_rows: int, vocab_size: int, device: torch.device, registry: Registry
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.device = device
+        self.registry = registry
+        self.kind = np.zeros(num_rows, np.int64)
+        self.greedy = np.ones(num_rows, np.bool_)
+        self.seeds: U64 = np.zeros(num_rows, np.uint64)
+        self.scalars: dict[str, F64] = {
+            name: np.full(num_rows, neutral) for name, (_, neutral) in NEUTRAL.items()
+        }
+        self.has_lists = np.zeros(num_rows, np.bool_)
+        self.num_recorded = np.zeros(num_rows, np.int64)
+        self.needs_counts, self.needs_history, self.needs_matches = (
+            np.zeros(num_rows, np.bool_) for _ in range(3)
+        )
+        self.stores = Stores(
+            CountStore(vocab_size, device), HistoryStore(device), DryMatches(device)
+        )
+        self._params: list[tuple[tuple[str, Params], ...]] = [()] * num_rows
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._next_kind = PLAIN_DRAWN
+
+    def set(self, row: int, what: SamplingRow) -> None:
+        """Give a row its sampler and history, whatever it had before."""
+        sampler = what.sampler
+        named = tuple(
+            (one.name, with_defaults(self.registry.find(one.name).parameters, one.params))
+            for one in sampler.processors
+        )
+        self._params[row] = named
+        self.kind[row] = self._kind_of(sampler.greedy, tuple(name for name, _ in named))
+        self.greedy[row] = sampler.greedy
+        self.seeds[row] = seed_words([sampler.seed or 0])[0]
+        for name, (_, neutral) in NEUTRAL.items():
+            self.scalars[name][row] = neutral
+        for name, params in named:
+            if name in NEUTRAL:
+                value = params[NEUTRAL[name][0]]
+                assert isinstance(value, int | float)
+                self.scalars[name][row] = value
+        self.has_lists[row] = any(name in ("logit_bias", "bad_words") for name, _ in named)
+        self.num_recorded[row] = len(what.generated)
+        self._remember(row, named, what)
+
+    def params(self, row: int) -> tuple[tuple[str, Params], ...]:
+        """Names and parameters of a row's processors, in order."""
+        return self._params[row]
+
+    def record(self, rows_S: I64, tokens_S: Tensor) -> None:
+        """One more token of each row. ``num_recorded`` says how many of a row's are in here."""
+        self.num_recorded[rows_S] += 1
+        for needed_R, append in (
+            (self.needs_counts, self._count),
+            (self.needs_history, self._append),
+        ):
+            needed_S = needed_R[rows_S]
+            if needed_S.all():
+                append(rows_S, tokens_S)
+            elif needed_S.any():
+                places = torch.from_numpy(np.flatnonzero(needed_S)).to(self.device)
+                append(rows_S[needed_S], tokens_S.index_select(0, places))
+
+    def index(self, rows_S: I64) -> Tensor:
+        """Numbers of the host on the device."""
+        return torch.from_numpy(rows_S).to(self.device)
+
+    def _count(self, rows_S: I64, tokens_S: Tensor) -> None:
+        self.stores.counts.append(rows_S, self.index(rows_S), tokens_S)
+
+    def _append(self, rows_S: I64, tokens_S: Tensor) -> None:
+        index_S = self.index(rows_S)
+        matched_S = self.needs_matches[rows_S]
+        if matched_S.any():
+            places = torch.from_numpy(np.flatnonzero(matched_S)).to(self.device)
+            matched_index = index_S.index_select(0, places)
+            before = self.stores.histories.view(rows_S[matched_S], matched_index)
+            self.stores.matches.append(matched_index, before, tokens_S.index_select(0, places))
+        self.stores.histories.append(rows_S, index_S, tokens_S)
+
+    def _remember(self, row: int, named: tuple[tuple[str, Params], ...], what: SamplingRow) -> None:
+        kinds = [(self.registry.find(name), params) for name, params in named]
+        self.needs_counts[row] = any(kind.needs_counts for kind, _ in kinds)
+        self.needs_history[row] = any(kind.needs_history(params) for kind, params in kinds)
+        matching = [params for kind, params in kinds if kind.needs_matches]
+        self.needs_matches[row] = bool(matching)
+        # rows that need nothing may be worked on together with rows that do: they have no tokens
+        nothing = no_i32(), 0
+        everything = what.seen, len(what.generated)
+        self.stores.counts.set(row, *(everything if self.needs_counts[row] else nothing))
+        self.stores.histories.set(row, *(everything if self.needs_history[row] else nothing))
+        if matching:
+            breakers = matching[0]["breakers"]
+            assert isinstance(breakers, list)
+            self.stores.matches.set(row, what.seen, breakers)  # type: ignore[arg-type]
+
+    def _kind_of(self, greedy: bool, names: tuple[str, ...]) -> int:
+        places = [_PLACE.get(name, -1) for name in names]
+        if -1 not in places and all(a < b for a, b in pairwise(places)):
+            return PLAIN_GREEDY if greedy else PLAIN_DRAWN
+        if len(self._kinds) >= _MAX_KINDS:
+            # clients choose names and order: forget those that no row has any more
+            live = set(self.kind.tolist())
+            self._kinds = {key: kind for key, kind in self._kinds.items() if kind in live}
+        key = (greedy, *names)
+        if key not in self._kinds:
+            self._next_kind += 1
+            self._kinds[key] = self._next_kind
+        return self._kinds[key]
+
+
+__all__ = [
+    "NEUTRAL",
+    "PLAIN_DRAWN",
+    "PLAIN_GREEDY",
+    "PLAIN_ORDER",
+    "SamplerTable",
+    "SamplingRow",
+]
