@@ -155,6 +155,26 @@ def test_what_is_no_http_is_400(gated: RunningServer, raw: bytes) -> None:
     check_unharmed(gated)
 
 
+@pytest.mark.parametrize("line", [b"x: y\r\n", b"x" * 100])
+def test_trailers_without_end_are_cut_off(gated: RunningServer, line: bytes) -> None:
+    """Behind a chunked body, where a client may send headers again."""
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    with closing(connected(gated)) as sock:
+        sock.sendall(head + b"2\r\n{}\r\n0\r\n")
+        with pytest.raises(ConnectionError):
+            sock.sendall(line * 1_000_000)
+    check_unharmed(gated)
+
+
+def test_a_body_in_chunks_of_one_byte_is_read(gated: RunningServer) -> None:
+    raw = json.dumps(chat("say x", max_tokens=1)).encode() + b" " * 3000
+    head = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: localhost\r\n"
+    head += b"content-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    with closing(connected(gated)) as sock:
+        sock.sendall(head + b"".join(b"1\r\n%c\r\n" % byte for byte in raw) + b"0\r\n\r\n")
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_never_reads_loses_its_call(
     gated: RunningServer, request_lines: RequestLines, stream: bool

@@ -1,7 +1,7 @@
 """One call of a session: a built-in program at work for one request of a client.
 
-Joins two loops: the program runs on the loop of the built-in programs, its items are read on the
-edge's. Owns the channel between them and the end of the call, whichever side brings it about.
+Joins two tasks: the program's own, and that of the one who reads its items. Owns the channel
+between them and the end of the call, whichever side brings it about.
 """
 
 from __future__ import annotations
@@ -69,19 +69,22 @@ class Call(Generic[T]):
         await self._closed.wait()
 
     async def _produce(self, items: AsyncGenerator[T, None]) -> None:
-        """On the program's loop, at the pace of the reader."""
+        """In the program's task, at the pace of the reader."""
         async with aclosing(items):
             async for item in items:
-                try:
-                    async with asyncio.timeout(_STALL_S):
-                        taken = await self._channel.put(item)
-                except TimeoutError as exc:
-                    raise MailboxFull(
-                        f"the client has read nothing for {_STALL_S:g} s and {_CAPACITY} items "
-                        "wait for it: read faster"
-                    ) from exc
-                if not taken:
+                if not self._channel.put_now(item) and not await self._put(item):
                     return
+
+    async def _put(self, item: T) -> bool:
+        """Wait for room. False: nobody reads any more."""
+        try:
+            async with asyncio.timeout(_STALL_S):
+                return await self._channel.put(item)
+        except TimeoutError as exc:
+            raise MailboxFull(
+                f"the client has read nothing for {_STALL_S:g} s and {_CAPACITY} items "
+                "wait for it: read faster"
+            ) from exc
 
     def _ended(self, running: RunningProgram) -> None:
         """On the program's thread."""

@@ -1,4 +1,4 @@
-"""A bounded hand-over of items from one event loop to another, with back-pressure.
+"""A bounded hand-over of items between two tasks, of one event loop or of two, with back-pressure.
 
 The producer waits while the buffer is full; the consumer waits while it is empty. Each side wakes
 the other with at most one call per change. Knows nothing of what the items are.
@@ -29,9 +29,23 @@ class _Waiters:
         return future
 
     def wake(self) -> None:
+        if not self._futures:
+            return
         futures, self._futures = self._futures, []
+        here = _loop_here()
         for future in futures:
-            call_on(future.get_loop(), _resolve, future)
+            if future.get_loop() is here:  # without a hand-over between loops, which costs a wake
+                _resolve(future)
+            else:
+                call_on(future.get_loop(), _resolve, future)
+
+
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    """The loop that runs the caller, if one does."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
@@ -40,7 +54,7 @@ def _resolve(future: asyncio.Future[None]) -> None:
 
 
 class Channel(Generic[T]):
-    """First in, first out; ``capacity`` items at most between the two loops.
+    """First in, first out; ``capacity`` items at most between the two tasks.
 
     ``close`` ends it: the consumer gets what is buffered, then the end (or ``error``). ``discard``
     is the consumer's way out: the buffer is dropped and producers stop waiting.
@@ -60,6 +74,15 @@ class Channel(Generic[T]):
     @property
     def discarded(self) -> bool:
         return self._discarded
+
+    def put_now(self, item: T) -> bool:
+        """Add ``item`` without waiting. False: there is no room, or the channel has ended."""
+        with self._lock:
+            if self._closed or self._discarded or len(self._items) >= self._capacity:
+                return False
+            self._items.append(item)
+            self._readers.wake()
+            return True
 
     async def put(self, item: T) -> bool:
         """Add ``item``, waiting for room. False: the channel has ended and the item is dropped."""

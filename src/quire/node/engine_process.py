@@ -49,6 +49,7 @@ from quire.node.transports.messages import (
     engine_codec,
     node_codec,
 )
+from quire.node.transports.packing import pack, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -97,10 +98,10 @@ class NodeLink:
         self._encoder = engine_codec()
 
     def say(self, message: FromEngine) -> None:
-        self._socket.send_multipart(self._encoder.encode(message))
+        self._socket.send(pack(self._encoder.encode(message)))
 
     def hear(self) -> ToEngine:
-        return self._decoder.decode(self._socket.recv_multipart())
+        return self._decoder.decode(unpack(self._socket.recv()))
 
     def close(self) -> None:
         self._socket.close()

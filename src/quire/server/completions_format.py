@@ -18,6 +18,7 @@ from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
 from quire.server.logprobs import CompletionLogprobsWriter, joined
 from quire.server.schemas.completions import Completion, CompletionChoice, CompletionLogprobs
+from quire.server.text_event import TextEvent
 from quire.server.usage import UsageCounter
 
 
@@ -49,6 +50,7 @@ class _Choice:
     logprobs: list[CompletionLogprobs] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     last: CompletionChoice | None = None
+    text_event: TextEvent | None = None
 
 
 class CompletionsFormatter:
@@ -70,16 +72,38 @@ class CompletionsFormatter:
             _Choice(None if num_top is None else CompletionLogprobsWriter(tokenizer, num_top))
             for _ in range(len(prompts) * options.num_choices)
         ]
+        self._is_plain = not (
+            options.echo
+            or num_top is not None
+            or options.return_token_ids
+            or (options.include_usage and options.continuous_usage)
+        )
         self._scores: dict[int, tuple[TokenLogprobs, ...]] = {}
         self._waiting: dict[int, list[ChoiceChunk]] = defaultdict(list)
 
     def feed(self, item: PromptChunk) -> list[bytes]:
         self._usage.add(item.chunk)
+        if self._is_plain and item.chunk.finish_reason is None:
+            return [self._text_event(item.prompt, item.chunk)]
         return [
             self._event(choice)
             for chunk in self._in_order(item.prompt, item.chunk)
             for choice in self._choice_parts(item.prompt, chunk)
         ]
+
+    def _text_event(self, prompt: int, chunk: ChoiceChunk) -> bytes:
+        """The event of a chunk that says nothing but its text, which is nearly every one."""
+        index = prompt * self._options.num_choices + chunk.index
+        choice = self._choices[index]
+        choice.texts.append(chunk.text)
+        choice.token_ids += chunk.token_ids
+        if choice.text_event is None:
+            choice.text_event = TextEvent(
+                lambda text: self._event(
+                    CompletionChoice(index=index, text=text, logprobs=None, finish_reason=None)
+                )
+            )
+        return choice.text_event.fill(chunk.text)
 
     def last_events(self) -> list[bytes]:
         if not self._options.include_usage:

@@ -47,11 +47,50 @@ class SlowReader(Exception):
     """The client has not taken a single write for the whole time limit."""
 
 
+class WriteLimit:
+    """Ends a task whose write waits for more than ``limit_s``: it raises ``SlowReader``.
+
+    Use as ``with`` around each write of the task. A timer per write would cost more than the write
+    itself, so one timer looks from time to time at when the write at hand began.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._since_s: float | None = None
+        self._expired = False
+
+    def watch(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+        self._loop = asyncio.get_running_loop()
+        self._timer = self._loop.call_later(self._limit_s, self._look)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        waited_s = 0.0 if self._since_s is None else self._loop.time() - self._since_s
+        if waited_s >= self._limit_s:
+            self._expired = True
+            self._task.cancel()
+        else:
+            self._timer = self._loop.call_later(self._limit_s - waited_s, self._look)
+
+    def __enter__(self) -> None:
+        self._since_s = self._loop.time()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: object
+    ) -> None:
+        self._since_s = None
+        if self._expired and isinstance(exc, asyncio.CancelledError):
+            raise SlowReader(f"the client has read nothing for {self._limit_s:g} s") from exc
+
+
 class GenerationResponse(Response):
     """Runs ``generation`` while the client listens.
 
-    ``write_timeout_s`` bounds each write: uvicorn buffers 64 KiB per connection and then makes the
-    writer wait, so a slow reader holds the calls back, and after this time ends them.
+    ``write_timeout_s`` bounds each write: the server buffers 64 KiB per connection and then makes
+    the writer wait, so a slow reader holds the calls back, and after this time ends them.
     ``on_finished`` is called after a complete answer, before its last bytes are sent.
     """
 
@@ -74,7 +113,7 @@ class GenerationResponse(Response):
         self._formatter = formatter
         self._observer = observer
         self._stream = stream
-        self._write_timeout_s = write_timeout_s
+        self._writes = WriteLimit(write_timeout_s)
         self._on_finished = on_finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,9 +121,11 @@ class GenerationResponse(Response):
         deliver = self._deliver_stream if self._stream else self._deliver_whole
         work = asyncio.create_task(deliver(send))
         gone = asyncio.create_task(_disconnected(receive))
+        self._writes.watch(work)
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._writes.stop()
             await self._settle(work, gone)
         if not work.cancelled() and not isinstance(work.exception(), SlowReader):
             work.result()
@@ -147,16 +188,11 @@ class GenerationResponse(Response):
         headers: list[tuple[bytes, bytes]] | None = None,
         more: bool = True,
     ) -> None:
-        try:
-            async with asyncio.timeout(self._write_timeout_s):
-                if headers is not None:
-                    await send({"type": "http.response.start", "status": 200, "headers": headers})
-                if body or not more:
-                    await send({"type": "http.response.body", "body": body, "more_body": more})
-        except TimeoutError as exc:
-            raise SlowReader(
-                f"the client has read nothing for {self._write_timeout_s:g} s"
-            ) from exc
+        with self._writes:
+            if headers is not None:
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if body or not more:
+                await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
 def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:
@@ -173,4 +209,4 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-__all__ = ["Formatter", "GenerationResponse", "SlowReader"]
+__all__ = ["Formatter", "GenerationResponse", "SlowReader", "WriteLimit"]

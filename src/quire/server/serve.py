@@ -24,6 +24,7 @@ from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 from quire.server.app import create_app
 from quire.server.chat.prompt import warn_of_broken_templates
+from quire.server.http_protocol import BoundedHttpProtocol
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ _KEEP_ALIVE_S = 30
 _CLOSE_TIMEOUT_S = 5
 """How long connections may stay open once the node has drained."""
 
-_MAX_HEADER_BYTES = 64 << 10
 _MAX_FRAME_BYTES = 2 << 20
 
 TransportFactory = Callable[[EngineConfig], EngineTransport]
@@ -63,7 +63,7 @@ class Service:
         self._listener = _Listener(
             uvicorn.Config(
                 create_app(node, server, config.tenants),
-                http="h11",
+                http=BoundedHttpProtocol,
                 ws="websockets-sansio",
                 lifespan="on",
                 log_config=None,
@@ -72,7 +72,6 @@ class Service:
                 proxy_headers=False,
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
-                h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
                 ws_max_size=_MAX_FRAME_BYTES,
             )
         )
@@ -200,7 +199,17 @@ def run(
             ready = None if on_ready is None else partial(on_ready, service.url)
             await service.run(progress, ready)
 
-    asyncio.run(main())
+    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+        runner.run(main())
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where the platform has it: a token costs the edge several turns of its loop."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
 
 
 __all__ = ["Progress", "Service", "TransportFactory", "bind", "make_node", "run"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from quire.control.resources.content import ChainNode, Content
 from quire.control.resources.copy_on_write import make_writable, needs
@@ -129,11 +130,10 @@ class AppendCursor:
         if page.fill == 0:
             content.parent, content.adapter = self.prefix.parent, self.adapter
             content.canonical = self.prefix.is_canonical
-        known = [token for token in tokens if token is not None]
-        is_aligned = len(content.tokens) == page.fill and len(known) == len(tokens)
+        is_aligned = len(content.tokens) == page.fill and None not in tokens
         content.canonical = content.canonical and self.prefix.is_canonical and is_aligned
         if content.canonical:
-            content.tokens += known
+            content.tokens += cast(Sequence[int], tokens)
         else:
             self.prefix = Prefix(False, None)
 

@@ -24,6 +24,9 @@ from quire.core.decoding import Dist, FinishReason, TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
 from quire.core.interfaces import Policy
 
+_ENDS = list(SequenceEnd)
+"""By value, which counts from 0."""
+
 _REASONS: dict[SequenceEnd, FinishReason] = {
     SequenceEnd.STOP_TOKEN: "stop",
     SequenceEnd.STOP_STRING: "stop",
@@ -183,23 +186,30 @@ class Completion:
             raise EngineFault(
                 f"engine {self._engine.id} reports the wrong sequences for message {message.step}"
             )
+        # as lists at once: reading numbers one by one from arrays costs more than all else here
+        starts, all_tokens = reported.token_starts.tolist(), reported.tokens.tolist()
+        epochs, ends = reported.epochs.tolist(), reported.ends.tolist()
         for index, (run, epoch) in enumerate(message.epochs):
             is_current = run.entry.run is run and run.is_open and run.epoch == epoch
-            if is_current and int(reported.epochs[index]) == epoch:
+            if is_current and epochs[index] == epoch:
                 advanced = index - message.num_opened
-                error = failures.get(("advance", advanced)) if advanced >= 0 else None
-                self._read_sequence(run, index, reported, error)
+                error = failures.get(("advance", advanced)) if failures else None
+                tokens = all_tokens[starts[index] : starts[index + 1]]
+                self._read_sequence(run, index, reported, tokens, _ENDS[ends[index]], error)
 
     def _read_sequence(
-        self, run: DecodeRun, index: int, reported: SequenceTokens, error: ErrorRecord | None
+        self,
+        run: DecodeRun,
+        index: int,
+        reported: SequenceTokens,
+        tokens: list[int],
+        end: SequenceEnd,
+        error: ErrorRecord | None,
     ) -> None:
         entry = run.entry
-        start, stop = int(reported.token_starts[index]), int(reported.token_starts[index + 1])
-        tokens = [int(token) for token in reported.tokens[start:stop]]
-        end = SequenceEnd(int(reported.ends[index]))
         tokens, over_quota = self._within_quota(entry, tokens)
         self._append(run, tokens)
-        logprobs = self._logprobs(run, reported, start, len(tokens), tokens)
+        logprobs = self._logprobs(run, reported, index, tokens)
         if over_quota is not None:
             self._deliver(run, tokens, logprobs)
             self._end(entry, over_quota)
@@ -234,11 +244,14 @@ class Completion:
     def _append(self, run: DecodeRun, tokens: list[int]) -> None:
         """``tokens`` were sampled: all before the last one have K and V by now."""
         run.tokens += tokens
-        num_new = max(0, len(run.tokens) - 1 - run.num_run)
+        num_new = len(run.tokens) - 1 - run.num_run
+        if num_new <= 0:
+            return
         new = run.tokens[run.num_run : run.num_run + num_new]
-        filled = run.cursor.record(list(range(run.position, run.position + num_new)), new)
+        filled = run.cursor.record(range(run.position, run.position + num_new), new)
         run.num_run += num_new
-        if run.command.cache:
+        run.next_slot += num_new
+        if filled and run.command.cache:
             self._engine.memory.add_to_index(filled)
 
     def _deliver(
@@ -253,13 +266,13 @@ class Completion:
         self,
         run: DecodeRun,
         reported: SequenceTokens,
-        start: int,
-        count: int,
+        index: int,
         tokens: list[int],
     ) -> list[TokenLogprobs] | None:
         num_top = run.command.num_logprobs
         if num_top is None or not len(reported.logprobs):
             return None
+        start = int(reported.token_starts[index])
         return [
             TokenLogprobs(
                 tokens[i],
@@ -267,7 +280,7 @@ class Completion:
                 reported.top_ids[start + i, :num_top].tolist() if num_top else [],
                 reported.top_logprobs[start + i, :num_top].tolist() if num_top else [],
             )
-            for i in range(count)
+            for i in range(len(tokens))
             if not math.isnan(float(reported.logprobs[start + i]))
         ]
 

@@ -177,6 +177,7 @@ class DecodeLowering:
             run.pins.append(page.content)
         cursor = self._cursor_slot(run)
         run.first_entry = cursor // size
+        run.next_slot, run.limit_slot = cursor, len(run.table_pages) * size
         engine.operations.add(
             OpenSequence(
                 sequence=run.sequence,
@@ -209,6 +210,8 @@ class DecodeLowering:
         pages go; False if there is no room."""
         engine, cursor = self._engine, run.cursor
         num_slots = min(num_slots, cursor.num_free_slots)
+        if run.next_slot + num_slots <= run.limit_slot:
+            return True  # as in most steps: the page at hand has room
         _, num_new = cursor.unbound(num_slots)
         if not num_new:
             return True
@@ -227,8 +230,8 @@ class DecodeLowering:
         blocks, words = table_arrays(added, lambda page: 0)
         run.table.write(len(run.table_pages), blocks, words, engine.operations)
         run.table_pages += added
-        limit = len(run.table_pages) * engine.page_size
-        engine.operations.add(ExtendSequence(sequence=run.sequence, limit=limit))
+        run.limit_slot = len(run.table_pages) * engine.page_size
+        engine.operations.add(ExtendSequence(sequence=run.sequence, limit=run.limit_slot))
         return True
 
     def suspend(self, run: DecodeRun) -> None:

@@ -22,6 +22,8 @@ class DecodeRun:
     While ``sequence`` is set the engine appends by itself: all tokens but the last have been run.
     ``num_outstanding``: tokens that messages in flight may still sample. ``table_pages``: the pages
     behind the entries of its table; from entry ``first_entry`` on the engine sets bits by itself.
+    ``next_slot``: where the next token that is known goes, in slots of the table; the engine may
+    write up to ``limit_slot``.
     ``pins``: their contents, which stay where they are while the sequence is open.
     """
 
@@ -50,6 +52,8 @@ class DecodeRun:
         self.sequence: SequenceId | None = None
         self.epoch = 0
         self.first_entry = 0
+        self.next_slot = 0
+        self.limit_slot = 0
         self.locked = list(cursor.pages)
         self.start_fills = [(page, page.fill) for page in cursor.pages]
         self.pins: list[Content] = []

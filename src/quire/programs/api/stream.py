@@ -40,7 +40,7 @@ class DecodeStream(Answer):
     ``async with stream`` to have it cancelled.
     """
 
-    __slots__ = ("_chunks", "_listener", "_output", "_position", "_seen", "_unwritten")
+    __slots__ = ("_chunks", "_listener", "_output", "_page", "_position", "_seen", "_unwritten")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class DecodeStream(Answer):
         self._chunks: deque[DecodeChunk] = deque()
         self._seen: list[DecodeChunk] = []
         self._output = list(output)
+        self._page = 0
         self._position = position
         self._unwritten = 0
         self._listener: Callable[[], None] | None = None
@@ -138,10 +139,15 @@ class DecodeStream(Answer):
     def _note_written(self, num_tokens: int) -> None:
         """Every sampled token but the last one has been run, and so stands in the pages."""
         num_written = self._unwritten + num_tokens - 1 if num_tokens else 0
-        for page in self._output:
-            if num_written <= 0 or page.fill is None:
+        while num_written > 0 and self._page < len(self._output):
+            page = self._output[self._page]
+            fill = page.fill
+            if fill is None:
                 break
-            num_here = min(page.size - page.fill, num_written)
+            num_here = min(page.size - fill, num_written)
+            if num_here <= 0:
+                self._page += 1  # full for good: a running decode's pages only fill up
+                continue
             page.append(range(self._position, self._position + num_here))
             self._position += num_here
             num_written -= num_here

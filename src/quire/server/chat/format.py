@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from quire.core.errors import ProgramCancelled
 from quire.core.interfaces import Tokenizer
 from quire.programs.builtin import ChoiceChunk
-from quire.programs.chat import Answer, Piece, Reasoning, whole_answer
+from quire.programs.chat import Answer, Content, Piece, Reasoning, whole_answer
 from quire.server.chat.parsing import ChoiceParser, Reading, delta_of, message_of
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
@@ -27,6 +27,7 @@ from quire.server.schemas.chat import (
     TokenLogprob,
 )
 from quire.server.schemas.generation import FinishReason
+from quire.server.text_event import TextEvent
 from quire.server.usage import UsageCounter
 
 
@@ -51,6 +52,7 @@ class _Choice:
     num_reasoning: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    text_event: TextEvent | None = None
 
 
 class ChatFormatter:
@@ -70,6 +72,11 @@ class ChatFormatter:
         self._options = options
         self._usage = UsageCounter(len(prompt_ids))
         self._choices = [_Choice(ChoiceParser(reading)) for _ in range(options.num_choices)]
+        self._is_plain = not (
+            options.num_logprobs is not None
+            or options.return_token_ids
+            or (options.include_usage and options.continuous_usage)
+        )
 
     def feed(self, item: PromptChunk) -> list[bytes]:
         chunk = item.chunk
@@ -149,6 +156,8 @@ class ChatFormatter:
     ) -> list[bytes]:
         """One event per piece. Figures and ids of the chunk's tokens go with the first one; where
         the text is still held back they go alone, so that none is lost."""
+        if self._is_plain and len(pieces) == 1 and isinstance(pieces[0], Content):
+            return [self._text_event(chunk.index, pieces[0].text)]
         deltas = [delta_of(piece) for piece in pieces]
         shows_ids = self._options.return_token_ids and chunk.token_ids
         if not deltas and (logprobs is not None or shows_ids):
@@ -162,6 +171,18 @@ class ChatFormatter:
                 part.token_ids = list(chunk.token_ids)
             events.append(self._chunk([part]).to_json())
         return events
+
+    def _text_event(self, index: int, text: str) -> bytes:
+        """The event of content alone, which nearly every one is."""
+        choice = self._choices[index]
+        if choice.text_event is None:
+            choice.text_event = TextEvent(lambda text: self._content(index, text))
+        return choice.text_event.fill(text)
+
+    def _content(self, index: int, text: str) -> bytes:
+        delta = Delta(content=text)
+        part = ChunkChoice(index=index, delta=delta, finish_reason=None)
+        return self._chunk([part]).to_json()
 
     def _closing(self, choice: _Choice, index: int) -> bytes:
         last = ChunkChoice(
