@@ -20,6 +20,7 @@ ASKED = {
     "write_timeout_s": ("--write-timeout", "2.5"),
     "drain_timeout_s": ("--drain-timeout", "3.5"),
     "session_ttl_s": ("--session-ttl", "4.5"),
+    "sandbox_upload": ("--no-sandbox",),
     "allow_native_upload": ("--allow-upload",),
 }
 EXPECTED = ServerConfig(
@@ -33,6 +34,7 @@ EXPECTED = ServerConfig(
     write_timeout_s=2.5,
     drain_timeout_s=3.5,
     session_ttl_s=4.5,
+    sandbox_upload=False,
     allow_native_upload=True,
 )
 

@@ -159,7 +159,7 @@ def running_server(
     send_buffer_bytes: int | None = None,
 ) -> Iterator[RunningServer]:
     """Serve on a free port from a thread of its own; drains and stops on exit."""
-    server = server or ServerConfig(drain_timeout_s=1.0)
+    server = server or ServerConfig(drain_timeout_s=1.0, sandbox_upload=False)
     sock = socket.create_server(("127.0.0.1", 0))
     if send_buffer_bytes is not None:  # accepted connections inherit it
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)

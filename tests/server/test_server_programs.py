@@ -16,8 +16,10 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from quire.core.config import ServerConfig
+from quire.programs.inferlet import Inferlet
+from quire.programs.sandbox.program import GuestProgram
 from quire.server.schemas.programs import LaunchRequest
-from quire.server.upload import inferlet_of
+from quire.server.upload import program_of
 
 ECHO = '''
 from quire.core.errors import MailboxClosed
@@ -115,12 +117,12 @@ def test_bad_launches_are_400(http: httpx.Client, body: dict[str, Any]) -> None:
     assert http.post("/v1/programs", json=body).status_code == 400
 
 
-def test_source_is_refused_by_default(http: httpx.Client) -> None:
+def test_a_server_without_a_sandbox_refuses_source(http: httpx.Client) -> None:
     response = http.post("/v1/programs", json={"source": ECHO})
     assert response.status_code == 403
     error = response.json()["error"]
     assert (error["code"], error["param"]) == ("forbidden", "source")
-    assert "--allow-upload" in error["message"]
+    assert "--no-sandbox" in error["message"]
 
 
 def test_messages_both_ways_then_the_end(trusting: RunningServer, api: httpx.Client) -> None:
@@ -189,9 +191,14 @@ def test_a_program_that_raises_says_so(trusting: RunningServer, api: httpx.Clien
     assert any("on purpose" in line["text"] for line in logs)
 
 
+async def _never(source: str) -> GuestProgram:
+    raise AssertionError("a server that trusts its callers asks no sandbox")
+
+
 async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> None:
     config = ServerConfig(allow_native_upload=True)
-    program = await inferlet_of(LaunchRequest(source=RAISES), config)
+    program = await program_of(LaunchRequest(source=RAISES), config, _never)
+    assert isinstance(program, Inferlet)
     file = program.source
     assert file is not None
     linecache.checkcache()

@@ -20,7 +20,9 @@ TENANTS = (
     TenantConfig(TenantId("a"), api_keys=("key-a", "key-a2")),
     TenantConfig(TenantId("b"), api_keys=("key-b",)),
 )
-CONFIG = ServerConfig(cors_origins=("https://app.example",), drain_timeout_s=1.0)
+CONFIG = ServerConfig(
+    cors_origins=("https://app.example",), drain_timeout_s=1.0, sandbox_upload=False
+)
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 
 from quire.cli import options as o
@@ -46,6 +47,7 @@ def serve(
     api_key: o.ServerApiKeys = None,
     api_keys_file: o.ApiKeysFile = None,
     no_auth: o.Unauthenticated = False,
+    sandbox: o.Sandbox = True,
     allow_upload: o.AllowUpload = False,
     log_level: o.LogLevel = "info",
     log_requests: o.LogRequests = True,
@@ -97,9 +99,15 @@ def serve(
         write_timeout_s=write_timeout,
         session_ttl_s=session_ttl,
         drain_timeout_s=drain_timeout,
+        sandbox_upload=sandbox,
         allow_native_upload=allow_upload,
     )
     _run(node, server)
+
+
+_SWITCH_INTERVAL_S = 0.0005
+"""Control shares the interpreter with the edge; it must not wait Python's 5 ms, which is longer
+than a message, for its turn."""
 
 
 def _run(node: NodeConfig, server: ServerConfig) -> None:
@@ -113,6 +121,7 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
         messages().print(text, markup=False)
 
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with ExitStack() as starting, loading_progress() as progress:
         starting.enter_context(errors_of_starting_raised_only())
         run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)

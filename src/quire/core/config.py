@@ -103,8 +103,9 @@ class ServerConfig:
     """``tenants`` empty or without keys: no API key is asked for (bind to loopback only).
 
     ``body_timeout_s`` bounds the arrival of a request's body, ``write_timeout_s`` each write to a
-    slow reader. ``allow_native_upload`` lets clients launch Python source, which then runs with the
-    rights of this process: only for callers who are trusted with it.
+    slow reader. Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
+    ``allow_native_upload`` runs it with the rights of this process instead: only for callers who
+    are trusted with it.
     """
 
     host: str = "127.0.0.1"
@@ -117,7 +118,36 @@ class ServerConfig:
     write_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
     session_ttl_s: float = 600.0
+    sandbox_upload: bool = True
     allow_native_upload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """Where programs run that are not trusted, and what one of them may use.
+
+    ``processes``: runtime processes, started at the first launch. ``cache_dir``: of what is built
+    once (None: ``~/.cache/quire``). ``num_warm``: instances that wait for a launch, per process.
+    ``max_turn_ms``: computing without awaiting; ``max_cpu_ms``: all in all. ``hosts``: those that
+    programs may ask for in their manifests (None: any); private addresses are refused unless
+    ``allow_private_hosts``.
+    """
+
+    processes: int = 1
+    cache_dir: Path | None = None
+    num_warm: int = 4
+    max_upload_bytes: int = 1 << 20
+    max_memory_bytes: int = 256 << 20
+    max_turn_ms: int = 1000
+    max_cpu_ms: int = 60_000
+    max_calls_per_s: int = 20_000
+    max_outstanding_io: int = 16
+    hosts: tuple[str, ...] | None = None
+    allow_private_hosts: bool = False
+
+    def __post_init__(self) -> None:
+        if self.processes < 1:
+            raise ConfigError(f"{self.processes} sandbox processes: choose at least 1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +160,7 @@ class NodeConfig:
         default_factory=lambda: (TenantConfig(TenantId("default")),)
     )
     engine_process: bool = True
+    sandbox: SandboxConfig = SandboxConfig()
     record_path: Path | None = None
 
     def __post_init__(self) -> None:
@@ -146,6 +177,7 @@ __all__ = [
     "DTypeName",
     "EngineConfig",
     "NodeConfig",
+    "SandboxConfig",
     "SchedulerConfig",
     "ServerConfig",
     "TenantConfig",

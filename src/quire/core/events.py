@@ -39,7 +39,10 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 
 
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds on one program, enforced by control. ``None``: unbounded."""
+    """Bounds on one program. ``None``: unbounded.
+
+    Control enforces the first group on every program, the sandbox the second on its guests.
+    """
 
     max_pages: int | None = None
     max_exported_pages: int | None = None
@@ -47,6 +50,11 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     max_generated_tokens: int | None = None
     max_pending_commands: int | None = 10_000
     max_dist_top_k: int = 256
+
+    max_cpu_ms: int | None = None
+    max_memory_bytes: int | None = None
+    max_calls_per_s: int | None = None
+    max_outstanding_io: int | None = None
 
 
 class ProgramStarted(EventBase, frozen=True, kw_only=True):

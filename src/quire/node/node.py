@@ -34,6 +34,8 @@ from quire.node.program_start import ProgramStart, start_program
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
 from quire.node.quotas import tightest
 from quire.node.recorder import EventRecorder
+from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings
+from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, SessionTable
 from quire.node.supervisor import RestartLimits, TransportFactory
 from quire.node.transports import InProcessTransport, ZeroMQTransport
@@ -41,6 +43,7 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
+from quire.programs.sandbox.program import GuestProgram
 
 logger = logging.getLogger(__name__)
 
@@ -49,8 +52,9 @@ _CALLS_END_S = 15.0
 
 class Node:
     """``transport_factory`` and ``model_files`` replace the real engines and the files of their
-    models (tests, embedding). ``native`` sets the loops that programs run on. ``debug``: check
-    control's invariants whenever it is idle.
+    models (tests, embedding). ``native`` sets the loops that programs run on, ``sandbox_command``
+    starts a process for those that are not trusted. ``debug``: check control's invariants whenever
+    it is idle.
 
     Raises:
         ConfigError: no such policy, or an impossible figure.
@@ -66,6 +70,7 @@ class Node:
         session_limits: SessionLimits | None = None,
         restart_limits: RestartLimits | None = None,
         native: NativeConfig | None = None,
+        sandbox_command: Sequence[str] = SANDBOX_COMMAND,
         debug: bool = False,
     ) -> None:
         self._config = config
@@ -83,8 +88,9 @@ class Node:
         self._latencies = LatencyObserver()
         self._observers: list[Observer] = [self._latencies]
         self._control = self._make_control(debug)
+        engines = _engine_configs(config, own_models=transport_factory is None)
         self._fleet = EngineFleet(
-            _engine_configs(config, own_models=transport_factory is None),
+            engines,
             backend,
             self._control,
             clock=self._clock,
@@ -92,6 +98,10 @@ class Node:
             on_change=self._on_health_change,
         )
         self._hosts = ProgramHosts(self._on_blocked, native)
+        self._sandbox = SandboxRuntime(
+            LinkSettings(config.sandbox, engines, sandbox_command, on_progress=self._report),
+            self._clock,
+        )
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._health_changed = Bell()
@@ -180,6 +190,7 @@ class Node:
                 "a built-in program has not ended %g s after its cancellation", _CALLS_END_S
             )
         await self._hosts.close()
+        await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()
         await self._fleet.stop()
         self._control.stop()
@@ -250,9 +261,19 @@ class Node:
 
     # -- programs ----------------------------------------------------------------------------------
 
+    async def inspect(self, source: str) -> GuestProgram:
+        """An untrusted program from its Python source, which runs in the sandbox alone.
+
+        Raises:
+            InvalidArgument: it is no program, or too large.
+            ConfigError: this installation has no sandbox.
+        """
+        self._admission.check()
+        return await self._sandbox.inspect(source)
+
     def launch(
         self,
-        program: Inferlet,
+        program: Inferlet | GuestProgram,
         args: Sequence[str] = (),
         *,
         tenant: TenantId,
@@ -261,7 +282,8 @@ class Node:
         parent: str | None = None,
         quotas: Quotas | None = None,
     ) -> ProgramHandle:
-        """Start ``program`` on the users' loop; ``parent`` is a public id of the same tenant.
+        """Start ``program``: an ``Inferlet`` on the users' loop, a ``GuestProgram`` in the sandbox.
+        ``parent`` is a public id of the same tenant.
 
         ``quotas`` may only tighten those of the program and of the tenant.
 
@@ -283,9 +305,12 @@ class Node:
             quotas=bounds,
         )
         launch = Launch(tenant, tuple(args), client_id, parent, priority)
-        return self._programs.launch(
-            program, launch, self._hosts.users, partial(self._connect, start)
-        )
+        connect = partial(self._connect, start)
+        if isinstance(program, GuestProgram):
+            begin = partial(self._sandbox.launch, program, launch.args, connect)
+        else:
+            begin = partial(self._hosts.users.launch, program, launch.args, connect)
+        return self._programs.launch(program.name, launch, begin)
 
     def _connect(
         self, start: ProgramStart, sink: ReplySink, loop: asyncio.AbstractEventLoop

@@ -23,9 +23,9 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import ProgramId, TenantId
+from quire.node.loops import call_on
 from quire.node.message_log import Attachment, LogLimits, MessageLog
-from quire.programs.inferlet import Inferlet
-from quire.programs.runtime.running import Connect, ProgramState, RunningProgram, Runtime
+from quire.programs.runtime.running import ProgramState, RunningProgram
 
 LogLevel = Literal["info", "warning", "error"]
 
@@ -113,6 +113,8 @@ class ProgramHandle:
     def begin(self, running: RunningProgram, on_ended: Callable[[ProgramHandle], None]) -> None:
         """For the table: the runtime has taken it."""
         self._running = running
+        loop = asyncio.get_running_loop()
+        running.listen_log(lambda level, text: call_on(loop, self._printed, level, text))
         self._note("info", f"launched with {len(self._launch.args)} arguments")
         self._pump = asyncio.create_task(self._follow(on_ended), name=f"messages of {self.id}")
 
@@ -240,6 +242,11 @@ class ProgramHandle:
         self._ended.set()
         on_ended(self)
 
+    def _printed(self, level: str, text: str) -> None:
+        """On the program's own output; only a sandboxed program's is known to be its own."""
+        for line in text.splitlines():
+            self._note("error" if level == "error" else "info", line)
+
     def _note(self, level: LogLevel, text: str) -> None:
         self._log.append(LogLine(time.time(), level, text))
 
@@ -256,9 +263,9 @@ class ProgramTable:
         self._idle.set()
 
     def launch(
-        self, inferlet: Inferlet, launch: Launch, runtime: Runtime, connect: Connect
+        self, name: str, launch: Launch, start: Callable[[], RunningProgram]
     ) -> ProgramHandle:
-        """Start ``inferlet`` on ``runtime``.
+        """Enter a program; ``start`` has its runtime start it.
 
         Raises:
             QuotaExceeded: the tenant has too many running.
@@ -269,8 +276,8 @@ class ProgramTable:
                 f"{len(running)} programs of this tenant are running, "
                 f"{self._limits.max_running} are allowed: wait for one to end, or terminate one"
             )
-        handle = ProgramHandle(launch, inferlet.name, self._limits)
-        handle.begin(runtime.launch(inferlet, launch.args, connect), self._on_ended)
+        handle = ProgramHandle(launch, name, self._limits)
+        handle.begin(start(), self._on_ended)
         self._handles[handle.id] = handle
         self._by_program[handle.program] = handle
         self._idle.clear()

@@ -1,7 +1,7 @@
 """Which program a launch request means: one of the library, or uploaded source.
 
-Uploaded source is native Python and runs with the rights of this process, so it is refused unless
-the server's operator has allowed it for all who hold a key.
+Uploaded source runs in the sandbox. Where the server's operator has allowed it for all who hold a
+key, it is native Python instead, with the rights of this process.
 """
 
 from __future__ import annotations
@@ -10,35 +10,45 @@ import asyncio
 import linecache
 import tempfile
 import weakref
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from quire.core.config import ServerConfig
 from quire.core.errors import Forbidden, InvalidArgument, UnknownHandle
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY
+from quire.programs.sandbox.program import GuestProgram
 from quire.server.schemas.programs import LaunchRequest
 
+Inspect = Callable[[str], Awaitable[GuestProgram]]
+"""Has the sandbox look at source; see ``Node.inspect``."""
 
-async def inferlet_of(request: LaunchRequest, config: ServerConfig) -> Inferlet:
+
+async def program_of(
+    request: LaunchRequest, config: ServerConfig, inspect: Inspect
+) -> Inferlet | GuestProgram:
     """The program to launch.
 
     Raises:
         Forbidden: source was sent and this server does not take it.
         InvalidArgument: the source does not import, or has no single entry.
         UnknownHandle: the library has no such program.
+        ConfigError: this installation has no sandbox.
     """
     if request.program is not None:
         return _of_library(request.program)
     if request.source is None:
         raise InvalidArgument("give either program (a library name) or source")
-    if not config.allow_native_upload:
+    if config.allow_native_upload:
+        # importing runs the client's module code, which may block
+        return await asyncio.to_thread(_load_source, request.source)
+    if not config.sandbox_upload:
         raise Forbidden(
-            "this server takes no uploaded source, because it would run with the server's own "
-            "rights: launch a program of the library, or start the server with --allow-upload",
+            "this server takes no uploaded source: launch a program of the library, or start the "
+            "server without --no-sandbox",
             param="source",
         )
-    # importing runs the client's module code, which may block
-    return await asyncio.to_thread(_load_source, request.source)
+    return await inspect(request.source)
 
 
 def _of_library(name: str) -> Inferlet:
@@ -73,4 +83,4 @@ def _keep_lines(program: Inferlet, source: str) -> None:
     forget.atexit = False
 
 
-__all__ = ["inferlet_of"]
+__all__ = ["Inspect", "program_of"]

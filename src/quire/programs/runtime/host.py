@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
 
 from quire.core.errors import Draining, TraitMissing
+from quire.core.interfaces import ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.programs.api import Api, Issuer
 from quire.programs.inferlet import Inferlet
@@ -74,7 +75,7 @@ class ProgramHost:
         port = connect(issuer, self.loop)
         issuer.attach(port)
         try:
-            _check_traits(inferlet, issuer)
+            check_traits(inferlet.name, inferlet.traits, issuer.model())
         except TraitMissing:
             port.close("a trait is missing")
             raise
@@ -129,14 +130,15 @@ class ProgramHost:
         return task
 
 
-def _check_traits(inferlet: Inferlet, issuer: Issuer) -> None:
-    available = {*issuer.model().info.traits, *NODE_TRAITS}
-    missing = sorted(trait for trait in inferlet.traits if trait not in available)
+def check_traits(name: str, traits: Collection[str], model: ServedModel) -> None:
+    """Raises ``TraitMissing`` unless ``model`` (or the node itself) has all of ``traits``."""
+    available = {*model.info.traits, *NODE_TRAITS}
+    missing = sorted(trait for trait in traits if trait not in available)
     if missing:
         raise TraitMissing(
-            f"program {inferlet.name!r} needs {', '.join(missing)}, which model "
-            f"{issuer.model().id!r} does not have: serve a model that has"
+            f"program {name!r} needs {', '.join(missing)}, which model {model.id!r} does not "
+            "have: serve a model that has"
         )
 
 
-__all__ = ["ProgramHost"]
+__all__ = ["ProgramHost", "check_traits"]

@@ -58,6 +58,7 @@ class RunningProgram:
         self._state = ProgramState.STARTING
         self._outcome: Future[Any] = Future()
         self._outcome.set_running_or_notify_cancel()  # so that no waiter can cancel it for others
+        self._on_log: Callable[[str, str], object] | None = None
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
         self.leaked_tasks: tuple[str, ...] = ()
 
@@ -114,6 +115,18 @@ class RunningProgram:
     def add_done_callback(self, callback: Callable[[RunningProgram], None]) -> None:
         """Call ``callback(self)`` once when the program has ended, on the runtime's thread."""
         self._outcome.add_done_callback(lambda _: callback(self))
+
+    def listen_log(self, listener: Callable[[str, str], object]) -> None:
+        """Call ``listener(level, text)`` for what the program prints, on the runtime's thread.
+
+        Only a runtime that runs each program by itself can tell whose output it is.
+        """
+        self._on_log = listener
+
+    def log(self, level: str, text: str) -> None:
+        """For the runtime: the program has printed something."""
+        if self._on_log is not None:
+            self._on_log(level, text)
 
     def advance(
         self, state: ProgramState, *, result: Any = None, error: QuireError | None = None

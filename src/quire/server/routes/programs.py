@@ -27,7 +27,7 @@ from quire.server.schemas.programs import (
     SignalRequest,
 )
 from quire.server.strict_json import StrictRoute
-from quire.server.upload import inferlet_of
+from quire.server.upload import program_of
 
 router = APIRouter(route_class=StrictRoute, tags=["programs"])
 
@@ -36,9 +36,9 @@ PublicId = Annotated[str, Path(max_length=256, description="The `id` of a progra
 
 @router.post("/v1/programs", response_model=Program, status_code=201)
 async def launch(request: Request, body: LaunchRequest) -> Response:
-    """Start a program of the library, or uploaded source where that is allowed."""
+    """Start a program of the library, or uploaded source: in the sandbox, unless it is trusted."""
     context = context_of(request)
-    program = await inferlet_of(body, context.config)
+    program = await program_of(body, context.config, context.node.inspect)
     handle = context.node.launch(
         program,
         body.args,

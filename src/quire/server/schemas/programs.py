@@ -17,10 +17,10 @@ MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
 
 
 class LaunchRequest(RequestModel):
-    """``program`` names one of the library; ``source`` is Python text of a trusted program.
+    """``program`` names one of the library; ``source`` is Python text.
 
-    ``source`` runs with the rights of the server's own process and is refused unless the server
-    was started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
+    ``source`` runs in the sandbox, or with the rights of the server's own process where that was
+    started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
     caller's process table; ``priority``: as in vLLM, lower runs first.
     """
 

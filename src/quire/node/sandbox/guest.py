@@ -1,0 +1,227 @@
+"""One sandboxed program at the node's side: its port, its mailbox, its end.
+
+Owns the ``RunningProgram`` that its clients hold. What the guest asks for is passed to the port
+under this program's identity; what comes for it is passed on to the guest. Belongs to the link's
+loop, except ``request_cancel``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from quire.core.actions import Reply
+from quire.core.errors import (
+    ErrorRecord,
+    MailboxClosed,
+    ProgramCancelled,
+    ProgramFailed,
+    QuireError,
+    QuotaExceeded,
+    from_record,
+)
+from quire.core.ids import CommandId
+from quire.core.interfaces import ProgramPort
+from quire.node.loops import call_on
+from quire.node.sandbox import messages as s
+from quire.node.sandbox.link import SandboxLink
+from quire.programs.runtime.running import ProgramState, RunningProgram
+from quire.programs.sandbox import messages as m
+from quire.programs.services.mailbox import Mailbox, MailboxLimits
+
+logger = logging.getLogger(__name__)
+
+_UNREAD = 64
+"""So many messages of the client are passed on before the program has read them."""
+
+
+class SandboxedProgram:
+    """``ReplySink`` of its program and ``GuestPeer`` of its link.
+
+    ``grace_s``: how long it may clean up after it was cancelled.
+    """
+
+    def __init__(
+        self, name: str, link: SandboxLink, loop: asyncio.AbstractEventLoop, grace_s: float
+    ) -> None:
+        self._name = name
+        self._link = link
+        self._loop = loop
+        self._grace_s = grace_s
+        self._grace: asyncio.TimerHandle | None = None
+        self._number = 0
+        self._cancel_reason: str | None = None
+        self._outgoing: deque[str] = deque()
+        self._passing: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._readable = asyncio.Semaphore(_UNREAD)
+        self.limits = MailboxLimits()
+        self.mailbox = Mailbox(name, self.limits)
+        self.port: ProgramPort
+        self.running: RunningProgram
+
+    # -- life --------------------------------------------------------------------------------------
+
+    async def start(self, make: Callable[[int], s.Start]) -> None:
+        """Start the guest when its process is ready; ``make`` is given its number."""
+        try:
+            await self._link.ready()
+        except QuireError as exc:
+            self._conclude(ProgramState.TERMINATED, None, exc)
+            return
+        if self.running.state.ended:
+            return
+        self._number = self._link.add(self)
+        self.running.advance(ProgramState.RUNNING)
+        self._link.start_guest(make(self._number))
+        self._reading = self._loop.create_task(self._pass_input())
+        if self._cancel_reason is not None:
+            self._cancel(self._cancel_reason)
+
+    def request_cancel(self, reason: str) -> None:
+        """From any thread."""
+        call_on(self._loop, self._cancel, reason)
+
+    def _cancel(self, reason: str) -> None:
+        if self.running.state.ended:
+            return
+        error = ProgramCancelled(f"program {self._name!r}: {reason}")
+        if self.running.state is ProgramState.STARTING:
+            self._conclude(ProgramState.CANCELLED, None, error)
+            return
+        self._link.tell(self._number, m.CancelAsked(reason))
+        if self._grace is None:
+            self._grace = self._loop.call_later(
+                self._grace_s, self._stop, ProgramState.CANCELLED, error
+            )
+
+    def _stop(self, state: ProgramState, error: QuireError) -> None:
+        """End the guest whatever it does."""
+        if not self.running.state.ended:
+            self._link.stop_guest(self._number, error.record())
+            self._conclude(state, None, error)
+
+    def _conclude(self, state: ProgramState, result: object, error: QuireError | None) -> None:
+        if self._grace is not None:
+            self._grace.cancel()
+        for task in (self._passing, self._reading):
+            if task is not None:
+                task.cancel()
+        self._link.forget(self._number)
+        for text in self._outgoing:  # what was sent before the end is delivered, if there is room
+            try:
+                self.mailbox.to_client.send(text)
+            except QuireError:
+                break
+        self.port.close(state.value)
+        self.running.advance(state, result=result, error=error)
+
+    # -- from control ------------------------------------------------------------------------------
+
+    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+        self._link.tell(self._number, m.Replied(command, reply, last))
+
+    def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
+        self._link.tell(self._number, m.CommandFailed(command, error))
+
+    def on_terminated(self, error: ErrorRecord) -> None:
+        self._stop(ProgramState.TERMINATED, from_record(error))
+
+    # -- from the guest ----------------------------------------------------------------------------
+
+    def on_lost(self, error: ErrorRecord) -> None:
+        if not self.running.state.ended:
+            self._conclude(ProgramState.TERMINATED, None, from_record(error))
+
+    def on_report(self, report: s.GuestReport) -> None:
+        for line in report.log:
+            self.running.log(line.level, line.text)
+        for call in report.calls:
+            if self.running.state.ended:
+                return
+            self._carry_out(call)
+
+    def _carry_out(self, call: m.GuestCalls) -> None:
+        port = self.port
+        match call:
+            case m.Issue():
+                port.issue(call.queue, call.commands)
+            case m.OpenQueue():
+                port.create_queue(
+                    call.queue,
+                    call.engine,
+                    thread=call.thread,
+                    depth=call.depth,
+                    priority=call.priority,
+                )
+            case m.CancelCommand():
+                port.cancel(call.command)
+            case m.CloseQueue():
+                port.close_queue(call.queue)
+            case m.ResetQueue():
+                port.reset_queue(call.queue)
+            case m.SetQueuePriority():
+                port.set_queue_priority(call.queue, call.priority)
+            case m.Send():
+                self._send(call.text)
+            case m.Received():
+                for _ in range(min(call.count, _UNREAD)):
+                    self._readable.release()
+            case m.Ended():
+                self._ended(call)
+
+    def _ended(self, ended: m.Ended) -> None:
+        error = None if ended.error is None else from_record(ended.error)
+        state = ProgramState(ended.state)
+        try:
+            result = json.loads(ended.result_json)
+        except ValueError as exc:
+            error = ProgramFailed(f"program {self._name!r} returned what is not JSON: {exc}")
+        if (state is ProgramState.FINISHED) != (error is None):
+            state = ProgramState.FAILED
+            error = error or ProgramFailed(f"program {self._name!r} failed without saying why")
+        self.running.unobserved_failures = tuple(ended.unseen)
+        self.running.leaked_tasks = tuple(ended.leaked)
+        self._conclude(state, result if error is None else None, error)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _send(self, text: str) -> None:
+        """The guest's runner keeps the bound itself; one that does not is no runner of ours."""
+        if len(self._outgoing) > self.limits.limit:
+            self._stop(
+                ProgramState.TERMINATED,
+                QuotaExceeded(f"program {self._name!r} sends faster than its client reads"),
+            )
+            return
+        self._outgoing.append(text)
+        if self._passing is None or self._passing.done():
+            self._passing = self._loop.create_task(self._pass_output())
+
+    async def _pass_output(self) -> None:
+        """At the pace of the client."""
+        while self._outgoing:
+            try:
+                sent = self.mailbox.to_client.send(self._outgoing.popleft())
+            except QuireError as exc:
+                self._link.tell(self._number, m.ClientGone(exc.record()))
+                self._outgoing.clear()
+                return
+            await sent
+            self._link.tell(self._number, m.Taken(1))
+
+    async def _pass_input(self) -> None:
+        while True:
+            await self._readable.acquire()
+            try:
+                message = await self.mailbox.to_program.receive()
+            except MailboxClosed:
+                self._link.tell(self._number, m.InputClosed())
+                return
+            self._link.tell(self._number, m.Message(message))
+
+
+__all__ = ["SandboxedProgram"]

@@ -1,0 +1,348 @@
+"""The node's end of one sandbox process: starting it, talking to it, noticing its loss.
+
+Owns the process and the numbers of its guests. A guest is whoever the node has given that number
+on this connection: nothing that comes from the other side can name a program. Belongs to one loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from quire import __version__
+from quire.core.config import EngineConfig, SandboxConfig
+from quire.core.errors import (
+    ConfigError,
+    Draining,
+    ErrorRecord,
+    ProgramTerminated,
+    ProtocolMismatch,
+    QuireError,
+    from_record,
+)
+from quire.core.interfaces import Clock
+from quire.core.wire import PROTOCOL_VERSION
+from quire.node.engine_loading import OnProgress
+from quire.node.sandbox import messages as s
+from quire.node.transports.child import LifeLimits, NodeChild
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.socket import PairSocket
+from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.messages import GuestEvents, Inspected, Manifest
+
+logger = logging.getLogger(__name__)
+
+SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
+MAX_LOSSES = 5
+LOSS_WINDOW_S = 60.0
+
+
+class GuestPeer(Protocol):
+    """One guest as the link sees it."""
+
+    def on_report(self, report: s.GuestReport) -> None: ...
+
+    def on_lost(self, error: ErrorRecord) -> None:
+        """Its process is gone, and it with it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """``command`` starts the process; it must do what ``quire.node.sandbox_process`` does."""
+
+    config: SandboxConfig
+    engines: tuple[EngineConfig, ...]
+    command: Sequence[str] = SANDBOX_COMMAND
+    limits: LifeLimits = LifeLimits()  # noqa: RUF009 - frozen
+    on_progress: OnProgress | None = None
+
+    @property
+    def cache_dir(self) -> Path:
+        return self.config.cache_dir or Path.home() / ".cache" / "quire"
+
+
+class SandboxLink:
+    """One process after another: ``ready`` starts it when there is none. ``name`` is for the log.
+
+    ``len`` is the number of its guests.
+    """
+
+    def __init__(self, name: str, settings: LinkSettings, clock: Clock) -> None:
+        self._name = name
+        self._settings = settings
+        self._clock = clock
+        self._numbers = itertools.count(1)
+        self._guests: dict[int, GuestPeer] = {}
+        self._inspections: dict[int, asyncio.Future[Inspected]] = {}
+        self._news: dict[int, list[GuestEvents]] = {}
+        self._life: _Life | None = None
+        self._starting: asyncio.Task[None] | None = None
+        self._losses: deque[float] = deque()
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._life is None else self._life.pid
+
+    async def ready(self) -> None:
+        """Returns when the process takes guests.
+
+        Raises:
+            QuireError: it cannot be started, or is lost again and again.
+        """
+        if self._closed:
+            raise Draining("the sandbox is closing and starts no further program")
+        if self._life is not None and self._life.ready:
+            return
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start(), name=f"start sandbox {self._name}")
+        await asyncio.shield(self._starting)
+
+    async def _start(self) -> None:
+        self._check_losses()
+        life = self._life = _Life(self._name, self._settings, self._on_message, self._on_lost)
+        try:
+            await life.start()
+        except BaseException:
+            self._life = None
+            await life.close()
+            raise
+        finally:
+            self._starting = None
+
+    def _check_losses(self) -> None:
+        now_s = self._clock.now_s()
+        while self._losses and now_s - self._losses[0] > LOSS_WINDOW_S:
+            self._losses.popleft()
+        if len(self._losses) >= MAX_LOSSES:
+            raise ProgramTerminated(
+                f"the sandbox process was lost {len(self._losses)} times within "
+                f"{LOSS_WINDOW_S:g} s: no program is started in it for a while"
+            )
+
+    # -- guests ------------------------------------------------------------------------------------
+
+    def add(self, peer: GuestPeer) -> int:
+        """A number for a guest; it counts from now on."""
+        number = next(self._numbers)
+        self._guests[number] = peer
+        return number
+
+    def forget(self, guest: int) -> None:
+        self._guests.pop(guest, None)
+        self._news.pop(guest, None)
+
+    def start_guest(self, start: s.Start) -> None:
+        """The process must be ``ready``."""
+        self._say(start)
+
+    def tell(self, guest: int, event: GuestEvents) -> None:
+        """Leaves with everything else that this turn of the loop has for guests."""
+        if guest not in self._guests:
+            return
+        if not self._news:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._news.setdefault(guest, []).append(event)
+
+    def stop_guest(self, guest: int, error: ErrorRecord) -> None:
+        """End it at once; nothing more is heard of it."""
+        self._flush()
+        self.forget(guest)
+        self._say(s.Stop(guest=guest, error=error))
+
+    async def inspect(self, source: str, limits: GuestLimits) -> Manifest:
+        """The manifest of ``source``.
+
+        Raises:
+            QuireError: it is no program, or the process cannot be started.
+        """
+        await self.ready()
+        number = next(self._numbers)
+        future: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
+        self._inspections[number] = future
+        try:
+            self._say(s.Inspect(number=number, source=source, limits=limits))
+            inspected = await future
+        finally:
+            self._inspections.pop(number, None)
+        if inspected.error is not None:
+            raise from_record(inspected.error)
+        if inspected.manifest is None:
+            raise ProgramTerminated("the sandbox gave no manifest")
+        return inspected.manifest
+
+    async def close(self) -> None:
+        """End the process. Its guests must have ended. Idempotent."""
+        self._closed = True
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
+        if self._life is not None:
+            life, self._life = self._life, None
+            await life.close()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if self._news:
+            news, self._news = self._news, {}
+            self._say(s.Tell(news=[s.GuestNews(guest, events) for guest, events in news.items()]))
+
+    def _say(self, message: s.ToSandbox) -> None:
+        """Nothing is said to a process that is gone; its guests are told, or about to be."""
+        if self._life is not None:
+            self._life.say(message)
+
+    def _on_message(self, message: s.FromSandbox) -> None:
+        match message:
+            case s.Reports():
+                for report in message.reports:
+                    peer = self._guests.get(report.guest)
+                    if peer is not None:
+                        peer.on_report(report)
+            case s.Inspection():
+                future = self._inspections.get(message.number)
+                if future is not None and not future.done():
+                    future.set_result(message.inspected)
+            case _:
+                raise ProtocolMismatch(
+                    f"sandbox {self._name} sent {type(message).__name__} out of turn"
+                )
+
+    def _on_lost(self, reason: str) -> None:
+        """The process is gone: so are its guests. The next launch starts another one."""
+        life, self._life = self._life, None
+        self._losses.append(self._clock.now_s())
+        error = ProgramTerminated(
+            f"the sandbox process that ran this program was lost ({reason}); launch it again"
+        )
+        guests, self._guests = self._guests, {}
+        self._news.clear()
+        for peer in guests.values():
+            peer.on_lost(error.record())
+        for future in self._inspections.values():
+            if not future.done():
+                future.set_exception(error)
+        if life is not None:
+            self._ending = asyncio.create_task(life.close(), name=f"end sandbox {self._name}")
+
+
+class _Life:
+    """One process from start to end."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: LinkSettings,
+        on_message: Callable[[s.FromSandbox], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._token = secrets.token_hex(16)
+        self._decoder = s.sandbox_codec()
+        self._encoder = s.node_codec()
+        self._socket = PairSocket(self._on_frames)
+        self._child = NodeChild(
+            name, self._on_exit, settings.limits, settings.command, kind="sandbox"
+        )
+        self._welcomed = False
+        self._gone = False
+        self._spawned = False
+        self.ready = False
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    async def start(self) -> None:
+        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        order = s.SandboxOrder(
+            version=PROTOCOL_VERSION,
+            endpoint=self._socket.open(),
+            token=self._token,
+            cache_dir=str(self._settings.cache_dir),
+            num_warm=self._settings.config.num_warm,
+            engines=self._settings.engines,
+        )
+        await self._child.spawn(order, num_threads=1)
+        self._spawned = True
+        await self._loaded
+        self.ready = True
+
+    def say(self, message: s.ToSandbox) -> None:
+        if not self._gone:
+            self._socket.send(self._encoder.encode(message))
+
+    async def close(self) -> None:
+        self._gone = True
+        if self._spawned:
+            await self._child.close()
+        self._socket.close()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        if self._gone:
+            return
+        try:
+            self._take(self._decoder.decode(frames))
+        except ProtocolMismatch as exc:
+            self.say(Refused(error=exc.record()))
+            self._lose(exc)
+
+    def _take(self, message: s.FromSandbox) -> None:
+        match message:
+            case Hello() if not self._welcomed:
+                self._greet(message)
+            case Progress() if self._welcomed:
+                if self._settings.on_progress is not None:
+                    self._settings.on_progress(message.stage, message.fraction)
+            case s.SandboxReady() if self._welcomed and not self._loaded.done():
+                self._loaded.set_result(None)
+            case LoadFailed() if self._welcomed:
+                self._lose(from_record(message.error))
+            case _ if self.ready:
+                self._on_message(message)
+            case _:
+                raise ProtocolMismatch(
+                    f"sandbox {self._name} sent {type(message).__name__} out of turn"
+                )
+
+    def _greet(self, hello: Hello) -> None:
+        if not secrets.compare_digest(hello.token, self._token):
+            raise ProtocolMismatch(f"process {hello.pid} was not started by this node")
+        if hello.version != PROTOCOL_VERSION or hello.release != __version__:
+            raise ProtocolMismatch(
+                f"the sandbox runs quire {hello.release} (protocol {hello.version}), this node "
+                f"{__version__} (protocol {PROTOCOL_VERSION}): restart the node after an upgrade"
+            )
+        self._welcomed = True
+        self.say(Welcome(version=PROTOCOL_VERSION, release=__version__))
+
+    def _on_exit(self, reason: str) -> None:
+        self._lose(ConfigError(f"the sandbox process ended while it started: {reason}"), reason)
+
+    def _lose(self, error: QuireError, reason: str | None = None) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        if self._loaded.done():
+            self._on_lost(reason or error.message)
+        else:
+            self._loaded.set_exception(error)
+
+
+__all__ = ["SANDBOX_COMMAND", "GuestPeer", "LinkSettings", "SandboxLink"]

@@ -1,0 +1,132 @@
+"""What the node and a sandbox process say to each other.
+
+The order of a life: ``Hello``, then ``Welcome`` or ``Refused`` as with engines; ``Progress`` while
+the sandbox is built, then ``SandboxReady`` or ``LoadFailed``; from then on batches both ways. A
+guest goes by a number that the node gave it, valid on this connection alone: which program it is,
+the node looks up in its own table of the connection.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ErrorRecord
+from quire.core.ids import ModelId
+from quire.core.wire import Codec
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestLaunch, Inspected
+
+
+class SandboxOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line on a sandbox process's standard input; see ``LaunchOrder``.
+
+    ``engines``: where the models' tokenizers and templates are.
+    """
+
+    version: int
+    endpoint: str
+    token: str
+    cache_dir: str
+    num_warm: int
+    engines: tuple[EngineConfig, ...]
+
+
+class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Guests may be started. ``models``: those whose tokenizers could be read."""
+
+    models: tuple[ModelId, ...]
+
+
+class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask for the manifest of ``source``; answered by ``Inspection`` of the same number."""
+
+    number: int
+    source: str
+    limits: GuestLimits
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Start a guest. ``hosts``: those that it may reach (``None``: any)."""
+
+    guest: int
+    name: str
+    source: str
+    launch: GuestLaunch
+    limits: GuestLimits
+    hosts: tuple[str, ...] | None
+    allow_private_hosts: bool
+
+
+class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """End a guest without asking it; nothing more is said of it."""
+
+    guest: int
+    error: ErrorRecord
+
+
+class GuestNews(msgspec.Struct, frozen=True):
+    """Events for one guest, in order."""
+
+    guest: int
+    events: list[GuestEvents]
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    news: list[GuestNews]
+
+
+class LogText(msgspec.Struct, frozen=True):
+    level: str
+    text: str
+
+
+class GuestReport(msgspec.Struct, frozen=True):
+    """What one guest has asked for and printed, in order within each."""
+
+    guest: int
+    calls: list[GuestCalls]
+    log: list[LogText]
+
+
+class Reports(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    reports: list[GuestReport]
+
+
+class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    number: int
+    inspected: Inspected
+
+
+FromSandbox = Hello | Progress | SandboxReady | LoadFailed | Inspection | Reports
+ToSandbox = Welcome | Refused | Inspect | Start | Stop | Tell
+
+
+def sandbox_codec() -> Codec[FromSandbox]:
+    """What the node decodes."""
+    return Codec(FromSandbox)
+
+
+def node_codec() -> Codec[ToSandbox]:
+    """What a sandbox process decodes."""
+    return Codec(ToSandbox)
+
+
+__all__ = [
+    "FromSandbox",
+    "GuestNews",
+    "GuestReport",
+    "Inspect",
+    "Inspection",
+    "LogText",
+    "Reports",
+    "SandboxOrder",
+    "SandboxReady",
+    "Start",
+    "Stop",
+    "Tell",
+    "ToSandbox",
+    "node_codec",
+    "sandbox_codec",
+]

@@ -1,0 +1,242 @@
+"""``Runtime`` of untrusted programs: guests in processes beside this one.
+
+Owns the loop thread that talks to the processes, and the choice of a process for each program.
+Nothing of a guest runs in the node's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+import msgspec
+
+from quire.core.config import SandboxConfig
+from quire.core.errors import Draining, InvalidArgument
+from quire.core.events import Quotas
+from quire.core.interfaces import Clock, ProgramPort, ServedModel
+from quire.node.loops import call_on
+from quire.node.quotas import tightest
+from quire.node.sandbox import messages as s
+from quire.node.sandbox.guest import SandboxedProgram
+from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.programs.runtime.host import check_traits
+from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.messages import GuestLaunch, GuestModel, Manifest
+from quire.programs.sandbox.program import GuestProgram, source_digest
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_KEPT_MANIFESTS = 1024
+
+
+class SandboxRuntime:
+    """``launch``, ``programs`` and ``close`` from any thread; ``inspect`` from any loop.
+
+    The processes start with the first program. ``grace_s``: how long a cancelled program may clean
+    up.
+    """
+
+    def __init__(self, settings: LinkSettings, clock: Clock, grace_s: float = 5.0) -> None:
+        self._settings = settings
+        self._config = settings.config
+        self._grace_s = grace_s
+        self._links = [
+            SandboxLink(f"{index}", settings, clock) for index in range(self._config.processes)
+        ]
+        self._manifests: dict[str, Manifest] = {}
+        self._programs: dict[RunningProgram, SandboxedProgram] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop
+        self._thread: threading.Thread | None = None
+
+    def _ensure_thread(self) -> None:
+        """The loop thread starts with the first program that needs it."""
+        with self._lock:
+            if self._closed:
+                raise Draining("the sandbox is closing and starts no further program")
+            if self._thread is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=self._loop.run_forever, name="quire-sandbox", daemon=True
+                )
+                self._thread.start()
+
+    def pids(self) -> list[int]:
+        """Of the processes that run."""
+        return [pid for link in self._links if (pid := link.pid) is not None]
+
+    async def inspect(self, source: str) -> GuestProgram:
+        """The program that ``source`` is. Its module code runs, in the sandbox, once per source.
+
+        Raises:
+            InvalidArgument: it is no program, or too large.
+            QuireError: there is no sandbox here.
+        """
+        num_bytes = len(source.encode("utf-8", "surrogatepass"))
+        if num_bytes > self._config.max_upload_bytes:
+            raise InvalidArgument(
+                f"a program of {num_bytes} bytes; at most {self._config.max_upload_bytes} are "
+                "taken here"
+            )
+        digest = source_digest(source)
+        manifest = self._manifests.get(digest)
+        if manifest is None:
+            self._ensure_thread()
+            link = min(self._links, key=len)
+            work = link.inspect(source, guest_limits(self._config, Quotas()))
+            manifest = await asyncio.wrap_future(self._submit(work))
+            self._remember(digest, manifest)
+        return GuestProgram(source, digest, manifest)
+
+    def _remember(self, digest: str, manifest: Manifest) -> None:
+        self._manifests[digest] = manifest
+        if len(self._manifests) > _KEPT_MANIFESTS:
+            del self._manifests[next(iter(self._manifests))]
+
+    def launch(
+        self, program: GuestProgram, args: Sequence[str], connect: Connect
+    ) -> RunningProgram:
+        """See ``Runtime.launch``.
+
+        Raises:
+            TraitMissing: the default model lacks a trait that the manifest names.
+            Draining: the runtime is closing.
+        """
+        self._ensure_thread()
+        with self._lock:
+            link = min(self._links, key=len)
+            guest = SandboxedProgram(program.name, link, self._loop, self._grace_s)
+            port = guest.port = connect(guest, self._loop)
+            models = list(port.models())
+            if models:
+                try:
+                    check_traits(program.name, program.manifest.traits, models[0])
+                except BaseException:
+                    port.close("a trait is missing")
+                    raise
+            running = RunningProgram(
+                port.program, program.name, guest.mailbox, guest.request_cancel
+            )
+            guest.running = running
+            self._programs[running] = guest
+        running.add_done_callback(self._forget)
+        start = self._start_of(program, args, guest, port)
+        self._submit(guest.start(lambda number: _numbered(start, number)))
+        return running
+
+    def programs(self) -> list[RunningProgram]:
+        return list(self._programs)
+
+    def close(self) -> None:
+        """Cancel every program, wait for their ends, end the processes and the thread.
+
+        Blocks for at most the grace time and that of the processes. Idempotent.
+        """
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        call_on(self._loop, self._loop.stop)
+        thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        running = list(self._programs)
+        for program in running:
+            program.cancel("the sandbox is closing")
+        await asyncio.gather(*(program.result() for program in running), return_exceptions=True)
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def _forget(self, running: RunningProgram) -> None:
+        self._programs.pop(running, None)
+
+    def _start_of(
+        self,
+        program: GuestProgram,
+        args: Sequence[str],
+        guest: SandboxedProgram,
+        port: ProgramPort,
+    ) -> s.Start:
+        limits = guest.limits
+        return s.Start(
+            guest=0,
+            name=program.name,
+            source=program.source,
+            launch=GuestLaunch(
+                program=port.program,
+                args=tuple(args),
+                models=tuple(_guest_model(model) for model in port.models()),
+                quotas=port.quotas,
+                mailbox_capacity=limits.capacity,
+                mailbox_limit=limits.limit,
+                max_message_bytes=limits.max_message_bytes,
+                grace_s=self._grace_s,
+            ),
+            limits=guest_limits(self._config, port.quotas),
+            hosts=_allowed(program.manifest.hosts, self._config.hosts),
+            allow_private_hosts=self._config.allow_private_hosts,
+        )
+
+
+def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
+    """The tightest of what the node allows and what the tenant and the program ask for."""
+    bounds = tightest(
+        quotas,
+        Quotas(
+            max_cpu_ms=config.max_cpu_ms,
+            max_memory_bytes=config.max_memory_bytes,
+            max_calls_per_s=config.max_calls_per_s,
+            max_outstanding_io=config.max_outstanding_io,
+        ),
+    )
+    assert bounds.max_cpu_ms is not None
+    assert bounds.max_memory_bytes is not None
+    assert bounds.max_calls_per_s is not None
+    assert bounds.max_outstanding_io is not None
+    return GuestLimits(
+        memory_bytes=bounds.max_memory_bytes,
+        turn_ms=config.max_turn_ms,
+        cpu_ms=bounds.max_cpu_ms,
+        calls_per_s=bounds.max_calls_per_s,
+        outstanding_io=bounds.max_outstanding_io,
+    )
+
+
+def _allowed(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[str, ...]:
+    """The hosts of a manifest that the node allows to be asked for."""
+    return wanted if allowed is None else tuple(host for host in wanted if host in allowed)
+
+
+def _guest_model(model: ServedModel) -> GuestModel:
+    return GuestModel(
+        id=model.id,
+        engine=model.engine,
+        info=model.info,
+        vocab_size=model.tokenizer.vocab_size,
+        eos_token_ids=tuple(model.tokenizer.eos_token_ids),
+        has_chat_template=model.chat_template is not None,
+        defaults=dict(model.defaults),
+        special_tokens=dict(model.special_tokens),
+        adapter=model.adapter,
+    )
+
+
+def _numbered(start: s.Start, number: int) -> s.Start:
+    return msgspec.structs.replace(start, guest=number)
+
+
+__all__ = ["SandboxRuntime", "guest_limits"]

@@ -1,0 +1,278 @@
+"""What runs in a sandbox process: ``python -m quire.node.sandbox_process``.
+
+Shakes hands with the node, builds what guests are made of (or finds it in the cache), then drives
+guests until it is told to end. It ends by SIGTERM or when its node goes away. The guests' HTTP
+requests are made here. The node's process never imports this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from io import RawIOBase
+from pathlib import Path
+from typing import BinaryIO
+
+import httpx
+import msgspec
+
+from quire import __version__
+from quire.core.config import EngineConfig
+from quire.core.errors import (
+    ErrorRecord,
+    ProgramTerminated,
+    ProtocolMismatch,
+    QuireError,
+    from_record,
+)
+from quire.core.ids import ModelId
+from quire.core.wire import PROTOCOL_VERSION
+from quire.node.child_process import (
+    EXIT_NODE_GONE,
+    answer_heartbeats,
+    die_with_parent,
+    take_stdin,
+    take_stdout,
+)
+from quire.node.models import ModelFiles, read_model_files
+from quire.node.sandbox import messages as s
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.socket import PairSocket
+from quire.programs.chat.template import ChatTemplate
+from quire.programs.sandbox.answers import Answers, GuestTools
+from quire.programs.sandbox.cache import BuildCache
+from quire.programs.sandbox.component import python_component
+from quire.programs.sandbox.hosting import GuestHost
+from quire.programs.sandbox.messages import GuestCalls, Inspected
+from quire.programs.sandbox.runners import Runners
+from quire.programs.sandbox.wasm import GuestTrapped, PythonTemplate, WasmEngine
+from quire.programs.services.network import Network, NetworkPolicy
+
+logger = logging.getLogger(__name__)
+
+EXIT_REFUSED = 4
+EXIT_LOAD_FAILED = 5
+_LINGER_MS = 1000
+
+ReadFiles = Callable[[EngineConfig], ModelFiles]
+
+
+class Collected:
+    """``Report``: gathers what guests ask for and sends it once per round."""
+
+    def __init__(self, say: Callable[[s.FromSandbox], None]) -> None:
+        self._say = say
+        self._reports: dict[int, s.GuestReport] = {}
+
+    def calls(self, guest: int, calls: Sequence[GuestCalls]) -> None:
+        self._of(guest).calls.extend(calls)
+
+    def log(self, guest: int, level: str, text: str) -> None:
+        self._of(guest).log.append(s.LogText(level, text))
+
+    def round_ended(self) -> None:
+        if self._reports:
+            reports, self._reports = self._reports, {}
+            self._say(s.Reports(reports=list(reports.values())))
+
+    def _of(self, guest: int) -> s.GuestReport:
+        return self._reports.setdefault(guest, s.GuestReport(guest, [], []))
+
+
+class SandboxProcess:
+    """One life behind the launch order. ``read_files`` reads tokenizer and template of a model."""
+
+    def __init__(self, order: s.SandboxOrder, read_files: ReadFiles) -> None:
+        self._order = order
+        self._read_files = read_files
+        self._decoder = s.node_codec()
+        self._encoder = s.sandbox_codec()
+        self._socket = PairSocket(self._on_frames)
+        self._tools: dict[str, GuestTools] = {}
+        self._host: GuestHost | None = None
+        self._runners: Runners
+
+    async def run(self) -> int:
+        """Returns the exit status."""
+        loop = asyncio.get_running_loop()
+        self._end: asyncio.Future[int] = loop.create_future()
+        self._welcomed: asyncio.Future[None] = loop.create_future()
+        loop.add_signal_handler(signal.SIGTERM, self._finish, 0)
+        self._socket.connect(self._order.endpoint, _LINGER_MS)
+        self._say(
+            Hello(
+                version=PROTOCOL_VERSION,
+                release=__version__,
+                pid=os.getpid(),
+                token=self._order.token,
+            )
+        )
+        try:
+            await self._welcomed
+            return self._end.result() if self._end.done() else await self._serve(loop)
+        finally:
+            self._socket.close()
+
+    async def _serve(self, loop: asyncio.AbstractEventLoop) -> int:
+
+        def progress(stage: str, fraction: float) -> None:
+            loop.call_soon_threadsafe(self._say, Progress(stage=stage, fraction=fraction))
+
+        engine = WasmEngine()
+        try:
+            compiled = await asyncio.to_thread(
+                python_component, BuildCache(Path(self._order.cache_dir)), progress
+            )
+            await asyncio.to_thread(self._read_models)
+            self._runners = Runners(loop, PythonTemplate(engine, compiled), self._order.num_warm)
+        except QuireError as exc:
+            self._say(LoadFailed(error=exc.record()))
+            return EXIT_LOAD_FAILED
+        async with httpx.AsyncClient(follow_redirects=False, trust_env=False) as client:
+            self._client = client
+            self._host = GuestHost(loop, Collected(self._say))
+            self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))
+            try:
+                return await self._end
+            finally:
+                await self._host.close()
+                self._runners.close()
+
+    def _read_models(self) -> None:
+        for config in self._order.engines:
+            try:
+                files = self._read_files(config)
+                template = None
+                if files.chat_template is not None:
+                    template = ChatTemplate(
+                        files.chat_template, special_tokens=files.special_tokens
+                    )
+            except QuireError as exc:  # its guests are told when they ask
+                logger.warning("no tokenizer for model %s: %s", config.name, exc)
+                continue
+            self._tools[config.name] = GuestTools(files.tokenizer, template)
+
+    # -- messages ----------------------------------------------------------------------------------
+
+    def _say(self, message: s.FromSandbox) -> None:
+        self._socket.send(self._encoder.encode(message))
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        try:
+            self._on_message(self._decoder.decode(frames))
+        except ProtocolMismatch as exc:
+            logger.error("%s", exc)
+            self._finish(EXIT_REFUSED)
+
+    def _on_message(self, message: s.ToSandbox) -> None:
+        match message:
+            case s.Tell() if self._host is not None:
+                for news in message.news:
+                    self._host.tell(news.guest, news.events)
+            case s.Start() if self._host is not None:
+                self._start(self._host, message)
+            case s.Stop() if self._host is not None:
+                self._host.stop(message.guest, message.error)
+            case s.Inspect() if self._host is not None:
+                self._inspect(message)
+            case Welcome() if not self._welcomed.done():
+                self._welcomed.set_result(None)
+            case Refused():
+                logger.error("%s", from_record(message.error))
+                self._finish(EXIT_REFUSED)
+            case _:
+                raise ProtocolMismatch(f"the node sent {type(message).__name__} out of turn")
+
+    def _finish(self, status: int) -> None:
+        if not self._end.done():
+            self._end.set_result(status)
+        if not self._welcomed.done():
+            self._welcomed.set_result(None)
+
+    def _start(self, host: GuestHost, start: s.Start) -> None:
+        policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
+        tools = {
+            str(model.id): self._tools[model.engine]
+            for model in start.launch.models
+            if model.engine in self._tools
+        }
+        host.start(
+            start.guest,
+            start.name,
+            self._runners.take(start.limits.memory_bytes),
+            start.source,
+            start.launch,
+            limits=start.limits,
+            network=Network(self._client, policy),
+            models=tools,
+        )
+
+    def _inspect(self, wanted: s.Inspect) -> None:
+        runner = self._runners.take(wanted.limits.memory_bytes)
+        runner.ask = Answers({}, lambda level, text: None)
+        try:
+            text = runner.inspect(wanted.source, wanted.limits.turn_ms / 1000)
+            inspected = msgspec.json.decode(text, type=Inspected)
+        except GuestTrapped as exc:
+            why = "takes too long to import" if exc.interrupted else f"breaks the rules: {exc}"
+            inspected = Inspected(error=_refusal(f"the uploaded source {why}"))
+        except msgspec.DecodeError as exc:
+            inspected = Inspected(error=_refusal(f"the uploaded source is no program: {exc}"))
+        finally:
+            runner.close()
+        self._say(s.Inspection(number=wanted.number, inspected=inspected))
+
+
+def _refusal(text: str) -> ErrorRecord:
+    return ProgramTerminated(text).record()
+
+
+class LoopWatch:
+    """How long the loop has not turned, for heartbeats; asked from another thread."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._asked_s: float | None = None
+
+    def busy_s(self) -> float:
+        now_s, asked_s = time.monotonic(), self._asked_s
+        if asked_s is None:
+            asked_s = self._asked_s = now_s
+            self._loop.call_soon_threadsafe(self._turned)
+        return now_s - asked_s
+
+    def _turned(self) -> None:
+        self._asked_s = None
+
+
+async def run(
+    order: s.SandboxOrder, lifeline: RawIOBase, answers: BinaryIO, read_files: ReadFiles
+) -> int:
+    watch = LoopWatch(asyncio.get_running_loop())
+    threading.Thread(
+        target=answer_heartbeats, args=(lifeline, answers, watch.busy_s), daemon=True
+    ).start()
+    return await SandboxProcess(order, read_files).run()
+
+
+def main(read_files: ReadFiles = read_model_files) -> int:
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its processes end
+    lifeline, answers = take_stdin(), take_stdout()
+    line = lifeline.readline()
+    if not line:
+        return EXIT_NODE_GONE
+    order = msgspec.json.decode(line, type=s.SandboxOrder)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    return asyncio.run(run(order, lifeline, answers, read_files))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""Answers to guests' questions: text to tokens and back, chat templates, the program's log.
+
+The models' tokenizers and templates live in the host's process. Every question is the work of an
+unknown author: it is checked here, bounded, and whatever goes wrong is an answer, never raised.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
+from quire.core.interfaces import Tokenizer
+from quire.programs.chat.template import ChatTemplate
+from quire.programs.sandbox.messages import Answer
+
+MAX_TEXT_CHARS = 4 << 20
+MAX_TOKENS = 1 << 20
+LEVELS = ("info", "error")
+
+Log = Callable[[str, str], None]
+"""``log(level, text)``"""
+
+
+class GuestTools:
+    """Tokenizer and template of one model, as guests use them."""
+
+    def __init__(self, tokenizer: Tokenizer, template: ChatTemplate | None) -> None:
+        self.tokenizer = tokenizer
+        self.template = template
+
+
+class Answers:
+    """The answers for one guest. ``models``: those that it was told of, by id."""
+
+    def __init__(self, models: Mapping[str, GuestTools], log: Log) -> None:
+        self._models = models
+        self._log = log
+        self._by_name: dict[str, Callable[..., Any]] = {
+            "tokenize": self._tokenize,
+            "detokenize": self._detokenize,
+            "token_bytes": self._token_bytes,
+            "render": self._render,
+            "log": self._write,
+        }
+
+    def __call__(self, question: str) -> str:
+        try:
+            name, *arguments = json.loads(question)
+            answer = Answer(value=self._by_name[name](*arguments))
+        except QuireError as exc:
+            answer = Answer(error=exc.record())
+        except Exception as exc:  # a question that is not one
+            answer = Answer(error=_unclear(exc))
+        return msgspec.json.encode(answer).decode()
+
+    def _model(self, name: str) -> GuestTools:
+        model = self._models.get(name)
+        if model is None:
+            raise InvalidArgument(f"no model {name!r} here")
+        return model
+
+    def _tokenize(self, model: str, text: str, special: bool) -> list[int]:
+        if len(text) > MAX_TEXT_CHARS:
+            raise InvalidArgument(
+                f"tokenize {len(text)} characters: at most {MAX_TEXT_CHARS} at a time"
+            )
+        return self._model(model).tokenizer.encode(text, special=bool(special))
+
+    def _detokenize(self, model: str, token_ids: list[int], skip_special: bool) -> str:
+        tokenizer = self._model(model).tokenizer
+        if len(token_ids) > MAX_TOKENS:
+            raise InvalidArgument(f"detokenize {len(token_ids)} tokens: at most {MAX_TOKENS}")
+        _check_ids(token_ids, tokenizer)
+        return tokenizer.decode(token_ids, skip_special=bool(skip_special))
+
+    def _token_bytes(self, model: str, start: int, stop: int) -> list[str]:
+        tokenizer = self._model(model).tokenizer
+        end = min(stop, tokenizer.vocab_size, start + 1024)
+        _check_ids([start, end - 1], tokenizer)
+        return [
+            base64.b64encode(tokenizer.token_bytes(token)).decode() for token in range(start, end)
+        ]
+
+    def _render(self, model: str, arguments: dict[str, Any]) -> str:
+        template = self._model(model).template
+        if template is None:
+            raise InvalidArgument(f"model {model!r} has no chat template")
+        messages = arguments.pop("messages")
+        return template.render(messages, **arguments)
+
+    def _write(self, level: str, text: str) -> None:
+        self._log(level if level in LEVELS else "info", str(text))
+
+
+def _check_ids(token_ids: list[int], tokenizer: Tokenizer) -> None:
+    wrong = next((t for t in token_ids if not 0 <= t < tokenizer.vocab_size), None)
+    if wrong is not None:
+        raise InvalidArgument(f"token id {wrong}: the vocabulary has {tokenizer.vocab_size}")
+
+
+def _unclear(error: Exception) -> ErrorRecord:
+    return InvalidArgument(
+        f"a question that cannot be answered: {type(error).__name__}: {error}"
+    ).record()
+
+
+__all__ = ["Answers", "GuestTools", "Log"]

@@ -1,0 +1,66 @@
+"""Built things on disk, by what they were built from: the component, and compiled code.
+
+Compiled code is machine code that runs as it stands, so it is taken from this directory alone,
+which nobody else may write, and by a name that covers the source's hash and the engine's version.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from quire.core.errors import ConfigError
+
+
+class BuildCache:
+    """A directory of finished files; half-written ones are never seen under their name.
+
+    Raises:
+        ConfigError: the directory cannot be made, or others may write to it.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = directory.stat()
+        except OSError as exc:
+            raise ConfigError(f"the sandbox cache {directory} cannot be made: {exc}") from exc
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise ConfigError(
+                f"the sandbox cache {directory} belongs to user {found.st_uid} and has mode "
+                f"{found.st_mode & 0o777:o}; its files are run as code, so only this user may "
+                f"write there: chmod 700 {directory}, or name another directory"
+            )
+        self._directory = directory
+
+    def find(self, name: str) -> Path | None:
+        path = self._directory / name
+        return path if path.is_file() else None
+
+    def put(self, name: str, content: bytes) -> Path:
+        path = self._directory / name
+        with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
+            file.write(content)
+        os.replace(file.name, path)
+        return path
+
+    def keep_newest(self, prefix: str, count: int) -> None:
+        """Forget all but the newest ``count`` files that begin with ``prefix``."""
+        found = [path for path in self._directory.glob(f"{prefix}*") if path.suffix != ".lock"]
+        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in found[count:]:
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def building(self, name: str) -> Iterator[None]:
+        """Only one process builds ``name``; blocks while another one does. Look again inside."""
+        with (self._directory / f"{name}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+__all__ = ["BuildCache"]

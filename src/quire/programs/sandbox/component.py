@@ -1,0 +1,118 @@
+"""The Python component: CPython and our modules as one WebAssembly file, built at first use.
+
+Two child processes do the work, each within a time limit: componentize-py joins the interpreter
+and the modules and runs their imports, then the result is compiled for this machine. Both results
+are kept in the cache under names that change with what they were made of.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from quire.core.errors import ConfigError
+from quire.programs.sandbox.bundle import APP_MODULE, WORLD, bundle_digest, component_files, world
+from quire.programs.sandbox.cache import BuildCache
+from quire.programs.sandbox.messages import GUEST_PROTOCOL
+from quire.programs.sandbox.wasm import engine_version
+
+OnProgress = Callable[[str, float], None]
+
+BUILD_LIMIT_S = 300.0
+COMPILE_LIMIT_S = 300.0
+_KEPT_FILES = 6
+"""Component and machine code of this release and two others."""
+_COMPILER = "quire.programs.sandbox.compile_process"
+_COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
+
+
+def python_component(cache: BuildCache, on_progress: OnProgress) -> Path:
+    """The compiled component, from the cache or built now; blocks.
+
+    Raises:
+        ConfigError: a package is missing, or a build failed; the message has its last words.
+    """
+    name = _component_name()
+    compiled_name = f"{name}-{_short(engine_version())}.cwasm"
+    if (compiled := cache.find(compiled_name)) is not None:
+        return compiled
+    with cache.building(name):
+        if (compiled := cache.find(compiled_name)) is not None:
+            return compiled
+        on_progress("building the Python sandbox (once per release)", 0.0)
+        component = cache.find(f"{name}.wasm") or _build(cache, f"{name}.wasm")
+        on_progress("compiling the Python sandbox (once per release)", 0.6)
+        compiled = compile_file("component", component, cache, compiled_name, COMPILE_LIMIT_S)
+        cache.keep_newest("python-", _KEPT_FILES)
+        return compiled
+
+
+def compile_file(kind: str, source: Path, cache: BuildCache, name: str, limit_s: float) -> Path:
+    """``source`` compiled by a process of its own, put into the cache as ``name``.
+
+    Raises:
+        ConfigError: it does not compile within ``limit_s``.
+    """
+    with tempfile.TemporaryDirectory(prefix="quire-compile-") as folder:
+        target = Path(folder) / "compiled"
+        _run([sys.executable, "-P", "-m", _COMPILER, kind, str(source), str(target)], limit_s)
+        return cache.put(name, target.read_bytes())
+
+
+def _component_name() -> str:
+    try:
+        builder = version("componentize-py")
+    except PackageNotFoundError as exc:
+        raise ConfigError(
+            "sandboxed Python programs need componentize-py, which is not installed: "
+            "pip install 'quire[sandbox]'"
+        ) from exc
+    return f"python-{_short(f'{bundle_digest()} {builder} {GUEST_PROTOCOL}')}"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _build(cache: BuildCache, name: str) -> Path:
+    with tempfile.TemporaryDirectory(prefix="quire-component-") as folder:
+        root = Path(folder)
+        for path, content in component_files().items():
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_bytes(content)
+        wit, target = root / WORLD, root / "out.wasm"
+        wit.write_bytes(world())
+        _run(
+            [sys.executable, "-P", "-c", _COMPONENTIZE, "-q", "-d", str(wit), "-w", "guest",
+             "componentize", APP_MODULE, "-p", str(root), "-o", str(target)],
+            BUILD_LIMIT_S,
+        )  # fmt: skip
+        return cache.put(name, target.read_bytes())
+
+
+def _run(command: list[str], limit_s: float) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except subprocess.TimeoutExpired as exc:
+        raise ConfigError(
+            f"building the sandbox took more than {limit_s:g} s and was stopped: "
+            f"{' '.join(command[3:5])}"
+        ) from exc
+    if done.returncode:
+        words = (done.stderr or done.stdout).strip()[-2000:]
+        raise ConfigError(f"building the sandbox failed with status {done.returncode}:\n{words}")
+
+
+__all__ = ["OnProgress", "compile_file", "python_component"]

@@ -1,0 +1,202 @@
+"""A guest's ends of everything: the port to control, messages to the client, the network.
+
+Each puts calls into one list, which leaves with the turn. Must not know how the list travels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from quire.core.commands import Command
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    MailboxClosed,
+    MailboxFull,
+    QuireError,
+    from_record,
+)
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.interfaces import ServedModel
+from quire.programs.sandbox import messages as m
+from quire.programs.services.mailbox import Channel, MailboxLimits, Sent
+from quire.programs.services.network import HttpReply
+
+Say = Callable[[m.GuestCalls], None]
+
+
+class GuestPort:
+    """``ProgramPort`` of the one program in this guest."""
+
+    def __init__(self, say: Say, launch: m.GuestLaunch, models: Sequence[ServedModel]) -> None:
+        self._say = say
+        self._launch = launch
+        self._models = tuple(models)
+
+    @property
+    def program(self) -> ProgramId:
+        return self._launch.program
+
+    @property
+    def quotas(self) -> Quotas:
+        return self._launch.quotas
+
+    def models(self) -> Sequence[ServedModel]:
+        return self._models
+
+    def create_queue(
+        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+    ) -> None:
+        self._say(m.OpenQueue(queue, engine, thread, depth, priority))
+
+    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
+        self._say(m.SetQueuePriority(queue, priority))
+
+    def reset_queue(self, queue: QueueId) -> None:
+        self._say(m.ResetQueue(queue))
+
+    def close_queue(self, queue: QueueId) -> None:
+        self._say(m.CloseQueue(queue))
+
+    def issue(self, queue: QueueId, commands: list[Command]) -> None:
+        self._say(m.Issue(queue, commands))
+
+    def cancel(self, command: CommandId) -> None:
+        self._say(m.CancelCommand(command))
+
+    def close(self, reason: str = "finished") -> None:
+        """The host closes the real port when the program has ended, however that comes about."""
+
+
+class ToClient:
+    """The outgoing half of the mailbox: counts what the client has not taken yet."""
+
+    def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
+        self._say = say
+        self._name = name
+        self._limits = limits
+        self._num_waiting = 0
+        self._writers: list[asyncio.Future[None]] = []
+        self._closed: str | None = None
+
+    def send(self, message: str) -> Sent:
+        """See ``Channel.send``."""
+        if self._closed is not None:
+            raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
+        if not isinstance(message, str):
+            raise InvalidArgument(
+                f"{self._name}: a message is a str, not {type(message).__name__}: "
+                "encode it, e.g. with json.dumps"
+            )
+        num_bytes = len(message.encode("utf-8", "surrogatepass"))
+        if num_bytes > self._limits.max_message_bytes:
+            raise InvalidArgument(
+                f"{self._name}: a message of {num_bytes} bytes, at most "
+                f"{self._limits.max_message_bytes} are allowed: send it in parts"
+            )
+        if self._num_waiting >= self._limits.limit:
+            raise MailboxFull(
+                f"{self._name}: {self._num_waiting} messages wait and nobody reads: "
+                "await send() to keep the reader's pace",
+                limit=self._limits.limit,
+            )
+        self._num_waiting += 1
+        self._say(m.Send(message))
+        return Sent(self._wait_for_room)
+
+    def _wait_for_room(self) -> Generator[Any, None, None]:
+        while self._closed is None and self._num_waiting >= self._limits.capacity:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._writers.append(future)
+            yield from future
+
+    def taken(self, count: int) -> None:
+        self._num_waiting -= count
+        self._wake()
+
+    def close(self, reason: str) -> None:
+        if self._closed is None:
+            self._closed = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        writers, self._writers = self._writers, []
+        for future in writers:
+            if not future.done():
+                future.set_result(None)
+
+
+class FromClient(Channel):
+    """The incoming half: tells the host what has been read, so that it passes more."""
+
+    def __init__(self, say: Say, name: str, limits: MailboxLimits) -> None:
+        super().__init__(name, limits)
+        self._say = say
+
+    async def receive(self) -> str:
+        message = await super().receive()
+        self._say(m.Received(1))
+        return message
+
+
+class GuestMailbox:
+    """Both halves; stands where ``Mailbox`` stands outside."""
+
+    def __init__(self, say: Say, program_name: str, limits: MailboxLimits) -> None:
+        self.to_client = ToClient(say, f"messages of {program_name!r} to its client", limits)
+        self.to_program = FromClient(say, f"messages of the client to {program_name!r}", limits)
+
+    def close(self, reason: str) -> None:
+        self.to_client.close(reason)
+        self.to_program.close(reason)
+
+
+class GuestNetwork:
+    """HTTP through the host, which applies the policy; stands where ``Network`` stands outside."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._waiting: dict[int, asyncio.Future[HttpReply]] = {}
+        self._num_requests = 0
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpReply:
+        self._num_requests += 1
+        number = self._num_requests
+        future: asyncio.Future[HttpReply] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        named = None if headers is None else dict(headers)
+        self._say(m.Fetch(number, method, url, content, named))  # type: ignore[arg-type]
+        try:
+            return await future
+        finally:
+            del self._waiting[number]
+
+    def fetched(self, event: m.Fetched) -> None:
+        reply = HttpReply(event.text)
+        reply.status, reply.headers, reply.body = event.status, event.headers, event.body
+        self._end(event.request, reply)
+
+    def failed(self, request: int, error: ErrorRecord) -> None:
+        self._end(request, from_record(error))
+
+    def _end(self, request: int, outcome: HttpReply | QuireError) -> None:
+        future = self._waiting.get(request)
+        if future is None or future.done():
+            return  # the program has stopped waiting for it
+        if isinstance(outcome, HttpReply):
+            future.set_result(outcome)
+        else:
+            future.set_exception(outcome)
+
+
+__all__ = ["FromClient", "GuestMailbox", "GuestNetwork", "GuestPort", "ToClient"]

@@ -1,0 +1,17 @@
+"""The names of numpy that stand in annotations of messages between control and engines.
+
+Programs see none of those messages, but the module that defines them also says what an engine is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ndarray:  # noqa: N801 - numpy's own name
+    def __class_getitem__(cls, _: Any) -> type[ndarray]:
+        return cls
+
+
+NDArray = ndarray
+int32 = int64 = uint64 = uint8 = float32 = object

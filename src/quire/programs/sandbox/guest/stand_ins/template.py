@@ -1,0 +1,56 @@
+"""Chat templates inside a guest: the host renders them, within its own limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from quire.core.errors import InvalidArgument
+from quire.core.interfaces import ServedModel, Tokenizer
+
+Message = Mapping[str, Any]
+
+
+class Renderer(Protocol):
+    """What the guest's tokenizer offers besides text to tokens: it knows its model."""
+
+    def render(self, arguments: Mapping[str, Any]) -> str: ...
+
+
+class ChatTemplate:
+    """See the class of the same name outside."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._renderer = cast(Renderer, tokenizer)
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> str:
+        return self._renderer.render(
+            {
+                "messages": [dict(message) for message in messages],
+                "tools": None if tools is None else [dict(tool) for tool in tools],
+                "add_generation_prompt": add_generation_prompt,
+                "continue_final_message": continue_final_message,
+                "variables": dict(variables or {}),
+            }
+        )
+
+
+def chat_template(model: ServedModel) -> ChatTemplate:
+    """The template of a served model; see the function of the same name outside."""
+    if model.chat_template is None:
+        raise InvalidArgument(
+            f"model {model.id!r} has no chat template: use completions, or serve a chat model",
+            param="model",
+        )
+    return ChatTemplate(model.tokenizer)
+
+
+__all__ = ["ChatTemplate", "Message", "chat_template"]

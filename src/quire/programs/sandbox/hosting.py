@@ -1,0 +1,340 @@
+"""The guests of one runtime process: turns, timers, requests, limits.
+
+One loop, no thread per guest. A guest that has news gets a turn: one call into it with all events,
+one list of calls out. Between two turns the loop looks at everything else. Owns the guests' life
+from launch to end; whatever a guest does wrong ends that guest alone, with an error that says so.
+Must not know who is on the other side of ``Report``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    ProgramTerminated,
+    QuireError,
+    QuotaExceeded,
+)
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.answers import Answers, GuestTools
+from quire.programs.sandbox.limits import CallRate, GuestLimits
+from quire.programs.sandbox.wasm import GuestTrapped
+from quire.programs.services.network import Network
+
+logger = logging.getLogger(__name__)
+
+_EVENTS = msgspec.json.Encoder()
+_TURN = msgspec.json.Decoder(m.Turn)
+_LAUNCH = msgspec.json.Encoder()
+TURNS_PER_ROUND = 32
+"""After so many turns the loop looks at sockets and timers."""
+
+
+class Instance(Protocol):
+    """One guest's instance; ``GuestTrapped`` from any call ends it."""
+
+    ask: Callable[[str], str]
+    cpu_ns: int
+
+    def load(self, source: str, launch: str, limit_s: float) -> str: ...
+
+    def wake(self, events: str, limit_s: float) -> str: ...
+
+    def close(self) -> None: ...
+
+
+class Report(Protocol):
+    """Where the host tells what its guests ask for. Called within a turn; must not block."""
+
+    def calls(self, guest: int, calls: Sequence[m.GuestCalls]) -> None: ...
+
+    def log(self, guest: int, level: str, text: str) -> None: ...
+
+    def round_ended(self) -> None:
+        """Nothing more comes for the moment: send what was collected."""
+        ...
+
+
+class Guest:
+    """One program in its instance. ``number`` is the host's name for it."""
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        instance: Instance,
+        limits: GuestLimits,
+        network: Network,
+        now_s: float,
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.instance = instance
+        self.limits = limits
+        self.network = network
+        self.rate = CallRate(limits.calls_per_s, now_s)
+        self.inbox: list[m.GuestEvents] = []
+        self.scheduled = False
+        self.ended = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.requests: dict[int, asyncio.Task[None]] = {}
+        self.num_questions = 0
+        self.log_bytes_left = limits.log_bytes
+
+    @property
+    def turn_s(self) -> float:
+        """What the next turn may take: its own limit, or what is left of the whole."""
+        left_ms = self.limits.cpu_ms - self.instance.cpu_ns / 1e6
+        return max(0.0, min(self.limits.turn_ms, left_ms)) / 1000
+
+
+class GuestHost:
+    """Every method belongs to ``loop``. ``clock`` gives monotonic seconds for the call rate."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        report: Report,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loop = loop
+        self._report = report
+        self._clock = clock
+        self._guests: dict[int, Guest] = {}
+        self._ready: deque[Guest] = deque()
+        self._round_scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._guests)
+
+    def start(
+        self,
+        number: int,
+        name: str,
+        instance: Instance,
+        source: str,
+        launch: m.GuestLaunch,
+        *,
+        limits: GuestLimits,
+        network: Network,
+        models: Mapping[str, GuestTools],
+    ) -> None:
+        """Give ``source`` its first turn, now."""
+        guest = Guest(number, name, instance, limits, network, self._clock())
+        self._guests[number] = guest
+        answers = Answers(models, lambda level, text: self._log(guest, level, text))
+
+        def ask(question: str) -> str:
+            guest.num_questions += 1
+            return answers(question)
+
+        instance.ask = ask
+        begun = _LAUNCH.encode(launch).decode()
+        self._turn(guest, lambda limit_s: instance.load(source, begun, limit_s))
+        self._schedule_round()
+
+    def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
+        """Leave events for a guest; one that has ended is told nothing."""
+        guest = self._guests.get(number)
+        if guest is None:
+            return
+        guest.inbox += events
+        self._schedule(guest)
+
+    def stop(self, number: int, error: ErrorRecord) -> None:
+        """End a guest without asking it."""
+        guest = self._guests.get(number)
+        if guest is not None:
+            self._end(guest, error)
+
+    async def close(self) -> None:
+        """Drop every guest; nothing is reported any more."""
+        guests = list(self._guests.values())
+        tasks = [task for guest in guests for task in guest.requests.values()]
+        for guest in guests:
+            self._release(guest)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -- turns -------------------------------------------------------------------------------------
+
+    def _schedule(self, guest: Guest) -> None:
+        if not guest.scheduled:
+            guest.scheduled = True
+            self._ready.append(guest)
+            self._schedule_round()
+
+    def _schedule_round(self) -> None:
+        if not self._round_scheduled:
+            self._round_scheduled = True
+            self._loop.call_soon(self._round)
+
+    def _round(self) -> None:
+        self._round_scheduled = False
+        for _ in range(min(TURNS_PER_ROUND, len(self._ready))):
+            guest = self._ready.popleft()
+            guest.scheduled = False
+            if not guest.ended:
+                self._wake(guest)
+        self._report.round_ended()
+        if self._ready:
+            self._schedule_round()
+
+    def _wake(self, guest: Guest) -> None:
+        events, guest.inbox = guest.inbox, []
+        text = _EVENTS.encode(events).decode()
+        self._turn(guest, lambda limit_s: guest.instance.wake(text, limit_s))
+
+    def _turn(self, guest: Guest, call: Callable[[float], str]) -> None:
+        """One call into the guest; what is wrong with it or its answer ends the guest."""
+        try:
+            text = call(guest.turn_s)
+            turn = self._decode(guest, text)
+            self._check_rate(guest, turn.calls)
+        except GuestTrapped as exc:
+            self._end(guest, _trapped(guest, exc).record())
+        except QuireError as exc:
+            self._end(guest, exc.record())
+        else:
+            self._carry_out(guest, turn)
+
+    def _decode(self, guest: Guest, text: str) -> m.Turn:
+        if len(text) > guest.limits.turn_bytes:
+            raise QuotaExceeded(
+                f"program {guest.name!r} asked for {len(text)} bytes in one turn, at most "
+                f"{guest.limits.turn_bytes} are allowed: await between calls"
+            )
+        try:
+            return _TURN.decode(text)
+        except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+            raise InvalidArgument(
+                f"program {guest.name!r} asked for something that is no call: {exc}"
+            ) from exc
+
+    def _check_rate(self, guest: Guest, calls: Sequence[m.GuestCalls]) -> None:
+        num_calls, guest.num_questions = guest.num_questions, 0
+        for call in calls:
+            num_calls += len(call.commands) if isinstance(call, m.Issue) else 1
+        if not guest.rate.take(num_calls, self._clock()):
+            raise QuotaExceeded(
+                f"program {guest.name!r} made more than {guest.limits.calls_per_s} calls within a "
+                "second: await between calls, or ask for a larger quota"
+            )
+
+    def _carry_out(self, guest: Guest, turn: m.Turn) -> None:
+        outward: list[m.GuestCalls] = []
+        ended = False
+        for call in turn.calls:
+            if isinstance(call, m.Fetch):
+                self._fetch(guest, call)
+            else:
+                outward.append(call)
+                ended = ended or isinstance(call, m.Ended)
+        if outward:
+            self._report.calls(guest.number, outward)
+        if ended:
+            self._release(guest)
+        elif not guest.ended:
+            self._set_timer(guest, turn.wake_in_s)
+
+    def _set_timer(self, guest: Guest, wake_in_s: float | None) -> None:
+        if guest.timer is not None:
+            guest.timer.cancel()
+            guest.timer = None
+        if wake_in_s is not None:
+            guest.timer = self._loop.call_later(max(0.0, wake_in_s), self._time_come, guest)
+
+    def _time_come(self, guest: Guest) -> None:
+        guest.timer = None
+        guest.inbox.append(m.TimeCome())
+        self._schedule(guest)
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _end(self, guest: Guest, error: ErrorRecord) -> None:
+        if guest.ended:
+            return
+        self._report.calls(guest.number, [m.Ended("terminated", "null", error, [], [])])
+        self._release(guest)
+        self._schedule_round()
+
+    def _release(self, guest: Guest) -> None:
+        guest.ended = True
+        del self._guests[guest.number]
+        if guest.timer is not None:
+            guest.timer.cancel()
+        for task in guest.requests.values():
+            task.cancel()
+        guest.instance.close()
+
+    # -- what a guest does besides commands --------------------------------------------------------
+
+    def _log(self, guest: Guest, level: str, text: str) -> None:
+        if guest.log_bytes_left <= 0:
+            return
+        guest.log_bytes_left -= len(text) + 1
+        if guest.log_bytes_left <= 0:
+            text = f"the program has printed {guest.limits.log_bytes} bytes; no more are kept"
+            level = "error"
+        self._report.log(guest.number, level, text)
+
+    def _fetch(self, guest: Guest, call: m.Fetch) -> None:
+        if len(guest.requests) >= guest.limits.outstanding_io:
+            error = QuotaExceeded(
+                f"{len(guest.requests)} HTTP requests are under way, {guest.limits.outstanding_io} "
+                "are allowed at a time: await some of them first"
+            )
+            self._answer(guest, m.FetchFailed(call.request, error.record()))
+            return
+        if call.request in guest.requests:
+            self._end(guest, InvalidArgument(f"HTTP request {call.request} twice").record())
+            return
+        task = self._loop.create_task(self._request(guest, call))
+        guest.requests[call.request] = task
+
+    async def _request(self, guest: Guest, call: m.Fetch) -> None:
+        event: m.GuestEvents
+        try:
+            reply = await guest.network.request(
+                call.method, call.url, content=call.body, headers=call.headers
+            )
+            event = m.Fetched(
+                call.request, reply.status, dict(reply.headers), str(reply), reply.body
+            )
+        except QuireError as exc:
+            event = m.FetchFailed(call.request, exc.record())
+        except Exception as exc:  # headers or a body that the HTTP client does not take
+            wrong = InvalidArgument(f"{call.method} {call.url}: {type(exc).__name__}: {exc}")
+            event = m.FetchFailed(call.request, wrong.record())
+        guest.requests.pop(call.request, None)
+        self._answer(guest, event)
+
+    def _answer(self, guest: Guest, event: m.GuestEvents) -> None:
+        if not guest.ended:
+            guest.inbox.append(event)
+            self._schedule(guest)
+
+
+def _trapped(guest: Guest, trap: GuestTrapped) -> QuireError:
+    limits = guest.limits
+    if not trap.interrupted:
+        return ProgramTerminated(f"program {guest.name!r} broke its sandbox's rules: {trap}")
+    if guest.instance.cpu_ns / 1e6 >= limits.cpu_ms:
+        return QuotaExceeded(
+            f"program {guest.name!r} has computed for {limits.cpu_ms} ms, all that it is allowed"
+        )
+    return QuotaExceeded(
+        f"program {guest.name!r} computed for {limits.turn_ms} ms without awaiting anything: "
+        "await now and then, or ask for a larger quota"
+    )
+
+
+__all__ = ["Guest", "GuestHost", "Instance", "Report"]

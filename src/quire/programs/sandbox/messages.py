@@ -1,0 +1,276 @@
+"""What a guest and its host say to each other, as JSON text: calls out, events in.
+
+A turn of a guest is one call into it, with all events that have come for it, and one answer, with
+all that it asks for. Calls and events are arrays that begin with their name. No message names a
+program: a guest is known by the instance that it runs in. What comes from a guest is data of an
+unknown author: the host decodes it strictly and control validates every command again.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from quire.core.actions import Reply
+from quire.core.batch import EngineInfo
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
+
+GUEST_PROTOCOL = 1
+"""Raised when a message changes; a component that was built for another one is not used."""
+
+
+class GuestCall(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of what a guest asks of its host. The first six are the methods of ``ProgramPort``."""
+
+
+class OpenQueue(GuestCall, frozen=True):
+    queue: QueueId
+    engine: EngineId
+    thread: ThreadId
+    depth: int
+    priority: int
+
+
+class SetQueuePriority(GuestCall, frozen=True):
+    queue: QueueId
+    priority: int
+
+
+class ResetQueue(GuestCall, frozen=True):
+    queue: QueueId
+
+
+class CloseQueue(GuestCall, frozen=True):
+    queue: QueueId
+
+
+class Issue(GuestCall, frozen=True):
+    queue: QueueId
+    commands: list[Command]
+
+
+class CancelCommand(GuestCall, frozen=True):
+    command: CommandId
+
+
+class Send(GuestCall, frozen=True):
+    """A message to the client; answered by ``Taken`` once there is room for more."""
+
+    text: str
+
+
+class Received(GuestCall, frozen=True):
+    """The program has read so many of the client's messages."""
+
+    count: int
+
+
+class Fetch(GuestCall, frozen=True):
+    """An HTTP request; answered by ``Fetched`` or ``FetchFailed``."""
+
+    request: int
+    method: Literal["GET", "POST"]
+    url: str
+    body: bytes | None
+    headers: dict[str, str] | None
+
+
+class Ended(GuestCall, frozen=True):
+    """The program is over: the last call. ``result_json``: what it returned, as JSON text."""
+
+    state: Literal["finished", "failed", "cancelled", "terminated"]
+    result_json: str
+    error: ErrorRecord | None
+    unseen: list[ErrorRecord]
+    leaked: list[str]
+
+
+GuestCalls = (
+    OpenQueue
+    | SetQueuePriority
+    | ResetQueue
+    | CloseQueue
+    | Issue
+    | CancelCommand
+    | Send
+    | Received
+    | Fetch
+    | Ended
+)
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """What one turn of a guest led to. ``wake_in_s``: it wants a turn then, events or not."""
+
+    calls: list[GuestCalls]
+    wake_in_s: float | None = None
+
+
+class GuestEvent(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Base of what a guest is told."""
+
+
+class Replied(GuestEvent, frozen=True):
+    command: CommandId
+    reply: Reply
+    last: bool
+
+
+class CommandFailed(GuestEvent, frozen=True):
+    command: CommandId
+    error: ErrorRecord
+
+
+class Terminated(GuestEvent, frozen=True):
+    """The node has ended the program."""
+
+    error: ErrorRecord
+
+
+class Message(GuestEvent, frozen=True):
+    """From the client."""
+
+    text: str
+
+
+class InputClosed(GuestEvent, frozen=True):
+    """The client will send no more."""
+
+
+class Taken(GuestEvent, frozen=True):
+    """So many messages to the client have been taken."""
+
+    count: int
+
+
+class ClientGone(GuestEvent, frozen=True):
+    """Nothing more can be sent to the client."""
+
+    error: ErrorRecord
+
+
+class Fetched(GuestEvent, frozen=True):
+    request: int
+    status: int
+    headers: dict[str, str]
+    text: str
+    body: bytes
+
+
+class FetchFailed(GuestEvent, frozen=True):
+    request: int
+    error: ErrorRecord
+
+
+class CancelAsked(GuestEvent, frozen=True):
+    """The program's owner wants it to end."""
+
+    reason: str
+
+
+class TimeCome(GuestEvent, frozen=True):
+    """A timer of the guest is due."""
+
+
+GuestEvents = (
+    Replied
+    | CommandFailed
+    | Terminated
+    | Message
+    | InputClosed
+    | Taken
+    | ClientGone
+    | Fetched
+    | FetchFailed
+    | CancelAsked
+    | TimeCome
+)
+
+
+class GuestModel(msgspec.Struct, frozen=True):
+    """A served model as a guest is told of it; tokenizer and template stay outside."""
+
+    id: ModelId
+    engine: EngineId
+    info: EngineInfo
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    has_chat_template: bool
+    defaults: dict[str, Any]
+    special_tokens: dict[str, str]
+    adapter: str | None
+
+
+class GuestLaunch(msgspec.Struct, frozen=True):
+    """How a guest begins."""
+
+    program: ProgramId
+    args: tuple[str, ...]
+    models: tuple[GuestModel, ...]
+    quotas: Quotas
+    mailbox_capacity: int
+    mailbox_limit: int
+    max_message_bytes: int
+    grace_s: float
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """What a program says of itself: its ``@inferlet``, as data."""
+
+    name: str
+    description: str = ""
+    traits: dict[str, int] = msgspec.field(default_factory=dict)
+    quotas: Quotas = Quotas()
+    hosts: tuple[str, ...] = ()
+
+
+class Inspected(msgspec.Struct, frozen=True):
+    """The answer to an inspection of source: its manifest, or why it is no program."""
+
+    manifest: Manifest | None = None
+    error: ErrorRecord | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The host's answer to a question (``guest.questions``), at once."""
+
+    value: Any = None
+    error: ErrorRecord | None = None
+
+
+__all__ = [
+    "GUEST_PROTOCOL",
+    "Answer",
+    "CancelAsked",
+    "CancelCommand",
+    "ClientGone",
+    "CloseQueue",
+    "CommandFailed",
+    "Ended",
+    "Fetch",
+    "FetchFailed",
+    "Fetched",
+    "GuestCalls",
+    "GuestEvents",
+    "GuestLaunch",
+    "GuestModel",
+    "InputClosed",
+    "Inspected",
+    "Issue",
+    "Manifest",
+    "Message",
+    "OpenQueue",
+    "Received",
+    "Replied",
+    "ResetQueue",
+    "Send",
+    "SetQueuePriority",
+    "Taken",
+    "Terminated",
+    "TimeCome",
+    "Turn",
+]

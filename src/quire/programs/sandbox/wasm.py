@@ -1,0 +1,253 @@
+"""Instances of WebAssembly guests: the one module that knows wasmtime.
+
+Owns the engine, its compiled code, what a Python guest may import, and the interruption of a call
+that takes too long. A guest gets a clock, random bytes and ``ask``; every other import that its
+runtime names (files, sockets, blocking waits, exit) has no implementation here: calling it ends the
+instance. One thread calls guests; a second one only advances the engine's epoch.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import ConfigError
+
+EPOCH_S = 0.01
+_ENGINE_SETTINGS = "epoch,opt-none,stack-1m"
+"""Names the settings below, for the key of compiled code."""
+_MAX_STACK_BYTES = 1 << 20
+_MAX_RANDOM_BYTES = 1 << 16
+_INSTANTIATE_TICKS = 1000
+
+Ask = Callable[[str], str]
+
+
+class GuestTrapped(Exception):
+    """An instance has ended without an answer. ``interrupted``: because its time was over."""
+
+    def __init__(self, reason: str, *, interrupted: bool = False) -> None:
+        super().__init__(reason)
+        self.interrupted = interrupted
+
+
+def _wasmtime() -> Any:
+    try:
+        import wasmtime
+        import wasmtime.component
+    except ImportError as exc:
+        raise ConfigError(
+            "sandboxed programs need wasmtime, which is not installed: pip install 'quire[sandbox]'"
+        ) from exc
+    return wasmtime
+
+
+def engine_version() -> str:
+    """What compiled code depends on besides its source: release, settings, machine.
+
+    Raises:
+        ConfigError: wasmtime is not installed.
+    """
+    _wasmtime()
+    uname = os.uname()
+    return f"{version('wasmtime')}-{_ENGINE_SETTINGS}-{uname.sysname}-{uname.machine}"
+
+
+def compile_component(wasm: bytes) -> bytes:
+    """Machine code of a component for this machine; seconds of work for a large one."""
+    engine = _new_engine()
+    compiled: bytearray = _wasmtime().component.Component(engine, wasm).serialize()
+    return bytes(compiled)
+
+
+def _new_engine() -> Any:
+    wasmtime = _wasmtime()
+    config = wasmtime.Config()
+    config.epoch_interruption = True
+    config.max_wasm_stack = _MAX_STACK_BYTES
+    # the interpreter was optimised when it was compiled to WebAssembly: more gains nothing there
+    config.cranelift_opt_level = "none"
+    return wasmtime.Engine(config)
+
+
+class WasmEngine:
+    """The engine of one process. ``close`` ends its second thread."""
+
+    def __init__(self) -> None:
+        self._engine = _new_engine()
+        self._busy = threading.Event()
+        self._closed = False
+        self._ticker = threading.Thread(target=self._tick, name="quire-epoch", daemon=True)
+        self._ticker.start()
+        self.current: PythonGuest | None = None
+
+    @property
+    def raw(self) -> Any:
+        return self._engine
+
+    def _tick(self) -> None:
+        """Advance the epoch while guests are called; nothing wakes up otherwise."""
+        while True:
+            self._busy.wait()
+            if self._closed:
+                return
+            self._busy.clear()
+            time.sleep(EPOCH_S)
+            self._engine.increment_epoch()
+            if self.current is not None:
+                self._busy.set()
+
+    def enter(self, guest: PythonGuest) -> None:
+        self.current = guest
+        self._busy.set()
+
+    def leave(self) -> None:
+        self.current = None
+
+    def answer(self, question: str) -> str:
+        """For the import ``ask``: only one guest runs at a time, and it asks."""
+        assert self.current is not None, "a guest asks within a call"
+        return self.current.ask(question)
+
+    def close(self) -> None:
+        """Idempotent; every guest must have been closed."""
+        self._closed = True
+        self._busy.set()
+        self._ticker.join()
+
+
+class PythonTemplate:
+    """The compiled component, ready to be instantiated.
+
+    ``compiled`` is a file that ``compile_component`` made here: it is machine code, and runs as it
+    stands.
+    """
+
+    def __init__(self, engine: WasmEngine, compiled: Path) -> None:
+        component = _wasmtime().component
+        self.engine = engine
+        self._component = component.Component.deserialize_file(engine.raw, str(compiled))
+        self._linker = component.Linker(engine.raw)
+        self._linker.allow_shadowing = True
+        self._linker.define_unknown_imports_as_traps(self._component)
+        for name in self._component.type.imports(engine.raw):
+            self._define(name, component)
+        with self._linker.root() as root:
+            root.add_func("ask", lambda store, question: engine.answer(question))
+
+    def _define(self, name: str, component: Any) -> None:
+        functions = _imports(component).get(name.partition("@")[0])
+        if functions is None:
+            return
+        with self._linker.root() as root, root.add_instance(name) as instance:
+            for function, body in functions.items():
+                instance.add_func(function, body)
+
+    def instantiate(self, memory_bytes: int) -> PythonGuest:
+        """A fresh guest with at most so much memory."""
+        wasmtime = _wasmtime()
+        store = wasmtime.Store(self.engine.raw)
+        store.set_limits(memory_size=memory_bytes)
+        store.set_epoch_deadline(_INSTANTIATE_TICKS)
+        return PythonGuest(self.engine, store, self._linker.instantiate(store, self._component))
+
+
+def _imports(component: Any) -> dict[str, dict[str, Callable[..., Any]]]:
+    """All that a guest can reach, besides ``ask``."""
+
+    def wall_clock(_: Any) -> Any:
+        now = component.Record()
+        now.seconds, now.nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+        return now
+
+    return {
+        "wasi:random/random": {
+            "get-random-bytes": lambda _, size: os.urandom(min(size, _MAX_RANDOM_BYTES)),
+            "get-random-u64": lambda _: int.from_bytes(os.urandom(8), "little"),
+        },
+        "wasi:clocks/monotonic-clock": {
+            "now": lambda _: time.monotonic_ns(),
+            "resolution": lambda _: 1,
+        },
+        "wasi:clocks/wall-clock": {"now": wall_clock},
+        "wasi:cli/environment": {
+            "get-environment": lambda _: [],
+            "get-arguments": lambda _: [],
+            "initial-cwd": lambda _: None,
+        },
+        "wasi:filesystem/preopens": {"get-directories": lambda _: []},
+    }
+
+
+class PythonGuest:
+    """One instance. Every call may raise ``GuestTrapped``, after which the guest is unusable.
+
+    ``ask`` is set by whoever drives the guest, before the first call; it must not raise.
+    """
+
+    def __init__(self, engine: WasmEngine, store: Any, instance: Any) -> None:
+        self._engine = engine
+        self._store = store
+        self._functions = {
+            name: instance.get_func(store, name) for name in ("inspect", "load", "wake")
+        }
+        self.ask: Ask = _no_answer
+        self.cpu_ns = 0
+
+    def limit_memory(self, memory_bytes: int) -> None:
+        self._store.set_limits(memory_size=memory_bytes)
+
+    def inspect(self, source: str, limit_s: float) -> str:
+        return self._call("inspect", limit_s, source)
+
+    def load(self, source: str, launch: str, limit_s: float) -> str:
+        return self._call("load", limit_s, source, launch)
+
+    def wake(self, events: str, limit_s: float) -> str:
+        return self._call("wake", limit_s, events)
+
+    def _call(self, name: str, limit_s: float, *arguments: str) -> str:
+        function, store = self._functions[name], self._store
+        store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
+        started = time.thread_time_ns()
+        self._engine.enter(self)
+        try:
+            answer: str = function(store, *arguments)
+            function.post_return(store)
+        except _wasmtime().WasmtimeError as exc:
+            raise _trapped(str(exc)) from exc
+        finally:
+            self._engine.leave()
+            self.cpu_ns += time.thread_time_ns() - started
+        return answer
+
+    def close(self) -> None:
+        """Free the instance's memory."""
+        self._functions.clear()
+        self._store.close()
+
+
+def _trapped(words: str) -> GuestTrapped:
+    """wasmtime gives a backtrace of the interpreter, then the cause; a guest's owner needs that."""
+    _, _, cause = words.rpartition("Caused by:")
+    return GuestTrapped(cause.strip(), interrupted="wasm trap: interrupt" in words)
+
+
+def _no_answer(question: str) -> str:
+    raise AssertionError("whoever drives a guest answers its questions")
+
+
+__all__ = [
+    "EPOCH_S",
+    "GuestTrapped",
+    "PythonGuest",
+    "PythonTemplate",
+    "WasmEngine",
+    "compile_component",
+    "engine_version",
+]
