@@ -13,18 +13,24 @@ from transformers import (
     Gemma2ForCausalLM,
     Gemma3ForCausalLM,
     Gemma3TextConfig,
+    GemmaConfig,
+    GemmaForCausalLM,
     GptOssConfig,
     GptOssForCausalLM,
     GraniteConfig,
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    MinistralConfig,
+    MinistralForCausalLM,
     MistralConfig,
     MistralForCausalLM,
     MixtralConfig,
     MixtralForCausalLM,
     Olmo2Config,
     Olmo2ForCausalLM,
+    Olmo3Config,
+    Olmo3ForCausalLM,
     Phi3Config,
     Phi3ForCausalLM,
     PreTrainedModel,
@@ -35,6 +41,8 @@ from transformers import (
     Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
+    SmolLM3Config,
+    SmolLM3ForCausalLM,
 )
 
 VOCAB_SIZE = 300
@@ -137,6 +145,16 @@ MODELS: dict[str, Recipe] = {
     "mistral-full": Recipe(
         MistralConfig, MistralForCausalLM, {"sliding_window": None, "head_dim": 16}
     ),
+    "ministral": Recipe(
+        MinistralConfig,
+        MinistralForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "head_dim": 8,
+            "sliding_window": 5,
+            "layer_types": _LAYER_TYPES,
+        },
+    ),
     "mixtral": Recipe(
         MixtralConfig, MixtralForCausalLM, {**_EXPERTS, "sliding_window": 7, "num_local_experts": 4}
     ),
@@ -165,6 +183,7 @@ MODELS: dict[str, Recipe] = {
         Qwen3MoeForCausalLM,
         {**_EXPERTS, "moe_intermediate_size": 24, "num_experts_per_tok": 3},
     ),
+    "gemma": Recipe(GemmaConfig, GemmaForCausalLM, {"head_dim": 16, "tie_word_embeddings": True}),
     "gemma2": Recipe(
         Gemma2Config,
         Gemma2ForCausalLM,
@@ -218,6 +237,27 @@ MODELS: dict[str, Recipe] = {
         },
     ),
     "olmo2": Recipe(Olmo2Config, Olmo2ForCausalLM),
+    "olmo3": Recipe(
+        Olmo3Config,
+        Olmo3ForCausalLM,
+        {
+            "num_hidden_layers": 4,
+            "sliding_window": 5,
+            "layer_types": _LAYER_TYPES,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 1e3},
+                "full_attention": {
+                    "rope_type": "yarn",
+                    "factor": 2.0,
+                    "original_max_position_embeddings": 256,
+                    "rope_theta": 1e3,
+                },
+            },
+        },
+    ),
+    "smollm3": Recipe(
+        SmolLM3Config, SmolLM3ForCausalLM, {"num_hidden_layers": 4, "no_rope_layers": [1, 0, 1, 0]}
+    ),
     "granite": Recipe(
         GraniteConfig,
         GraniteForCausalLM,

@@ -22,6 +22,8 @@ MAX_JSON_BYTES = 64 << 20
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_UNUSED_CODE = ("AutoTokenizer", "AutoProcessor", "AutoImageProcessor")
+"""Tokenizers are read from tokenizer.json, and images not at all."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -84,13 +86,16 @@ class ModelDirectory:
         return self.read_json(name) if self.has(name) else {}
 
     def read_config(self) -> dict[str, Any]:
-        """``config.json``, refused when the model brings its own code.
+        """``config.json``, refused when the model needs code of its own.
+
+        Some models were published with the code that transformers took in later, under the same
+        names; these are served by the built-in definition, and their code lies unused.
 
         Raises:
-            UnsupportedModel: ``auto_map`` names Python code of the directory.
+            UnsupportedModel: ``auto_map`` names other Python code of the directory.
         """
         config = self.read_json("config.json")
-        if config.get("auto_map"):
+        if config.get("auto_map") and not _is_code_of_its_architecture(config):
             raise UnsupportedModel(
                 f"{self.path / 'config.json'} asks for the model's own Python code (auto_map "
                 f"{str(config['auto_map'])[:200]}); Quire never runs code of a model "
@@ -105,6 +110,19 @@ class ModelDirectory:
     def gguf_files(self) -> list[str]:
         """Names of weight files of llama.cpp, which Quire does not read."""
         return sorted(p.name for p in self.path.iterdir() if p.suffix == ".gguf")
+
+
+def _is_code_of_its_architecture(config: dict[str, Any]) -> bool:
+    """Whether every class of ``auto_map`` is called as the declared architecture's are."""
+    classes, architectures = config["auto_map"], config.get("architectures")
+    if not isinstance(classes, dict) or not isinstance(architectures, list) or not architectures:
+        return False
+    stem = str(architectures[0]).removesuffix("ForCausalLM")
+    return all(
+        isinstance(place, str) and place.rpartition(".")[2].startswith(stem)
+        for kind, place in classes.items()
+        if kind not in _UNUSED_CODE
+    )
 
 
 def locate(source: str) -> ModelDirectory:

@@ -90,6 +90,7 @@ def start(path: Path) -> Driver:
             EngineConfig(
                 source=str(path),
                 name=ModelId("m"),
+                backend="torch",
                 dtype="float32",
                 num_blocks=8,
                 host_cache_bytes=0,

@@ -22,7 +22,7 @@ from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 
 MAX_POSITIONS = 1 << 24
-RopeKind = Literal["default", "linear", "dynamic", "llama3", "yarn", "longrope"]
+RopeKind = Literal["default", "none", "linear", "dynamic", "llama3", "yarn", "longrope"]
 _KINDS: dict[str, RopeKind] = {
     "default": "default",
     "linear": "linear",
@@ -38,9 +38,10 @@ _KINDS: dict[str, RopeKind] = {
 class RopeConfig:
     """``factor`` and what follows matter to scaled kinds only; lengths are in tokens.
 
-    ``rotary_fraction``: the share of every head that is rotated. ``plane_factors``: divisors of
-    each plane's frequency (LongRoPE), those in force; ``long_factors`` take their place beyond
-    ``original_length``. ``length``: what is served (dynamic NTK); 0 is the original length.
+    Kind ``none`` rotates nothing: its frequencies are zero. ``rotary_fraction``: the share of every
+    head that is rotated. ``plane_factors``: divisors of each plane's frequency (LongRoPE), those in
+    force; ``long_factors`` take their place beyond ``original_length``. ``length``: what is served
+    (dynamic NTK); 0 is the original length.
     """
 
     theta: float
@@ -110,6 +111,8 @@ def read_rope(
         return base
     name = scaling.text("rope_type", scaling.text("type", "default"))
     kind = _KINDS.get(name)
+    if scaling.has("short_factor"):
+        kind = "longrope"  # the first Phi-3 checkpoints call it yarn
     if kind is None:
         raise UnsupportedModel(
             f"{config.where} asks for rope_type {name!r}; built in are {', '.join(_KINDS)}: "
@@ -209,6 +212,8 @@ def inverse_frequencies(rope: RopeConfig, rotary_dim: int) -> Tensor:
     """Radians per position of each of the ``rotary_dim / 2`` planes, float32."""
     exponents = torch.arange(0, rotary_dim, 2, dtype=torch.int64).float() / rotary_dim
     plain = 1.0 / (_base(rope, rotary_dim) ** exponents)
+    if rope.kind == "none":
+        return torch.zeros_like(plain)
     if rope.kind == "linear":
         return plain / rope.factor
     if rope.kind == "llama3":

@@ -7,17 +7,19 @@ differs. Every value is bounded, because sizes come from outside and become allo
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.layers.attention import AttentionConfig
 from quire.engine.layers.mlp import Activation, MLPConfig
 from quire.engine.layers.norm import NormConfig, QKNormKind
-from quire.engine.layers.rope_frequencies import MAX_POSITIONS, read_rope
+from quire.engine.layers.rope_frequencies import MAX_POSITIONS, RopeConfig, read_rope
 from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 MAX_SIZE = 1 << 20
-MAX_EXPERTS = 1 << 14
+_MAX_EXPERTS = 1 << 16
+"""Of all layers together; the largest published models have less than half as many."""
 _MAX_LAYERS = 1024
 _MAX_HEADS = 4096
 
@@ -155,9 +157,62 @@ def read_layer_types(config: ConfigReader, num_layers: int) -> Sequence[str] | N
     return kinds
 
 
+def with_local_rope(
+    config: ConfigReader, decoder: DecoderConfig, theta: float, local_theta: float
+) -> DecoderConfig:
+    """Layers with a window get a rotation of their own, the second one; in either spelling.
+
+    The thetas are the family's defaults. Scaling in the older spelling is for full attention only.
+    """
+    size, longest = decoder.head_dim, decoder.max_positions
+    both = config.section("rope_parameters")
+    if both is not None:
+        empty = ConfigReader({}, both.where)
+        full = both.section("full_attention") or empty
+        local = both.section("sliding_attention") or empty
+        ropes = (
+            read_rope(config, longest, size, scaling=full, default_theta=theta),
+            read_rope(config, longest, size, scaling=local, default_theta=local_theta),
+        )
+    else:
+        name = "rope_local_base_freq" if config.has("rope_local_base_freq") else "rope_theta"
+        default = local_theta if name not in config.values else None
+        ropes = (
+            read_rope(config, longest, size, default_theta=theta),
+            RopeConfig(config.number(name, low=1.0, high=1e12, default=default)),
+        )
+    return replace(
+        decoder,
+        layers=tuple(
+            replace(layer, rope=0 if layer.window is None else 1) for layer in decoder.layers
+        ),
+        ropes=ropes,
+        max_positions=ropes[0].longest(longest),
+    )
+
+
+def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig]) -> DecoderConfig:
+    """The decoder of a checkpoint that sees images too: its vision tower is left unread.
+
+    Raises:
+        ModelFormatError: there is no ``text_config``.
+    """
+    text = config.section("text_config")
+    if text is None:
+        raise ModelFormatError(
+            f"{config.where} has no text_config: the file is damaged; download it again"
+        )
+    return replace(
+        read(text),
+        prefix="language_model.model",
+        other_parts=("vision_tower.", "multi_modal_projector."),
+    )
+
+
 def read_num_experts(config: ConfigReader, name: str, *, default_top_k: int) -> tuple[int, int]:
     """How many experts there are (under ``name``), and how many a token takes."""
-    num_experts = config.integer(name, MAX_EXPERTS)
+    num_layers = config.integer("num_hidden_layers", _MAX_LAYERS)
+    num_experts = config.integer(name, _MAX_EXPERTS // num_layers)
     top_k = config.integer("num_experts_per_tok", num_experts, default=default_top_k)
     return num_experts, top_k
 

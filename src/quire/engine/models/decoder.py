@@ -10,6 +10,7 @@ with norm offsets added), and may be replaced by an empty tensor once it has bee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch.nn.functional as F
@@ -49,6 +50,8 @@ class DecoderLayer:
 
     ``attention_norm`` and ``mlp_norm`` stand before them, ``attention_output_norm`` and
     ``mlp_output_norm`` behind; which of the four exist follows from ``norm_placement``.
+
+    ``combine`` makes one sum of the partial ones of tensor-parallel ranks; None: there is one rank.
     """
 
     def __init__(self, config: DecoderConfig, parameters: Parameters, number: int) -> None:
@@ -80,12 +83,16 @@ class DecoderLayer:
         self.mlp = _make_mlp(config, layer, parameters, prefix)
         self.mlp_output_norm = norm("mlp_output_norm")
         self.residual_multiplier = config.residual_multiplier
+        self.combine: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, x_TH: Tensor, step: ModelStep) -> Tensor:
-        y_TH = self.attention(_normed(self.attention_norm, x_TH), step)
+        y_TH = self._combined(self.attention(_normed(self.attention_norm, x_TH), step))
         x_TH = self._add(x_TH, _normed(self.attention_output_norm, y_TH))
-        y_TH = self.mlp(_normed(self.mlp_norm, x_TH))
+        y_TH = self._combined(self.mlp(_normed(self.mlp_norm, x_TH)))
         return self._add(x_TH, _normed(self.mlp_output_norm, y_TH))
+
+    def _combined(self, y_TH: Tensor) -> Tensor:
+        return y_TH if self.combine is None else self.combine(y_TH)
 
     def _add(self, x_TH: Tensor, y_TH: Tensor) -> Tensor:
         if self.residual_multiplier != 1:
@@ -129,11 +136,13 @@ class Decoder:
 
     ``embedding_VH`` and ``output_VH`` are one tensor where embeddings are tied. ``layers`` are
     ``DecoderLayer``; ``norm`` is the last norm; ``ropes`` are ``RotaryEmbedding``, indexed by
-    ``LayerConfig.rope``.
+    ``LayerConfig.rope``. ``project`` multiplies by ``output_VH``, in place of which a backend may
+    put its own product.
     """
 
     def __init__(self, config: DecoderConfig, parameters: Parameters) -> None:
         self.config = config
+        self.project: Callable[[Tensor, Tensor], Tensor] = F.linear
         size = (config.vocab_size, config.hidden_size)
         self.embedding_VH = parameters.tensor(f"{config.prefix}.embed_tokens.weight", *size)
         self.layers = [
@@ -145,7 +154,7 @@ class Decoder:
         self.output_VH = (
             self.embedding_VH
             if config.tie_embeddings
-            else parameters.tensor("lm_head.weight", *size)
+            else parameters.tensor(config.output_name, *size)
         )
         self.ropes = [
             RotaryEmbedding(rope, config.head_dim, parameters.device, parameters.dtype)
@@ -166,7 +175,7 @@ class Decoder:
         return self.norm(x_TH)
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        logits_NV = F.linear(hidden_NH, self.output_VH).float()
+        logits_NV = self.project(hidden_NH, self.output_VH).float()
         if self.config.logit_multiplier != 1:
             logits_NV = logits_NV.mul_(self.config.logit_multiplier)
         softcap = self.config.logit_softcap

@@ -83,9 +83,14 @@ class DecoderConfig:
 
     def ignores(self, name: str) -> bool:
         """Whether a checkpoint may hold tensor ``name`` although the decoder has no use for it."""
-        if name == "lm_head.weight":
+        if name == self.output_name:
             return self.tie_embeddings
         return name.startswith(self.other_parts)
+
+    @property
+    def output_name(self) -> str:
+        """The checkpoint's name for the output projection, which stands beside the decoder."""
+        return f"{self.prefix.removesuffix('model')}lm_head.weight"
 
     def for_length(self, num_tokens: int) -> DecoderConfig:
         """The specification for contexts of up to ``num_tokens`` (see ``RopeConfig``)."""

@@ -11,6 +11,10 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 def read_olmo2(config: ConfigReader) -> DecoderConfig:
     refuse_windows(config)
+    return read_olmo(config)
+
+
+def read_olmo(config: ConfigReader) -> DecoderConfig:
     bias = config.flag("attention_bias", False)
     plain = read_decoder(
         config,

@@ -10,18 +10,21 @@ from quire.core.errors import UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.layers.parameters import Parameters
 from quire.engine.models.decoder import CausalLM, Decoder, DecoderConfig
+from quire.engine.models.gemma import read_gemma
 from quire.engine.models.gemma2 import read_gemma2
 from quire.engine.models.gemma3 import read_gemma3, read_gemma3_text_part
 from quire.engine.models.gpt_oss import read_gpt_oss
 from quire.engine.models.granite import read_granite
 from quire.engine.models.llama import read_llama
-from quire.engine.models.mistral import read_mistral
+from quire.engine.models.mistral import read_mistral, read_mistral_text_part
 from quire.engine.models.mixtral import read_mixtral
 from quire.engine.models.olmo2 import read_olmo2
+from quire.engine.models.olmo3 import read_olmo3
 from quire.engine.models.phi3 import read_phi3
 from quire.engine.models.qwen2 import read_qwen2
 from quire.engine.models.qwen3 import read_qwen3
 from quire.engine.models.qwen3_moe import read_qwen3_moe
+from quire.engine.models.smollm3 import read_smollm3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +41,20 @@ FAMILIES: dict[str, Family] = {
     "llama": Family("llama", ("LlamaForCausalLM",), read_llama),
     "mistral": Family("mistral", ("MistralForCausalLM",), read_mistral),
     "ministral": Family("mistral", ("MinistralForCausalLM",), read_mistral),
+    "mistral3": Family("mistral", ("Mistral3ForConditionalGeneration",), read_mistral_text_part),
     "mixtral": Family("mixtral", ("MixtralForCausalLM",), read_mixtral),
     "qwen2": Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2),
     "qwen3": Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3),
     "qwen3_moe": Family("qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe),
+    "gemma": Family("gemma", ("GemmaForCausalLM",), read_gemma),
     "gemma2": Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2),
     "gemma3_text": Family("gemma3", ("Gemma3ForCausalLM",), read_gemma3),
     "gemma3": Family("gemma3", ("Gemma3ForConditionalGeneration",), read_gemma3_text_part),
     "phi3": Family("phi3", ("Phi3ForCausalLM",), read_phi3),
     "gpt_oss": Family("gpt_oss", ("GptOssForCausalLM",), read_gpt_oss),
     "olmo2": Family("olmo2", ("Olmo2ForCausalLM",), read_olmo2),
+    "olmo3": Family("olmo3", ("Olmo3ForCausalLM",), read_olmo3),
+    "smollm3": Family("smollm3", ("SmolLM3ForCausalLM",), read_smollm3),
     "granite": Family("granite", ("GraniteForCausalLM",), read_granite),
 }
 """By ``model_type``."""
