@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from engine_checkpoints import RECIPES, VOCAB_SIZE
-from engine_driver import Driver, Row, i32
+from engine_driver import Driver, Row, forward_rows, i32
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
@@ -295,12 +295,15 @@ def test_a_token_that_sees_nothing_attends_to_nothing(make_driver: MakeDriver) -
 def test_non_finite_memory_of_others_does_not_leak(
     make_driver: MakeDriver, reference: Reference
 ) -> None:
-    """Padding never multiplies with what lies in foreign blocks."""
+    """Padding never multiplies with what lies in foreign blocks, next to one's own or not."""
     driver = make_driver()
+    foreign = [*range(10), 48, 49, 51, 59, 63]
+    step = driver.engine._step  # type: ignore[attr-defined]
     with torch.inference_mode():
-        for layer in driver.engine._step._runner.pool.layers:  # type: ignore[attr-defined]
-            layer.keys_SKD[: 40 * 4].fill_(float("nan"))
-            layer.values_SKD[: 40 * 4].fill_(float("inf"))
+        step._embeds.write(i32([0]), torch.full((1, driver.info.hidden_size), torch.nan))
+    poison = forward_rows([Row([0] * 60, slots=driver.flat(foreign, range(60)))], outputs=False)
+    poison.embeds = i32([0] * 60)
+    driver.good(forward=poison)
     tokens = [random_tokens(n, n) for n in (3, 11)]
     blocks = [[50], [60, 61, 62]]
     tables = [driver.write_table(i, blocks[i], range(len(tokens[i]))) for i in (0, 1)]

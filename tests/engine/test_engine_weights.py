@@ -382,10 +382,13 @@ def test_the_digest_of_a_large_checkpoint_samples_it(
     assert digest() != whole
 
 
-def test_the_pool_is_sized_by_bytes(model: Path) -> None:
-    info = start(model, num_blocks=None, kv_cache_bytes=1 << 20, host_cache_bytes=1 << 19).info
+@pytest.mark.parametrize(("backend", "head_dim"), [("torch", 8), ("cpu", 16)])
+def test_the_pool_is_sized_by_bytes(model: Path, backend: str, head_dim: int) -> None:
+    """The kernel keeps heads of 8 elements in rows of 16."""
+    sizes = {"num_blocks": None, "kv_cache_bytes": 1 << 20, "host_cache_bytes": 1 << 19}
+    info = start(model, backend=backend, **sizes).info
     group = info.pool.groups[0]
-    assert group.bytes_per_block == 3 * 16 * 2 * 2 * 8 * 4
+    assert group.bytes_per_block == 3 * 16 * 2 * 2 * head_dim * 4
     assert group.num_blocks == (1 << 20) // group.bytes_per_block
     assert group.num_host_blocks == (1 << 19) // group.bytes_per_block
     assert info.max_model_len == 512

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
+from quire.engine.cpu.cpu_backend import CpuBackend
 from quire.engine.loading import LoadedModel
 from quire.engine.model_runner import ModelRunner
 from quire.engine.torch_backend import TorchBackend
@@ -43,7 +44,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: tuple[Backend, ...] = (TorchBackend(),)
+BACKENDS: tuple[Backend, ...] = (CpuBackend(), TorchBackend())
 """Fastest first."""
 
 
@@ -53,14 +54,17 @@ def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
     Raises:
         ConfigError: the named backend does not exist or cannot run this model here.
     """
-    if config.backend == "auto":
+    wanted = config.backend
+    if wanted == "auto" and config.kernel_isa is not None:
+        wanted = CpuBackend.name  # a kernel that is asked for by name is not left out in silence
+    if wanted == "auto":
         return next(one for one in BACKENDS if _unsupported(one, config, loaded) is None)
     for backend in BACKENDS:
-        if backend.name == config.backend:
+        if backend.name == wanted:
             reason = _unsupported(backend, config, loaded)
             if reason is None:
                 return backend
-            raise ConfigError(f"backend {backend.name!r} cannot run {config.name}: {reason}")
+            raise ConfigError(f"backend {wanted!r} cannot run {config.name}: {reason}")
     names = ", ".join(backend.name for backend in BACKENDS)
     raise ConfigError(f"no backend is named {config.backend!r}; there are auto, {names}")
 

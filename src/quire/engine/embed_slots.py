@@ -18,17 +18,17 @@ class EmbedSlots:
     ) -> None:
         self.num_embeds = num_embeds
         self._device = device
-        self._vectors_EH = torch.zeros(num_embeds, hidden_size, device=device, dtype=dtype)
+        self.vectors_EH = torch.zeros(num_embeds, hidden_size, device=device, dtype=dtype)
 
     def contains(self, embeds: I32) -> NDArray[np.bool_]:
         return (embeds >= 0) & (embeds < self.num_embeds)
 
     def read(self, embeds: I32) -> Tensor:
         """Vectors ``[E, H]``."""
-        return self._vectors_EH.index_select(0, self._index(embeds))
+        return self.vectors_EH.index_select(0, self._index(embeds))
 
     def write(self, embeds: I32, vectors_EH: Tensor) -> None:
-        self._vectors_EH.index_copy_(0, self._index(embeds), vectors_EH)
+        self.vectors_EH.index_copy_(0, self._index(embeds), vectors_EH)
 
     def _index(self, embeds: I32) -> Tensor:
         return torch.as_tensor(embeds.astype(np.int64), device=self._device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError
 from quire.engine.attention.reference import TorchAttention
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
@@ -37,13 +36,7 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:
         page_size=config.page_size,
         dtype=loaded.dtype,
     )
-    num_blocks = config.num_blocks or config.kv_cache_bytes // shape.bytes_per_block
-    if num_blocks < 1:
-        raise ConfigError(
-            f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {config.page_size} tokens "
-            f"takes {shape.bytes_per_block}: raise it"
-        )
-    num_host_blocks = config.host_cache_bytes // shape.bytes_per_block
+    num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
     try:
         return TorchKVPool(
             shape,
@@ -54,7 +47,4 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:
             device=loaded.device,
         )
     except (RuntimeError, MemoryError) as exc:
-        raise ConfigError(
-            f"{num_blocks} device and {num_host_blocks} host blocks of {shape.bytes_per_block} "
-            f"bytes cannot be allocated ({exc}): lower kv_cache_bytes or host_cache_bytes"
-        ) from exc
+        raise shape.too_large(num_blocks, num_host_blocks, exc) from exc

@@ -14,6 +14,8 @@ from typing import Protocol
 import torch
 
 from quire.core.batch import I32
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,30 @@ class BlockShape:
         """Bytes of K and V of a block in every layer of the group."""
         per_slot = 2 * self.num_kv_heads * self.head_dim * self.dtype.itemsize
         return self.num_layers * self.page_size * per_slot
+
+    def num_blocks(self, config: EngineConfig) -> int:
+        """Device blocks that the configuration asks for.
+
+        Raises:
+            ConfigError: not even one.
+        """
+        num_blocks = config.num_blocks or config.kv_cache_bytes // self.bytes_per_block
+        if num_blocks < 1:
+            raise ConfigError(
+                f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {self.page_size} "
+                f"tokens takes {self.bytes_per_block}: raise it"
+            )
+        return num_blocks
+
+    def num_host_blocks(self, config: EngineConfig) -> int:
+        return config.host_cache_bytes // self.bytes_per_block
+
+    def too_large(self, num_blocks: int, num_host_blocks: int, cause: Exception) -> ConfigError:
+        """What to raise when the system has no memory for so many blocks."""
+        return ConfigError(
+            f"{num_blocks} device and {num_host_blocks} host blocks of {self.bytes_per_block} "
+            f"bytes cannot be allocated ({cause}): lower kv_cache_bytes or host_cache_bytes"
+        )
 
 
 class KVPool(Protocol):

@@ -38,6 +38,8 @@ void AttentionContext::add_row(const StepRows& rows, int64_t index, const PageTa
   rows_.push_back({static_cast<int64_t>(chunks_.size()), 0, static_cast<int64_t>(tiles_.size()), 0,
                    -1});
   chunk_of_row_ = -1;
+  keeps_columns_ = mask != nullptr;
+  columns_.clear();
   Row& row = rows_.back();
   const int64_t table = rows.tables[index];
   const int64_t num_pages = table < 0 ? 0 : tables.num_pages[table];
@@ -49,13 +51,13 @@ void AttentionContext::add_row(const StepRows& rows, int64_t index, const PageTa
       word = (word & ~own_[page]) | unplaced_[page];
       unplaced_[page] = 0;
     }
-    add_lanes(row, block * page_size, word, entry * page_size);
+    add_lanes(block * page_size, word, entry * page_size);
   }
   for (int64_t t = first; t < last; t++) {  // what stands in no page of the table
     const size_t page = static_cast<size_t>(rows.slots[t] / page_size);
     const uint64_t bit = uint64_t{1} << (rows.slots[t] % page_size);
     if (unplaced_[page] & bit)
-      add_lanes(row, rows.slots[t], 1, num_pages * page_size + t - first);
+      add_lanes(rows.slots[t], 1, num_pages * page_size + t - first);
     own_[page] &= ~bit;
     unplaced_[page] &= ~bit;
   }
@@ -65,15 +67,14 @@ void AttentionContext::add_row(const StepRows& rows, int64_t index, const PageTa
 }
 
 // Bits of `word` are slots from `first_slot` on, which stand at `table_slot` of the row's table.
-void AttentionContext::add_lanes(Row& row, int64_t first_slot, uint64_t word, int64_t table_slot) {
+void AttentionContext::add_lanes(int64_t first_slot, uint64_t word, int64_t table_slot) {
   if (word == 0) return;
   if (table_slot / kChunkSlots != chunk_of_row_) {
     chunk_of_row_ = table_slot / kChunkSlots;
     chunks_.push_back({static_cast<int64_t>(tiles_.size()), 0});
   }
   Chunk& chunk = chunks_.back();
-  int64_t slot = first_slot;
-  while (word) {
+  for (int64_t slot = first_slot, column = table_slot; word;) {
     const int64_t lane = slot % kTileSlots, count = kTileSlots - lane;
     const uint32_t lanes = static_cast<uint32_t>((word & ((uint64_t{1} << count) - 1)) << lane);
     if (lanes) {
@@ -84,19 +85,44 @@ void AttentionContext::add_lanes(Row& row, int64_t first_slot, uint64_t word, in
       } else {
         tiles_.push_back({slot / kTileSlots, lanes, 0, 0});
         chunk.num_tiles++;
+        if (keeps_columns_) columns_.resize(columns_.size() + kTileSlots);
       }
+      for (int64_t i = lane; keeps_columns_ && i < kTileSlots; i++)
+        if (lanes >> i & 1) columns_[columns_.size() - kTileSlots + i] = column + i - lane;
     }
     word >>= count;
     slot += count;
+    column += count;
   }
-  (void)row;
 }
 
+// Lane masks of a row with an explicit mask, from the columns that its lanes stand for.
 void AttentionContext::add_mask(Row& row, const StepRows& rows, int64_t index,
                                 const RowMask& mask) {
   const int64_t first = rows.row_starts[index], num_new = rows.row_starts[index + 1] - first;
-  (void)mask;
-  (void)num_new;
+  const int64_t first_new = mask.num_columns - num_new;
+  for (int64_t t = 0; t < num_new; t++) {  // what the row writes is meant by its column of new tokens
+    const int64_t slot = rows.slots[first + t], lane = slot % kTileSlots;
+    for (int64_t i = 0; i < row.num_tiles; i++) {
+      const ContextTile& tile = tiles_[static_cast<size_t>(row.first_tile + i)];
+      if (tile.tile != slot / kTileSlots || !(tile.lanes >> lane & 1)) continue;
+      columns_[static_cast<size_t>(i * kTileSlots + lane)] = first_new + t;
+    }
+  }
+  row.mask = static_cast<int64_t>(lane_masks_.size());
+  lane_masks_.resize(lane_masks_.size() + static_cast<size_t>(num_new * row.num_tiles));
+  uint16_t* lane_masks = lane_masks_.data() + row.mask;
+  for (int64_t t = 0; t < num_new; t++) {
+    const uint8_t* shown = mask.shown + t * mask.num_columns;
+    for (int64_t i = 0; i < row.num_tiles; i++) {
+      const uint32_t lanes = tiles_[static_cast<size_t>(row.first_tile + i)].lanes;
+      uint32_t seen = 0;
+      for (int64_t lane = 0; lane < kTileSlots; lane++)
+        if ((lanes >> lane & 1) && shown[columns_[static_cast<size_t>(i * kTileSlots + lane)]])
+          seen |= 1u << lane;
+      lane_masks[t * row.num_tiles + i] = static_cast<uint16_t>(seen);
+    }
+  }
 }
 
 void AttentionContext::measure(const int32_t* positions) {

@@ -76,10 +76,9 @@ class AttentionContext {
   const uint16_t* lane_masks(int64_t offset) const { return lane_masks_.data() + offset; }
 
  private:
-  struct Own;
   void add_row(const StepRows& rows, int64_t row, const PageTablesView& tables, int64_t page_size,
                const RowMask* mask);
-  void add_lanes(Row& row, int64_t first_slot, uint64_t word, int64_t table_slot);
+  void add_lanes(int64_t first_slot, uint64_t word, int64_t table_slot);
   void add_mask(Row& row, const StepRows& rows, int64_t index, const RowMask& mask);
   void measure(const int32_t* positions);
 
@@ -87,9 +86,10 @@ class AttentionContext {
   std::vector<Chunk> chunks_;
   std::vector<ContextTile> tiles_;
   std::vector<uint16_t> lane_masks_;
-  std::vector<uint64_t> own_;      // by page: slots that the row at hand writes
+  std::vector<uint64_t> own_;       // by page: slots that the row at hand writes
   std::vector<uint64_t> unplaced_;  // those of them that have no tile yet
-  std::vector<int64_t> columns_;   // by lane of the row's tiles: its column in an explicit mask
+  std::vector<int64_t> columns_;    // by lane of the row's tiles: its column in an explicit mask
+  bool keeps_columns_ = false;
   int64_t chunk_of_row_ = -1;      // which 256 slots of the table the last chunk stands for
 };
 

@@ -1,0 +1,350 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+namespace quire {
+namespace {
+
+constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that hold 16 lanes
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// Register blocks: so many query rows at a time share a load of K, or of V.
+#if defined(__AVX512F__)
+constexpr int kScoreRows = 8, kValueRows = 4, kValueVectors = 4;
+#elif defined(__AVX2__)
+constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
+#else
+constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
+#endif
+
+constexpr int64_t kQueryRows = 32;  // query rows (queries times heads) of an item, at most or so
+
+// Elements 2i and 2i + 1 along the paired axis: of f32 they are `distance` apart, of bf16 they lie
+// side by side.
+inline void load_pair(const float* source, int64_t distance, F32& even, F32& odd) {
+  even = load(source);
+  odd = load(source + distance);
+}
+inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
+  const I32 bits = load_as<I32>(source);
+  even = reinterpret_cast<F32>(bits << 16);
+  odd = reinterpret_cast<F32>(bits & static_cast<int32_t>(0xffff0000));
+}
+// Pairs of f32 begin at element 2i * width of a row, those of bf16 as well, but each vector of them
+// is twice as wide.
+template <class T>
+constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
+
+// Scores of one tile for `Rows` query rows: q is [Rows][padded_dim], scores have stride `stride`.
+template <class T, int Rows>
+void score_tile(const float* q, int64_t padded_dim, const T* keys, float* scores, int64_t stride) {
+  F32 even_sum[Rows][kParts] = {}, odd_sum[Rows][kParts] = {};
+  for (int64_t d = 0; d < padded_dim; d += 2) {
+    const T* pair = keys + d * kTileSlots;
+    for (int part = 0; part < kParts; part++) {
+      F32 even, odd;
+      load_pair(pair + part * kWidth * pair_step<T>, kTileSlots, even, odd);
+      for (int row = 0; row < Rows; row++) {
+        even_sum[row][part] = fma(broadcast(q[row * padded_dim + d]), even, even_sum[row][part]);
+        odd_sum[row][part] = fma(broadcast(q[row * padded_dim + d + 1]), odd, odd_sum[row][part]);
+      }
+    }
+  }
+  for (int row = 0; row < Rows; row++)
+    for (int part = 0; part < kParts; part++)
+      store(scores + row * stride + part * kWidth, even_sum[row][part] + odd_sum[row][part]);
+}
+
+template <class T, int Rows = kScoreRows>
+void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* keys, float* scores,
+                int64_t stride) {
+  int64_t row = 0;
+  for (; row + Rows <= num_rows; row += Rows)
+    score_tile<T, Rows>(q + row * padded_dim, padded_dim, keys, scores + row * stride, stride);
+  if constexpr (Rows > 1)
+    score_rows<T, Rows / 2>(num_rows - row, q + row * padded_dim, padded_dim, keys,
+                            scores + row * stride, stride);
+}
+
+// A chunk's tiles as the products need them.
+template <class T>
+struct ChunkTiles {
+  const T* const* heads;  // K or V of the KV head, by tile
+  const uint32_t* lanes;
+  int64_t num_tiles;
+};
+
+// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot in the order of the table.
+template <class T, int Rows, int Vectors>
+void add_values(const ChunkTiles<T>& chunk, int64_t d, int64_t padded_dim, const float* probs,
+                int64_t stride, float* out) {
+  F32 sums[Rows][Vectors];
+  for (int row = 0; row < Rows; row++)
+    for (int i = 0; i < Vectors; i++) sums[row][i] = load(out + row * padded_dim + d + i * kWidth);
+  for (int64_t tile = 0; tile < chunk.num_tiles; tile++) {
+    const T* values = chunk.heads[tile] + d * pair_step<T>;
+    const float* p = probs + tile * kTileSlots;
+    for (uint32_t lanes = chunk.lanes[tile], lane = 0; lanes; lanes >>= 2, lane += 2) {
+      if (!(lanes & 3)) continue;
+      F32 even[Vectors], odd[Vectors];
+      for (int i = 0; i < Vectors; i++)
+        load_pair(values + lane * padded_dim + i * kWidth * pair_step<T>, padded_dim, even[i],
+                  odd[i]);
+      if (lanes & 1)
+        for (int row = 0; row < Rows; row++) {
+          const F32 weight = broadcast(p[row * stride + lane]);
+          for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, even[i], sums[row][i]);
+        }
+      if (lanes & 2)
+        for (int row = 0; row < Rows; row++) {
+          const F32 weight = broadcast(p[row * stride + lane + 1]);
+          for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, odd[i], sums[row][i]);
+        }
+    }
+  }
+  for (int row = 0; row < Rows; row++)
+    for (int i = 0; i < Vectors; i++) store(out + row * padded_dim + d + i * kWidth, sums[row][i]);
+}
+
+template <class T, int Rows, int Vectors = kValueVectors>
+void add_value_columns(const ChunkTiles<T>& chunk, int64_t d, int64_t padded_dim,
+                       const float* probs, int64_t stride, float* out) {
+  for (; d + Vectors * kWidth <= padded_dim; d += Vectors * kWidth)
+    add_values<T, Rows, Vectors>(chunk, d, padded_dim, probs, stride, out);
+  if constexpr (Vectors > 1)
+    add_value_columns<T, Rows, Vectors / 2>(chunk, d, padded_dim, probs, stride, out);
+}
+
+template <class T, int Rows = kValueRows>
+void add_value_rows(int64_t num_rows, const ChunkTiles<T>& chunk, int64_t padded_dim,
+                    const float* probs, int64_t stride, float* out) {
+  int64_t row = 0;
+  for (; row + Rows <= num_rows; row += Rows)
+    add_value_columns<T, Rows>(chunk, 0, padded_dim, probs + row * stride, stride,
+                               out + row * padded_dim);
+  if constexpr (Rows > 1)
+    add_value_rows<T, Rows - 1>(num_rows - row, chunk, padded_dim, probs + row * stride, stride,
+                                out + row * padded_dim);
+}
+
+// Soft-cap and mask of one row's scores, in place; returns the largest of them.
+float mask_scores(float* scores, int64_t num_tiles, const uint16_t* lanes, float softcap) {
+  F32 largest = broadcast(kNothing);
+  for (int64_t tile = 0; tile < num_tiles; tile++)
+    for (int part = 0; part < kParts; part++) {
+      float* at = scores + tile * kTileSlots + part * kWidth;
+      F32 score = load(at);
+      if (softcap > 0) score = softcap * tanh(score / softcap);
+      score = select(static_cast<uint32_t>(lanes[tile]) >> (part * kWidth), score,
+                     broadcast(kNothing));
+      store(at, score);
+      largest = max(score, largest);
+    }
+  return reduce_max(largest);
+}
+
+// Scores become exp(score - maximum), in place; returns their sum. `in_order`: slot after slot, so
+// that the lanes that slots happen to lie in do not matter.
+float exponentials(float* scores, int64_t num_tiles, float maximum, bool in_order) {
+  F32 sum = {};
+  for (int64_t i = 0; i < num_tiles * kTileSlots; i += kWidth) {
+    const F32 p = exp(load(scores + i) - maximum);
+    store(scores + i, p);
+    sum += p;
+  }
+  if (!in_order) return reduce_add(sum);
+  float total = 0;
+  for (int64_t i = 0; i < num_tiles * kTileSlots; i++) total += scores[i];
+  return total;
+}
+
+void scale_row(float* row, int64_t size, float factor) {
+  for (int64_t i = 0; i < size; i += kWidth) store(row + i, load(row + i) * factor);
+}
+
+// Memory of one thread, grown as needed.
+struct Scratch {
+  std::vector<float> q, scores, out, maxima, sums;
+  std::vector<const void*> keys, values;
+  std::vector<uint32_t> lanes;
+  ChunkLanes chunk;
+};
+
+template <class T>
+void attend_block(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                  const QueryBlock& block, const float* q, int64_t q_stride, float* out,
+                  int64_t out_stride) {
+  static thread_local Scratch scratch;
+  const KVShape& shape = step.shape;
+  const int64_t dim = shape.padded_dim, heads = step.num_heads / shape.num_kv_heads;
+  const int64_t num_rows = block.num_queries * heads;
+  const int64_t first_head = block.kv_head * heads;
+  scratch.q.assign(static_cast<size_t>(num_rows * dim), 0.0f);
+  scratch.out.assign(static_cast<size_t>(num_rows * dim), 0.0f);
+  scratch.maxima.assign(static_cast<size_t>(num_rows), kNothing);
+  scratch.sums.assign(static_cast<size_t>(num_rows), 0.0f);
+  for (int64_t row = 0; row < num_rows; row++) {
+    const float* source = q + (block.first_token + row / heads) * q_stride +
+                          (first_head + row % heads) * shape.head_dim;
+    for (int64_t d = 0; d < shape.head_dim; d++)
+      scratch.q[static_cast<size_t>(row * dim + d)] = source[d] * layer.scale;
+    if (layer.sinks) {
+      scratch.maxima[static_cast<size_t>(row)] = layer.sinks[first_head + row % heads];
+      scratch.sums[static_cast<size_t>(row)] = 1.0f;
+    }
+  }
+  const bool in_order = step.ordering == Ordering::kBatchInvariant && step.page_size % kTileSlots;
+  const AttentionContext::Row& row_context = step.context->row(block.row);
+  const T* keys = static_cast<const T*>(cache.keys) + block.kv_head * shape.head_elements();
+  const T* values = static_cast<const T*>(cache.values) + block.kv_head * shape.head_elements();
+  ChunkLanes& chunk = scratch.chunk;
+  for (int64_t index = row_context.first_chunk; index < row_context.last_chunk; index++) {
+    chunk.find(step, block, index, layer.window);
+    const int64_t num_tiles = chunk.num_tiles, stride = num_tiles * kTileSlots;
+    if (num_tiles == 0) continue;
+    scratch.scores.resize(static_cast<size_t>(num_rows * stride));
+    scratch.values.resize(static_cast<size_t>(num_tiles));
+    scratch.lanes.resize(static_cast<size_t>(num_tiles));
+    for (int64_t i = 0; i < num_tiles; i++) {
+      const ContextTile& tile = step.context->tile(chunk.first_tile + i);
+      const T* tile_keys = keys + tile.tile * shape.tile_elements();
+      scratch.values[static_cast<size_t>(i)] = values + tile.tile * shape.tile_elements();
+      scratch.lanes[static_cast<size_t>(i)] = tile.lanes;
+      score_rows<T>(num_rows, scratch.q.data(), dim, tile_keys,
+                    scratch.scores.data() + i * kTileSlots, stride);
+    }
+    for (int64_t row = 0; row < num_rows; row++) {
+      float* scores = scratch.scores.data() + row * stride;
+      float& maximum = scratch.maxima[static_cast<size_t>(row)];
+      const float largest = mask_scores(scores, num_tiles,
+                                        chunk.lanes.data() + row / heads * num_tiles, layer.softcap);
+      const float next = std::max(maximum, largest);
+      if (largest == kNothing) {  // nothing in this chunk
+        std::fill(scores, scores + stride, 0.0f);
+        continue;
+      }
+      const float total = exponentials(scores, num_tiles, next, in_order);
+      if (next != maximum) {
+        const float factor = std::exp(maximum - next);
+        scratch.sums[static_cast<size_t>(row)] *= factor;
+        scale_row(scratch.out.data() + row * dim, dim, factor);
+        maximum = next;
+      }
+      scratch.sums[static_cast<size_t>(row)] += total;
+    }
+    const ChunkTiles<T> tiles{reinterpret_cast<const T* const*>(scratch.values.data()),
+                              scratch.lanes.data(), num_tiles};
+    add_value_rows<T>(num_rows, tiles, dim, scratch.scores.data(), stride, scratch.out.data());
+  }
+  for (int64_t row = 0; row < num_rows; row++) {
+    float* target = out + (block.first_token + row / heads) * out_stride +
+                    (first_head + row % heads) * shape.head_dim;
+    const float sum = scratch.sums[static_cast<size_t>(row)];
+    const float factor = sum > 0 ? 1.0f / sum : (sum == 0 ? 0.0f : sum);
+    for (int64_t d = 0; d < shape.head_dim; d++)
+      target[d] = scratch.out[static_cast<size_t>(row * dim + d)] * factor;
+  }
+}
+
+// Lanes of `tile` at positions in (lowest, highest).
+uint32_t lanes_between(const int32_t* positions, const ContextTile& tile, int64_t lowest,
+                       int64_t highest) {
+  uint32_t seen = 0;
+  for (int lane = 0; lane < kTileSlots; lane++)
+    seen |= static_cast<uint32_t>(positions[lane] < highest && positions[lane] > lowest) << lane;
+  return seen & tile.lanes;
+}
+
+}  // namespace
+
+void ChunkLanes::find(const AttentionStep& step, const QueryBlock& block, int64_t chunk,
+                      int64_t window) {
+  const AttentionContext& context = *step.context;
+  const AttentionContext::Row& row = context.row(block.row);
+  const AttentionContext::Chunk& part = context.chunk(chunk);
+  const int32_t* query_positions = step.rows->positions + block.first_token;
+  const int64_t* query_slots = step.rows->slots + block.first_token;
+  first_tile = part.first_tile;
+  num_tiles = part.num_tiles;
+  if (row.mask < 0) trim(context, query_positions, block.num_queries, window);
+  lanes.resize(static_cast<size_t>(block.num_queries * num_tiles));
+  bool seen_any = false;
+  for (int64_t query = 0; query < block.num_queries; query++) {
+    uint16_t* of_query = lanes.data() + query * num_tiles;
+    if (row.mask >= 0) {
+      const uint16_t* source = context.lane_masks(
+          row.mask + (block.first_query + query) * row.num_tiles + first_tile - row.first_tile);
+      for (int64_t i = 0; i < num_tiles; i++) seen_any |= (of_query[i] = source[i]) != 0;
+      continue;
+    }
+    const int64_t position = query_positions[query];
+    const int64_t lowest = window > 0 ? position - window : -1;
+    for (int64_t i = 0; i < num_tiles; i++) {
+      const ContextTile& tile = context.tile(first_tile + i);
+      uint32_t seen = 0;
+      if (tile.last_position < position && tile.first_position > lowest) {
+        seen = tile.lanes;
+      } else if (tile.first_position <= position && tile.last_position > lowest) {
+        seen = lanes_between(step.slot_positions + tile.tile * kTileSlots, tile, lowest, position);
+        if (tile.tile == query_slots[query] / kTileSlots)
+          seen |= tile.lanes & 1u << (query_slots[query] % kTileSlots);
+      }
+      of_query[i] = static_cast<uint16_t>(seen);
+      seen_any |= seen != 0;
+    }
+  }
+  if (!seen_any) num_tiles = 0;
+}
+
+// Leaves off the first and last tiles that no query can see.
+void ChunkLanes::trim(const AttentionContext& context, const int32_t* positions,
+                      int64_t num_queries, int64_t window) {
+  const auto [lowest, highest] = std::minmax_element(positions, positions + num_queries);
+  while (num_tiles > 0 && context.tile(first_tile + num_tiles - 1).first_position > *highest)
+    num_tiles--;
+  while (num_tiles > 0 && window > 0 &&
+         context.tile(first_tile).last_position <= *lowest - window) {
+    first_tile++;
+    num_tiles--;
+  }
+}
+
+void AttentionWork::plan(const AttentionStep& step) {
+  items_.clear();
+  const int64_t heads = step.num_heads / step.shape.num_kv_heads;
+  const int64_t vector_queries = std::max<int64_t>(1, kQueryRows / heads);
+  const bool matrix_fits = has_matrix_attention() && step.shape.type == KVType::kBF16 &&
+                           step.shape.padded_dim % 32 == 0 && step.ordering == Ordering::kFastest;
+  for (int64_t row = 0; row < step.rows->num_rows; row++) {
+    const int64_t num_new = step.rows->row_starts[row + 1] - step.rows->row_starts[row];
+    const bool matrix = matrix_fits && num_new >= kMatrixQueries / 2;
+    const int64_t size = matrix ? kMatrixQueries : vector_queries;
+    for (int64_t first = 0; first < num_new; first += size)
+      for (int64_t head = 0; head < step.shape.num_kv_heads; head++)
+        items_.push_back({row, first, std::min(size, num_new - first), head, matrix});
+  }
+  // The last queries of a row see most: they go first, so that threads end together.
+  std::reverse(items_.begin(), items_.end());
+}
+
+void AttentionWork::attend(const AttentionStep& step, const LayerAttention& layer,
+                           const LayerCache& cache, const float* q, int64_t q_stride, float* out,
+                           int64_t out_stride, Team& team, int thread) const {
+  team.share(thread, static_cast<int64_t>(items_.size()), 1, [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; i++) {
+      const Item& item = items_[static_cast<size_t>(i)];
+      const QueryBlock block{item.row, step.rows->row_starts[item.row] + item.first_query,
+                             item.first_query, item.num_queries, item.kv_head};
+      if (item.matrix)
+        attend_matrix(step, layer, cache, block, q, q_stride, out, out_stride);
+      else if (step.shape.type == KVType::kBF16)
+        attend_block<bf16>(step, layer, cache, block, q, q_stride, out, out_stride);
+      else
+        attend_block<float>(step, layer, cache, block, q, q_stride, out, out_stride);
+    }
+  });
+}
+
+}  // namespace quire

@@ -1,0 +1,95 @@
+// Owns softmax attention of a step's new tokens over the tiles of the cache, one layer at a time.
+// Must not know page tables (attention_context.h does) or how q, K and V were made.
+//
+// Reference: quire/engine/attention/reference.py. For each token and head, with the rows of its KV
+// head and the slots that the context shows it:
+//   s = softcap(scale * q . K)     softcap(s) = c * tanh(s / c), where the layer has one
+//   out = sum over slots of exp(s - m) V / (sum over slots of exp(s - m) + exp(sink - m))
+// in float32 (K and V may be stored as bf16), computed chunk by chunk with a running maximum m.
+// A token that sees nothing gets zeros. A slot that no word shows is never multiplied, so that
+// whatever lies there, NaN included, cannot leak.
+//
+// A token's result depends on its own row alone: neither the other rows nor how many queries are
+// worked on at a time change a bit of it, except through the bf16 matrix path that `Ordering`
+// kFastest may take for long rows.
+#pragma once
+
+#include "attention_context.h"
+#include "matmul.h"
+#include "team.h"
+
+namespace quire {
+
+struct LayerAttention {
+  float scale;
+  float softcap;       // 0: none
+  int64_t window;      // a token at p sees positions above p - window; 0: all
+  const float* sinks;  // [num_heads] or null
+};
+
+struct LayerCache {
+  void* keys;
+  void* values;
+};
+
+// Views of a step: queries are at q + token * q_stride, [num_heads][head_dim]; the output likewise.
+struct AttentionStep {
+  const StepRows* rows;
+  const AttentionContext* context;
+  const int32_t* slot_positions;
+  KVShape shape;
+  int64_t num_heads;
+  int64_t page_size;
+  Ordering ordering;
+};
+
+// A step's work, cut into items of some queries of one row and one KV head.
+class AttentionWork {
+ public:
+  void plan(const AttentionStep& step);
+  // Every thread of the team calls it and returns after its share. Uses one share().
+  void attend(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+              const float* q, int64_t q_stride, float* out, int64_t out_stride, Team& team,
+              int thread) const;
+
+ private:
+  struct Item {
+    int64_t row;
+    int64_t first_query, num_queries;  // tokens of the row
+    int64_t kv_head;
+    bool matrix;  // on the bf16 matrix path
+  };
+  std::vector<Item> items_;
+};
+
+// ---- between attention.cpp and attention_amx.cpp
+
+// Queries of one row that share a KV head, as both paths work on them.
+struct QueryBlock {
+  int64_t row;
+  int64_t first_token;  // of the step
+  int64_t first_query;  // of the row
+  int64_t num_queries;
+  int64_t kv_head;
+};
+
+// Which lanes of a chunk's tiles each query of a block sees: lanes[query * num_tiles + tile].
+struct ChunkLanes {
+  int64_t first_tile;
+  int64_t num_tiles;  // 0 if no query sees anything of the chunk
+  std::vector<uint16_t> lanes;
+
+  void find(const AttentionStep& step, const QueryBlock& block, int64_t chunk, int64_t window);
+
+ private:
+  void trim(const AttentionContext& context, const int32_t* positions, int64_t num_queries,
+            int64_t window);
+};
+
+constexpr int64_t kMatrixQueries = 32;
+bool has_matrix_attention();
+void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                   const QueryBlock& block, const float* q, int64_t q_stride, float* out,
+                   int64_t out_stride);
+
+}  // namespace quire

@@ -1,0 +1,247 @@
+// Owns attention of long rows with bf16 matrix tiles: 32 queries of one head against 32 slots at a
+// time. Queries and probabilities are rounded to bf16, sums are kept in float32.
+// Reference: attention.h. Where the instruction set has no tiles, nothing here is called.
+#include <algorithm>
+#include <limits>
+
+#include "attention.h"
+
+namespace quire {
+
+#if !defined(__AMX_BF16__)
+
+bool has_matrix_attention() { return false; }
+void attend_matrix(const AttentionStep&, const LayerAttention&, const LayerCache&,
+                   const QueryBlock&, const float*, int64_t, float*, int64_t) {}
+
+#else
+
+namespace {
+
+constexpr int64_t kQueries = kMatrixQueries;
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// Tiles 0-3 are sums [16][16] f32, 4-5 the left side [16][32] bf16, 6-7 the right side [16][16][2].
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// exp(x) for x <= 0 with a relative error below 2e-6, far below that of the bf16 it becomes.
+inline __m512 exp_negative(__m512 x) {
+  const __m512 scaled = _mm512_mul_ps(x, _mm512_set1_ps(1.44269504f));
+  const __m512 whole = _mm512_roundscale_ps(scaled, _MM_FROUND_TO_NEAREST_INT);
+  const __m512 rest = _mm512_sub_ps(scaled, whole);
+  __m512 p = _mm512_set1_ps(1.3398874e-3f);
+  p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(9.6184370e-3f));
+  p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(5.5503324e-2f));
+  p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(2.4022648e-1f));
+  p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(6.9314720e-1f));
+  p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, whole);
+}
+
+// Two times two blocks of 16 x 16 at `out` (stride in floats) from `num_steps` steps of K: left is
+// [32][num_steps * 32] bf16, the right sides of step s begin at right_a(s) and right_b(s).
+template <class RightA, class RightB>
+inline void multiply(const bf16* left, int64_t left_stride, RightA right_a, RightB right_b,
+                     int64_t right_stride_bytes, int64_t num_steps, float* out, int64_t stride,
+                     bool accumulate) {
+  const size_t row_bytes = static_cast<size_t>(stride) * sizeof(float);
+  const size_t left_bytes = static_cast<size_t>(left_stride) * sizeof(bf16);
+  if (accumulate) {
+    _tile_loadd(0, out, row_bytes);
+    _tile_loadd(1, out + 16, row_bytes);
+    _tile_loadd(2, out + 16 * stride, row_bytes);
+    _tile_loadd(3, out + 16 * stride + 16, row_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  for (int64_t step = 0; step < num_steps; step++) {
+    _tile_loadd(4, left + step * 32, left_bytes);
+    _tile_loadd(5, left + 16 * left_stride + step * 32, left_bytes);
+    _tile_loadd(6, right_a(step), right_stride_bytes);
+    _tile_loadd(7, right_b(step), right_stride_bytes);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, out, row_bytes);
+  _tile_stored(1, out + 16, row_bytes);
+  _tile_stored(2, out + 16 * stride, row_bytes);
+  _tile_stored(3, out + 16 * stride + 16, row_bytes);
+}
+
+struct Scratch {
+  std::vector<bf16> q, probs, values;
+  std::vector<float> scores, out;
+  std::vector<const bf16*> keys;
+  ChunkLanes chunk;
+};
+
+// 64-byte aligned start within a vector that has 64 bytes to spare.
+template <class T>
+T* aligned(std::vector<T>& memory, size_t size) {
+  if (memory.size() < size + 64) memory.resize(size + 64);
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  return reinterpret_cast<T*>((address + 63) / 64 * 64);
+}
+
+// V of a chunk with the two tiles of each step of K one behind the other: [steps][16][dim][2]. Lanes
+// that nobody may see become zero, whatever lies there.
+void gather_values(const AttentionStep& step, const ChunkLanes& chunk, const bf16* values,
+                   int64_t num_tiles, bf16* out) {
+  const KVShape& shape = step.shape;
+  const size_t bytes = static_cast<size_t>(shape.head_elements()) * sizeof(bf16);
+  for (int64_t i = 0; i < num_tiles; i++) {
+    bf16* target = out + i * shape.head_elements();
+    if (i >= chunk.num_tiles) {
+      std::memset(target, 0, bytes);
+      continue;
+    }
+    const ContextTile& tile = step.context->tile(chunk.first_tile + i);
+    const bf16* source = values + tile.tile * shape.tile_elements();
+    if (tile.lanes == 0xffff) {
+      std::memcpy(target, source, bytes);
+      continue;
+    }
+    for (int64_t pair = 0; pair < kTileSlots / 2; pair++) {
+      const uint32_t both = tile.lanes >> (2 * pair) & 3;
+      const __m512i keep = _mm512_set1_epi32(static_cast<int32_t>(
+          ((both & 1) ? 0x0000ffffu : 0u) | ((both & 2) ? 0xffff0000u : 0u)));
+      for (int64_t d = 0; d < shape.padded_dim; d += 16) {
+        const int64_t at = pair * 2 * shape.padded_dim + 2 * d;
+        _mm512_storeu_si512(target + at, _mm512_and_si512(keep, _mm512_loadu_si512(source + at)));
+      }
+    }
+  }
+}
+
+// Scores of one query become probabilities [stride] in bf16; keeps the running maximum and sum.
+// Returns what sums so far are to be multiplied with.
+float soften(float* scores, bf16* probs, int64_t num_tiles, int64_t padded_tiles,
+             const uint16_t* lanes, const LayerAttention& layer, float& maximum, float& sum) {
+  __m512 largest = _mm512_set1_ps(kNothing);
+  const __m512 scale = _mm512_set1_ps(layer.scale);
+  for (int64_t i = 0; i < num_tiles; i++) {
+    __m512 score = _mm512_mul_ps(_mm512_loadu_ps(scores + i * kTileSlots), scale);
+    if (layer.softcap > 0) score = layer.softcap * tanh(score / layer.softcap);
+    score = _mm512_mask_mov_ps(_mm512_set1_ps(kNothing), lanes[i], score);
+    _mm512_storeu_ps(scores + i * kTileSlots, score);
+    largest = _mm512_max_ps(largest, score);
+  }
+  const float next = std::max(maximum, _mm512_reduce_max_ps(largest));
+  __m512 total = _mm512_setzero_ps();
+  for (int64_t i = 0; i < num_tiles; i++) {
+    const __m512 score = _mm512_loadu_ps(scores + i * kTileSlots);
+    const __m512 p =
+        _mm512_maskz_mov_ps(lanes[i], exp_negative(_mm512_sub_ps(score, _mm512_set1_ps(next))));
+    total = _mm512_add_ps(total, p);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(probs + i * kTileSlots),
+                        reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(p)));
+  }
+  for (int64_t i = num_tiles; i < padded_tiles; i++)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(probs + i * kTileSlots), _mm256_setzero_si256());
+  const float factor = maximum == next ? 1.0f : std::exp(maximum - next);
+  maximum = next;
+  sum = sum * factor + _mm512_reduce_add_ps(total);
+  return factor;
+}
+
+// One head of the block.
+void attend_head(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                 const QueryBlock& block, int64_t head, Scratch& scratch, const float* q,
+                 int64_t q_stride, float* out, int64_t out_stride) {
+  const KVShape& shape = step.shape;
+  const int64_t dim = shape.padded_dim;
+  bf16* queries = aligned(scratch.q, static_cast<size_t>(kQueries * dim));
+  float* sums_out = aligned(scratch.out, static_cast<size_t>(kQueries * dim));
+  float maxima[kQueries], sums[kQueries];
+  std::memset(queries, 0, static_cast<size_t>(kQueries * dim) * sizeof(bf16));
+  std::memset(sums_out, 0, static_cast<size_t>(kQueries * dim) * sizeof(float));
+  for (int64_t query = 0; query < kQueries; query++) {
+    maxima[query] = layer.sinks ? layer.sinks[head] : kNothing;
+    sums[query] = layer.sinks ? 1.0f : 0.0f;
+    if (query >= block.num_queries) continue;
+    const float* source = q + (block.first_token + query) * q_stride + head * shape.head_dim;
+    for (int64_t d = 0; d < shape.head_dim; d++) queries[query * dim + d] = to_bf16(source[d]);
+  }
+  const AttentionContext::Row& row = step.context->row(block.row);
+  const bf16* keys = static_cast<const bf16*>(cache.keys) + block.kv_head * shape.head_elements();
+  const bf16* values =
+      static_cast<const bf16*>(cache.values) + block.kv_head * shape.head_elements();
+  ChunkLanes& chunk = scratch.chunk;
+  for (int64_t index = row.first_chunk; index < row.last_chunk; index++) {
+    chunk.find(step, block, index, layer.window);
+    if (chunk.num_tiles == 0) continue;
+    const int64_t num_tiles = round_up(chunk.num_tiles, 2), stride = num_tiles * kTileSlots;
+    float* scores = aligned(scratch.scores, static_cast<size_t>(kQueries * stride));
+    bf16* probs = aligned(scratch.probs, static_cast<size_t>(kQueries * stride));
+    bf16* chunk_values = aligned(scratch.values, static_cast<size_t>(stride * dim));
+    const auto key_tile = [&](int64_t i) {
+      const int64_t last = std::min(i, chunk.num_tiles - 1);
+      return keys + step.context->tile(chunk.first_tile + last).tile * shape.tile_elements();
+    };
+    for (int64_t i = 0; i < num_tiles; i += 2) {
+      const bf16 *a = key_tile(i), *b = key_tile(i + 1);
+      multiply(
+          queries, dim, [=](int64_t s) { return a + s * 512; }, [=](int64_t s) { return b + s * 512; },
+          64, dim / 32, scores + i * kTileSlots, stride, false);
+    }
+    gather_values(step, chunk, values, num_tiles, chunk_values);
+    for (int64_t query = 0; query < kQueries; query++) {
+      bf16* of_query = probs + query * stride;
+      const uint16_t* lanes = chunk.lanes.data() + query * chunk.num_tiles;
+      const bool sees = query < block.num_queries &&
+                        std::any_of(lanes, lanes + chunk.num_tiles, [](uint16_t l) { return l; });
+      if (!sees) {
+        std::memset(of_query, 0, static_cast<size_t>(stride) * sizeof(bf16));
+        continue;
+      }
+      const float factor = soften(scores + query * stride, of_query, chunk.num_tiles, num_tiles,
+                                  lanes, layer, maxima[query], sums[query]);
+      if (factor == 1.0f) continue;
+      for (int64_t d = 0; d < dim; d += 16)
+        store(sums_out + query * dim + d, load(sums_out + query * dim + d) * factor);
+    }
+    for (int64_t d = 0; d < dim; d += 32) {
+      const bf16* right = chunk_values + 2 * d;
+      const int64_t step_elements = 2 * shape.head_elements();
+      multiply(
+          probs, stride, [=](int64_t s) { return right + s * step_elements; },
+          [=](int64_t s) { return right + s * step_elements + 32; },
+          dim * static_cast<int64_t>(2 * sizeof(bf16)), num_tiles / 2, sums_out + d, dim, true);
+    }
+  }
+  for (int64_t query = 0; query < block.num_queries; query++) {
+    float* target = out + (block.first_token + query) * out_stride + head * shape.head_dim;
+    const float factor = sums[query] > 0 ? 1.0f / sums[query] : (sums[query] == 0 ? 0 : sums[query]);
+    for (int64_t d = 0; d < shape.head_dim; d++) target[d] = sums_out[query * dim + d] * factor;
+  }
+}
+
+}  // namespace
+
+bool has_matrix_attention() { return true; }
+
+void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                   const QueryBlock& block, const float* q, int64_t q_stride, float* out,
+                   int64_t out_stride) {
+  static thread_local Scratch scratch;
+  const TileConfig config;
+  _tile_loadconfig(&config);
+  const int64_t heads = step.num_heads / step.shape.num_kv_heads;
+  for (int64_t i = 0; i < heads; i++)
+    attend_head(step, layer, cache, block, block.kv_head * heads + i, scratch, q, q_stride, out,
+                out_stride);
+  _tile_release();
+}
+
+#endif
+
+}  // namespace quire

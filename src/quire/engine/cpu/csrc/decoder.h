@@ -1,0 +1,86 @@
+// Owns one step of a whole model: from tokens to final hidden states, and from these to logits.
+// Must not know sequences or sampling (decode_loop.h does).
+//
+// Reference: quire/engine/models/decoder.py. The residual stream, norms, rotations, scores and sums
+// are float32 whatever the weights are; what enters a product is converted to the type of its
+// weights, K and V to that of the cache.
+//
+// A step is one run of the team: all threads walk the layers together, with a barrier wherever one
+// needs what the others have written.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "attention.h"
+#include "experts.h"
+#include "model_spec.h"
+#include "rotary.h"
+
+namespace quire {
+
+// Float memory aligned to 64 bytes that only grows.
+class Buffer {
+ public:
+  float* floats(int64_t count) { return reinterpret_cast<float*>(bytes(count * 4)); }
+  uint8_t* bytes(int64_t count);
+
+ private:
+  struct Free {
+    void operator()(uint8_t* memory) const { std::free(memory); }
+  };
+  std::unique_ptr<uint8_t, Free> memory_;
+  int64_t size_ = 0;
+};
+
+// What the rows of a step read: tokens, or given vectors where embeds[t] >= 0.
+struct StepInput {
+  StepRows rows;
+  const int64_t* tokens;   // [num_tokens]
+  const int32_t* embeds;   // [num_tokens] or null: index into `vectors`, -1 for none
+  const float* vectors;    // [any][hidden_size]
+};
+
+class Decoder {
+ public:
+  // `team` belongs to the caller and is used by nobody else while a call runs.
+  Decoder(const ModelSpec& spec, Team& team);
+
+  const ModelSpec& spec() const { return spec_; }
+
+  // Input embeddings [count][hidden_size].
+  void embed(const int64_t* tokens, int64_t count, float* out);
+  // Final hidden states [num_tokens][hidden_size], after the last norm. Writes K, V and positions.
+  void run(const StepInput& input, const PageTablesView& tables, float* hidden);
+  // Logits [count][vocab_size].
+  void logits(const float* hidden, int64_t count, float* out);
+
+ private:
+  void embed_row(int64_t token, float* out) const;
+  void walk(const StepInput& input, float* hidden, int thread);
+  void attend(const LayerSpec& layer, const StepInput& input, int thread);
+  void feed_forward(const LayerSpec& layer, int64_t num_tokens, int thread);
+  void norm_and_convert(const float* weight, int64_t num_tokens, const PackedMatrix& next,
+                        int thread);
+  void convert(const float* rows, int64_t num_tokens, const PackedMatrix& next, int thread);
+  void project(const PackedMatrix& matrix, const float* bias, const float* output_norm,
+               int64_t num_tokens, int thread);
+  void add_output(const float* output_norm, int64_t num_tokens, int thread);
+  void place_token(const LayerSpec& layer, const StepInput& input, int64_t token);
+
+  ModelSpec spec_;
+  std::vector<LayerSpec> layers_;
+  std::vector<RotaryTable> ropes_;
+  Team& team_;
+  KVShape kv_shape_;
+  AttentionContext context_;
+  AttentionWork attention_;
+  AttentionStep attention_step_{};
+  ExpertsWork experts_;
+  Activations converted_{};
+  // x: residual stream; y: what a sublayer adds before its output norm
+  Buffer x_buffer_, y_buffer_, qkv_buffer_, attended_buffer_, inner_buffer_, converted_buffer_;
+  float *x_ = nullptr, *y_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr, *inner_ = nullptr;
+};
+
+}  // namespace quire

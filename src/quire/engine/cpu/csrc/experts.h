@@ -1,0 +1,46 @@
+// Owns a mixture of experts: routing, and products grouped by expert.
+// Must not know layers or norms: its input rows are normed, its output is added by the caller.
+//
+// Reference: quire/engine/layers/experts.py. Equal logits: the lower expert first.
+#pragma once
+
+#include <vector>
+
+#include "matmul.h"
+#include "model_spec.h"
+#include "team.h"
+
+namespace quire {
+
+class ExpertsWork {
+ public:
+  // Every thread of the team calls it between two barriers of its own; y is complete after the
+  // next one. x and y are [num_rows][hidden_size].
+  void run(const ExpertsSpec& spec, Epilogue activation, Ordering ordering, const float* x,
+           int64_t num_rows, int64_t hidden_size, float* y, Team& team, int thread);
+
+ private:
+  struct Group {  // the rows of one expert
+    int64_t expert;
+    int64_t first_pair, num_pairs;
+    Activations input, inner;
+  };
+
+  void reserve(const ExpertsSpec& spec, int64_t num_rows, int64_t hidden_size);
+  void route(const ExpertsSpec& spec, int64_t row);
+  void group(const ExpertsSpec& spec, int64_t num_rows, int64_t hidden_size);
+
+  std::vector<float> logits_;        // [rows][experts]
+  std::vector<int32_t> chosen_;      // [rows][top_k]
+  std::vector<float> weights_;       // [rows][top_k]
+  std::vector<Group> groups_;
+  std::vector<int32_t> rows_;        // [pairs], sorted by expert: the row of a pair
+  std::vector<int32_t> pair_of_;     // [rows][top_k]: the pair of a row's choice
+  std::vector<float> inner_;         // [pairs][intermediate]
+  std::vector<float> outer_;         // [pairs][hidden]
+  std::vector<uint8_t> buffer_;
+  Activations routed_{};             // x for the router
+  uint8_t* inputs_ = nullptr;
+};
+
+}  // namespace quire

@@ -1,0 +1,76 @@
+#include "model_abi.h"
+
+#include <new>
+#include <vector>
+
+namespace {
+
+// Runs `work`; foreign exceptions end at the C interface.
+template <class Work>
+int32_t guarded(Work&& work) {
+  try {
+    work();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return -1;
+  }
+}
+
+template <class T>
+void copy_slots(const quire::CacheView& from, const int64_t* source, const quire::CacheView& to,
+                const int64_t* target, int64_t count) {
+  const quire::KVShape shape{from.num_kv_heads, from.head_dim,
+                             quire::padded_head_dim(from.head_dim),
+                             static_cast<quire::KVType>(from.type)};
+  // By way of memory of its own, so that sources may be targets too.
+  const int64_t tiles = (count + quire::kTileSlots - 1) / quire::kTileSlots;
+  std::vector<T> keys(static_cast<size_t>(tiles * shape.tile_elements()));
+  std::vector<T> values(keys.size());
+  for (int64_t layer = 0; layer < from.num_layers; layer++) {
+    for (int64_t i = 0; i < count; i++)
+      quire::copy_slot(shape, static_cast<const T*>(from.keys[layer]),
+                       static_cast<const T*>(from.values[layer]), source[i], keys.data(),
+                       values.data(), i);
+    for (int64_t i = 0; i < count; i++)
+      quire::copy_slot(shape, keys.data(), values.data(), i, static_cast<T*>(to.keys[layer]),
+                       static_cast<T*>(to.values[layer]), target[i]);
+  }
+}
+
+}  // namespace
+
+quire::Decoder* quire_model_create(const quire::ModelSpec* spec, quire::Team* team) {
+  quire::Decoder* model = nullptr;
+  guarded([&] { model = new quire::Decoder(*spec, *team); });
+  return model;
+}
+
+void quire_model_destroy(quire::Decoder* model) { delete model; }
+
+void quire_model_embed(quire::Decoder* model, const int64_t* tokens, int64_t count, float* out) {
+  model->embed(tokens, count, out);
+}
+
+int32_t quire_model_run(quire::Decoder* model, const quire::StepArguments* step, float* hidden) {
+  return guarded([&] { model->run(step->input, step->tables, hidden); });
+}
+
+int32_t quire_model_logits(quire::Decoder* model, const float* hidden, int64_t count,
+                           float* logits) {
+  return guarded([&] { model->logits(hidden, count, logits); });
+}
+
+int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads, int64_t head_dim) {
+  const int64_t tiles = (num_slots + quire::kTileSlots - 1) / quire::kTileSlots;
+  return tiles * num_kv_heads * quire::padded_head_dim(head_dim) * quire::kTileSlots;
+}
+
+int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
+                         const quire::CacheView* to, const int64_t* target, int64_t count) {
+  return guarded([&] {
+    if (from->type == static_cast<int32_t>(quire::KVType::kBF16))
+      copy_slots<quire::bf16>(*from, source, *to, target, count);
+    else
+      copy_slots<float>(*from, source, *to, target, count);
+  });
+}

@@ -1,0 +1,46 @@
+// Owns the C interface of models: making one, running a step. See abi.h for the conventions.
+#pragma once
+
+#include "abi.h"
+#include "decoder.h"
+
+namespace quire {
+
+// One step's arrays, as Python hands them over. Mirrored in quire/engine/cpu/model_abi.py.
+struct StepArguments {
+  StepInput input;
+  PageTablesView tables;
+};
+
+// K and V of a cache in slots, every layer: device blocks or host blocks.
+struct CacheView {
+  void* const* keys;    // [num_layers]
+  void* const* values;
+  int64_t num_layers;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int32_t type;  // KVType
+  int32_t reserved;
+};
+
+}  // namespace quire
+
+// Takes copies of the spec's structs, not of the memory that they point to. `team` must outlive it.
+QUIRE_EXPORT quire::Decoder* quire_model_create(const quire::ModelSpec* spec, quire::Team* team);
+QUIRE_EXPORT void quire_model_destroy(quire::Decoder* model);
+QUIRE_EXPORT void quire_model_embed(quire::Decoder* model, const int64_t* tokens, int64_t count,
+                                    float* out);
+// hidden: [num_tokens][hidden_size]. 0, or -1 if there was not enough memory.
+QUIRE_EXPORT int32_t quire_model_run(quire::Decoder* model, const quire::StepArguments* step,
+                                     float* hidden);
+QUIRE_EXPORT int32_t quire_model_logits(quire::Decoder* model, const float* hidden, int64_t count,
+                                        float* logits);
+
+// Elements of K (or of V) of one layer for so many slots.
+QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads,
+                                          int64_t head_dim);
+// Copies slots of one cache to slots of another, or of the same (then all sources are read before a
+// target is written). 0, or -1 if there was not enough memory.
+QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
+                                      const quire::CacheView* to, const int64_t* target,
+                                      int64_t count);

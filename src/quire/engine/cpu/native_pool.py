@@ -1,0 +1,124 @@
+"""The kernel's cache: K and V of every layer in tiles of 16 slots (``csrc/kv_cache.h``).
+
+Owns the memory of device and host blocks, which are both main memory here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.core.errors import EngineFault
+from quire.engine.cpu.library import KernelLibrary
+from quire.engine.cpu.model_abi import SIGNATURES, CacheView
+from quire.engine.cpu.packed_matrix import huge_page_buffer
+from quire.engine.kv_cache.pool import BlockShape
+
+I64 = NDArray[np.int64]
+
+TILE_SLOTS = 16
+
+
+def padded_head_dim(head_dim: int) -> int:
+    """What a head takes in the cache: rows of whole vectors."""
+    return -(-head_dim // TILE_SLOTS) * TILE_SLOTS
+
+
+class NativeKVPool:
+    """Implements ``KVPool``. ``layers`` holds the K and V memory of each layer."""
+
+    def __init__(
+        self,
+        library: KernelLibrary,
+        shape: BlockShape,
+        head_dim: int,
+        *,
+        num_blocks: int,
+        num_host_blocks: int,
+        num_scratch: int,
+        num_axes: int,
+    ) -> None:
+        """``shape.head_dim`` is padded; ``head_dim`` is the model's.
+
+        Raises:
+            OSError: the memory cannot be had.
+        """
+        library.declare(SIGNATURES)
+        self._library = library
+        self.shape = shape
+        self.page_size = shape.page_size
+        self.num_blocks = num_blocks
+        self.num_host_blocks = num_host_blocks
+        self.num_slots = num_blocks * shape.page_size
+        self.first_scratch = self.num_slots
+        self.null_slot = self.num_slots + num_scratch
+        self.kv_type = int(shape.dtype == torch.bfloat16)
+        num_slots = -(-(self.null_slot + 1) // TILE_SLOTS) * TILE_SLOTS
+        num_host_slots = num_host_blocks * shape.page_size
+        self.layers = self._allocate(num_slots, head_dim)
+        self._host_layers = self._allocate(num_host_slots, head_dim)
+        self._view = self._view_of(self.layers, head_dim)
+        self._host_view = self._view_of(self._host_layers, head_dim)
+        self.positions_AS = np.full((num_axes, num_slots), -1, np.int32)
+        self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
+
+    def copy_slots(self, source: I32, target: I32) -> None:
+        """Copy K, V and position of flat slots; sources are read before targets are written."""
+        self._copy(self._view, source.astype(np.int64), self._view, target.astype(np.int64))
+        self.positions_AS[:, target] = self.positions_AS[:, source]
+
+    def swap_out(self, blocks: I32, host_blocks: I32) -> None:
+        """Copy whole device blocks to host blocks."""
+        source, target = self._slots_of(blocks), self._slots_of(host_blocks)
+        self._copy(self._view, source, self._host_view, target)
+        self._host_positions_AS[:, target] = self.positions_AS[:, source]
+
+    def swap_in(self, host_blocks: I32, blocks: I32) -> None:
+        """Copy whole host blocks to device blocks."""
+        source, target = self._slots_of(host_blocks), self._slots_of(blocks)
+        self._copy(self._host_view, source, self._view, target)
+        self.positions_AS[:, target] = self._host_positions_AS[:, source]
+
+    def _copy(self, view: CacheView, source: I64, to: CacheView, target: I64) -> None:
+        status = self._library.native.quire_copy_slots(
+            view, source.ctypes.data, to, target.ctypes.data, len(source)
+        )
+        if status != 0:
+            raise EngineFault(f"there is no memory left to copy {len(source)} slots")
+
+    def _slots_of(self, blocks: I32) -> I64:
+        starts = np.asarray(blocks, np.int64)[:, None] * self.page_size
+        return (starts + np.arange(self.page_size)).reshape(-1)
+
+    def _allocate(self, num_slots: int, head_dim: int) -> list[tuple[Tensor, Tensor]]:
+        elements = self._library.native.quire_cache_elements(
+            num_slots, self.shape.num_kv_heads, head_dim
+        )
+        num_bytes = int(elements) * self.shape.dtype.itemsize
+        return [
+            (huge_page_buffer(num_bytes), huge_page_buffer(num_bytes))
+            for _ in range(self.shape.num_layers)
+        ]
+
+    def _view_of(self, layers: Sequence[tuple[Tensor, Tensor]], head_dim: int) -> CacheView:
+        pointers = ctypes.c_void_p * len(layers)
+        keys = pointers(*(keys.data_ptr() for keys, _ in layers))
+        values = pointers(*(values.data_ptr() for _, values in layers))
+        self._pointers = [*getattr(self, "_pointers", []), keys, values]
+        return CacheView(
+            ctypes.addressof(keys),
+            ctypes.addressof(values),
+            len(layers),
+            self.shape.num_kv_heads,
+            head_dim,
+            self.kv_type,
+        )
+
+
+__all__ = ["NativeKVPool", "padded_head_dim"]

@@ -1,0 +1,177 @@
+"""The CPU kernel's runner: a step is one call into the library.
+
+Owns the kernel's model and hands it the step's arrays where they lie. Embed slots and hidden
+states are PyTorch tensors that the kernel reads and writes in place.
+
+Shapes: T new tokens, R decoding rows, N chosen tokens, H hidden size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.core.errors import EngineFault
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.cpu.model_abi import SIGNATURES, RowMask, StepArguments
+from quire.engine.cpu.native_pool import NativeKVPool
+from quire.engine.cpu.packed_decoder import PackedDecoder
+from quire.engine.cpu.team import Team
+from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.page_tables import TablePages
+from quire.engine.model_runner import FusedRows, FusedTokens
+
+I64 = NDArray[np.int64]
+
+
+class NativeDecodePlan:
+    """The page tables of rows that advance together: the kernel reads them anew in every step."""
+
+    def __init__(self, pages: TablePages) -> None:
+        self.pages = pages
+
+    def advance(self, slots_R: I64, positions_R: I32) -> None:
+        """Nothing to do ahead of a step."""
+
+    def keep(self, rows: I64) -> None:
+        self.pages = TablePages(self.pages.tables, self.pages.rows_R[rows])
+
+
+class NativeRunner:
+    """``ModelRunner`` on the CPU kernel."""
+
+    def __init__(
+        self, model: PackedDecoder, pool: NativeKVPool, embeds: EmbedSlots, team: Team
+    ) -> None:
+        self.pool = pool
+        self.embeds = embeds
+        self.team = team
+        self._model = model
+        self._hidden_size = int(model.spec.hidden_size)
+        self._vocab_size = int(model.spec.vocab_size)
+        self._native = team.library.native
+        team.library.declare(SIGNATURES)
+        self._handle = self._native.quire_model_create(model.spec, team.handle)
+        if self._handle is None:
+            raise MemoryError("the kernel's model")
+        self._close = weakref.finalize(
+            self, _destroy, self._native, self._handle, team, (model, pool)
+        )
+
+    def close(self) -> None:
+        """Free the kernel's model and its threads; may be repeated."""
+        self._close()
+
+    def embed(self, tokens_N: I64) -> Tensor:
+        """Input embeddings ``[N, H]``."""
+        tokens_N = np.ascontiguousarray(tokens_N, np.int64)
+        vectors_NH = torch.empty(len(tokens_N), self._hidden_size)
+        self._native.quire_model_embed(
+            self._handle, tokens_N.ctypes.data, len(tokens_N), vectors_NH.data_ptr()
+        )
+        return vectors_NH
+
+    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+        """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions."""
+        assert isinstance(rows.pages, TablePages)
+        masks = [RowMask(row, mask.shape[1], mask.ctypes.data) for row, mask in rows.masks.items()]
+        return self._run(
+            rows.pages,
+            np.ascontiguousarray(rows.row_starts, np.int64),
+            tokens_T,
+            rows.positions,
+            rows.slots,
+            embeds_T=embeds_T,
+            masks=(RowMask * len(masks))(*masks),
+        )
+
+    def plan_decode(self, rows: AttentionRows, num_steps: int) -> NativeDecodePlan:
+        assert isinstance(rows.pages, TablePages)
+        return NativeDecodePlan(rows.pages)
+
+    def run_decode(
+        self, plan: NativeDecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64
+    ) -> Tensor:
+        """Hidden states ``[R, H]`` of one token per row."""
+        starts = np.arange(len(tokens_R) + 1, dtype=np.int64)
+        return self._run(plan.pages, starts, tokens_R, positions_R, slots_R)
+
+    def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        return None
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """Logits ``[N, V]`` in float32."""
+        hidden_NH = hidden_NH.contiguous()
+        logits_NV = torch.empty(len(hidden_NH), self._vocab_size)
+        _check(
+            self._native.quire_model_logits(
+                self._handle, hidden_NH.data_ptr(), len(hidden_NH), logits_NV.data_ptr()
+            )
+        )
+        return logits_NV
+
+    def to_device(self, array: NDArray[np.integer]) -> Tensor:
+        """An index tensor (int64) of a host array."""
+        return torch.from_numpy(np.ascontiguousarray(array, np.int64))
+
+    def _run(
+        self,
+        pages: TablePages,
+        row_starts: I64,
+        tokens_T: I64,
+        positions_T: I32,
+        slots_T: I64,
+        *,
+        embeds_T: I32 | None = None,
+        masks: Any = (),
+    ) -> Tensor:
+        tables = pages.tables
+        tables_R = np.ascontiguousarray(pages.rows_R, np.int64)
+        tokens_T = np.ascontiguousarray(tokens_T, np.int64)
+        positions_T = np.ascontiguousarray(positions_T, np.int32)
+        slots_T = np.ascontiguousarray(slots_T, np.int64)
+        vectors = None
+        if embeds_T is not None:
+            embeds_T = np.ascontiguousarray(embeds_T, np.int32)
+            vectors = self.embeds.vectors_EH.data_ptr()
+        step = StepArguments(
+            num_rows=len(row_starts) - 1,
+            num_tokens=len(tokens_T),
+            row_starts=row_starts.ctypes.data,
+            row_tables=tables_R.ctypes.data,
+            positions=positions_T.ctypes.data,
+            slots=slots_T.ctypes.data,
+            masks=ctypes.addressof(masks) if len(masks) else None,
+            num_masks=len(masks),
+            tokens=tokens_T.ctypes.data,
+            embeds=None if embeds_T is None else embeds_T.ctypes.data,
+            vectors=vectors,
+            table_blocks=tables.blocks_TP.ctypes.data,
+            table_visible=tables.visible_TP.ctypes.data,
+            table_num_pages=tables.num_pages_T.ctypes.data,
+            table_width=tables.blocks_TP.shape[1],
+        )
+        hidden_TH = torch.empty(len(tokens_T), self._hidden_size)
+        _check(self._native.quire_model_run(self._handle, step, hidden_TH.data_ptr()))
+        return hidden_TH
+
+
+def _destroy(native: Any, handle: int, team: Team, kept: object) -> None:
+    """The model first, then its threads; ``kept`` is what the model points to."""
+    native.quire_model_destroy(handle)
+    team.close()
+
+
+def _check(status: int) -> None:
+    if status != 0:
+        raise EngineFault("there is no memory left for the step: lower max_batch_tokens")
+
+
+__all__ = ["NativeDecodePlan", "NativeRunner"]
