@@ -12,6 +12,7 @@ from typing import Protocol
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.cpu.cpu_backend import CpuBackend
+from quire.engine.cuda.backend import CudaBackend
 from quire.engine.loading import LoadedModel
 from quire.engine.model_runner import ModelRunner
 from quire.engine.torch_backend import TorchBackend
@@ -44,7 +45,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: tuple[Backend, ...] = (CpuBackend(), TorchBackend())
+BACKENDS: tuple[Backend, ...] = (CudaBackend(), CpuBackend(), TorchBackend())
 """Fastest first."""
 
 

@@ -1,0 +1,162 @@
+"""The CUDA backend: says whether this machine can use it, and puts its parts together."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError
+from quire.engine.cuda.attention import CudaAttention
+from quire.engine.cuda.decode_loop import DecodeLoop
+from quire.engine.cuda.decode_state import DecodeState
+from quire.engine.cuda.graphs import CudaGraphRecorder, Recorder, bucket_sizes
+from quire.engine.cuda.kv_pool import CudaKVPool
+from quire.engine.cuda.model_forms import Forms, adapt
+from quire.engine.cuda.optional import triton_missing
+from quire.engine.cuda.runner import CudaRunner
+from quire.engine.cuda.static_attention import AttentionShape, StaticAttention
+from quire.engine.cuda.triton_attention import TritonAttention
+from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.loading import LoadedModel
+from quire.engine.models.decoder import Decoder
+
+logger = logging.getLogger(__name__)
+
+_LEAST_CAPABILITY = (8, 0)
+_MAX_STEPS = 32
+"""Steps of a message that the loop's memory holds; longer messages go step by step."""
+
+_MAX_STOPS = 16
+_MAX_ENTRIES = 1 << 22
+"""Page entries of all rows in the loop's memory, at 12 bytes each."""
+
+
+class CudaBackend:
+    """Implements ``quire.engine.backend.Backend``."""
+
+    name = "cuda"
+    serves_adapters = False
+
+    def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
+        device = loaded.device
+        if device.type != "cuda":
+            return _why_no_device(config)
+        capability = torch.cuda.get_device_capability(device)
+        if capability < _LEAST_CAPABILITY:
+            name, have = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+            return (
+                f"{name} has compute capability {have}, and 8.0 (Ampere) is the least that its "
+                "kernels are written for: choose backend torch"
+            )
+        if config.tensor_parallel > 1:
+            return "it runs on one device, not tensor parallel: choose backend torch"
+        if not isinstance(loaded.model, Decoder):
+            return f"{type(loaded.model).__name__} is not a Decoder: choose backend torch"
+        return triton_missing()
+
+    def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> CudaRunner:
+        return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
+
+
+def make_runner(config: EngineConfig, loaded: LoadedModel, recorder: Recorder) -> CudaRunner:
+    """A runner whose decode steps are recorded by ``recorder``.
+
+    Raises:
+        ConfigError: cache or decode memory cannot be allocated.
+    """
+    model = loaded.model
+    assert isinstance(model, Decoder), "unsupported() says so"
+    adapt(model, Forms(batch_invariant=config.batch_invariant))
+    pool = _make_pool(config, loaded)
+    triton = TritonAttention(
+        loaded.device,
+        pool.slot_positions_S,
+        loaded.config.num_heads // loaded.config.num_kv_heads,
+        loaded.config.num_kv_heads,
+        config.batch_invariant,
+    )
+    attention = CudaAttention.choose(triton, loaded.config, loaded.dtype)
+    logger.info("attention by %s, decode steps by recorded %s kernels", attention.name, triton.name)
+    embeds = EmbedSlots(config.num_embeds, loaded.config.hidden_size, loaded.device, loaded.dtype)
+    loop = _make_loop(config, loaded, model, pool, triton, recorder)
+    return CudaRunner(model, pool, attention, embeds, loaded.device, loop)
+
+
+def _make_loop(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    model: Decoder,
+    pool: CudaKVPool,
+    triton: TritonAttention,
+    recorder: Recorder,
+) -> DecodeLoop:
+    largest = min(config.max_sequences, config.max_batch_tokens)
+    state = DecodeState(largest, _MAX_STEPS, _MAX_STOPS, pool.idle_slot, loaded.device)
+    layers = [layer.attention.attributes for layer in model.layers]
+    shape = AttentionShape(
+        num_heads=loaded.config.num_heads,
+        num_kv_heads=loaded.config.num_kv_heads,
+        head_dim=loaded.config.head_dim,
+        windows=tuple(dict.fromkeys(attributes.window for attributes in layers)),
+    )
+    pages_of_a_row = -(-loaded.max_model_len // config.page_size)
+    static = StaticAttention(
+        triton, shape, state, min(largest * pages_of_a_row, _MAX_ENTRIES), config.page_size
+    )
+    return DecodeLoop(
+        model,
+        pool.layers,
+        loaded.config.vocab_size,
+        state,
+        static,
+        recorder,
+        bucket_sizes(largest),
+    )
+
+
+def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
+    shape = BlockShape(
+        num_layers=loaded.config.num_layers,
+        num_kv_heads=loaded.config.num_kv_heads,
+        head_dim=loaded.config.head_dim,
+        page_size=config.page_size,
+        dtype=loaded.dtype,
+    )
+    num_blocks = config.num_blocks or config.kv_cache_bytes // shape.bytes_per_block
+    if num_blocks < 1:
+        raise ConfigError(
+            f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {config.page_size} tokens "
+            f"takes {shape.bytes_per_block}: raise it"
+        )
+    num_host_blocks = config.host_cache_bytes // shape.bytes_per_block
+    try:
+        return CudaKVPool(
+            shape,
+            num_blocks=num_blocks,
+            num_host_blocks=num_host_blocks,
+            num_scratch=config.max_batch_tokens,
+            num_axes=1,
+            device=loaded.device,
+        )
+    except (RuntimeError, MemoryError) as exc:
+        raise ConfigError(
+            f"{num_blocks} device and {num_host_blocks} host blocks of {shape.bytes_per_block} "
+            f"bytes cannot be allocated ({exc}): lower kv_cache_bytes or host_cache_bytes"
+        ) from exc
+
+
+def _why_no_device(config: EngineConfig) -> str:
+    if config.device not in ("auto", "cuda") and not config.device.startswith("cuda:"):
+        return f"device is {config.device!r}: choose device cuda"
+    if torch.version.cuda is None:
+        return (
+            "this PyTorch was built without CUDA: install a CUDA build (see pytorch.org) on a "
+            "machine with an NVIDIA device"
+        )
+    return "PyTorch finds no CUDA device: check the driver (nvidia-smi), or choose backend cpu"
+
+
+__all__ = ["CudaBackend", "make_runner"]

@@ -1,0 +1,137 @@
+"""Decoding rows on the device: what they run next, when they end, what they have sampled.
+
+Fixed memory that recorded steps read and write. Every operation has a fixed shape and reads nothing
+back, so a message of many steps needs the host once, at its end.
+
+Shapes: B rows of a bucket, S steps, W stop tokens of a row, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.engine.cuda.upload import upload
+from quire.engine.model_runner import NO_TOKEN, FusedRows, FusedTokens
+
+I64 = NDArray[np.int64]
+
+
+class DecodeState:
+    """The fixed memory of up to ``num_rows`` rows, ``num_steps`` steps and ``num_stops`` stop
+    tokens. A row that is not live writes its K and V to ``idle_slot`` and samples nothing."""
+
+    def __init__(
+        self, num_rows: int, num_steps: int, num_stops: int, idle_slot: int, device: torch.device
+    ) -> None:
+        self.max_rows, self.max_steps, self.max_stops = num_rows, num_steps, num_stops
+        self._idle_slot = idle_slot
+        self._device = device
+
+        def whole(*shape: int, dtype: torch.dtype = torch.int64, fill: int = 0) -> Tensor:
+            return torch.full(shape, fill, dtype=dtype, device=device)
+
+        self.tokens_B = whole(num_rows)
+        self.positions_B = whole(num_rows, dtype=torch.int32)
+        self.slots_B = whole(num_rows, fill=idle_slot)
+        self._slots_SB = whole(num_steps + 1, num_rows, fill=idle_slot)
+        self._steps_B = whole(num_rows)
+        self._min_steps_B = whole(num_rows)
+        self._stops_BW = whole(num_rows, num_stops, fill=NO_TOKEN)
+        self._live_B = whole(num_rows, dtype=torch.bool)
+        self._failed_B = whole(num_rows, dtype=torch.bool)
+        self._step_1 = whole(1)
+        self._out_SB = whole(num_steps, num_rows, fill=NO_TOKEN)
+
+    def holds(self, rows: FusedRows) -> bool:
+        """Whether the memory is large enough."""
+        return (
+            len(rows.tokens_R) <= self.max_rows
+            and rows.num_steps <= self.max_steps
+            and rows.stop_tokens_RW.shape[1] <= self.max_stops
+        )
+
+    def begin(self, rows: FusedRows, size: int) -> None:
+        """Fill the memory for these rows in a bucket of ``size``."""
+        num_rows, num_steps = len(rows.tokens_R), rows.num_steps
+        slots_SB = np.full((num_steps + 1, size), self._idle_slot, np.int64)
+        slots_SB[:num_steps, :num_rows] = rows.slots_RS.T
+        stops_BW = np.full((size, self.max_stops), NO_TOKEN, np.int64)
+        stops_BW[:num_rows, : rows.stop_tokens_RW.shape[1]] = rows.stop_tokens_RW
+        values = upload(
+            {
+                "tokens": _padded(rows.tokens_R, size),
+                "positions": _padded(rows.rows.positions, size),
+                "slots": slots_SB,
+                "stops": stops_BW,
+                "steps": _padded(rows.steps_R, size),
+                "min_steps": _padded(rows.min_steps_R, size),
+            },
+            self._device,
+        )
+        self.tokens_B[:size] = values["tokens"]
+        self.positions_B[:size] = values["positions"]
+        self._slots_SB[: num_steps + 1, :size] = values["slots"]
+        self._stops_BW[:size] = values["stops"]
+        self._steps_B[:size] = values["steps"]
+        self._min_steps_B[:size] = values["min_steps"]
+        self._live_B[:size] = values["steps"] > 0
+        self._failed_B.zero_()
+        self._step_1.zero_()
+        self._out_SB[:, :size] = NO_TOKEN
+        self.slots_B[:size] = torch.where(
+            self._live_B[:size], self._slots_SB[0, :size], self._idle_slot
+        )
+
+    def without_early_stops(self, logits_BV: Tensor) -> Tensor:
+        """Logits in which rows that may not end yet cannot sample their stop tokens."""
+        size = len(logits_BV)
+        stops_BW = self._stops_BW[:size]
+        early_BW = (self._min_steps_B[:size] > self._step_1)[:, None] & (stops_BW >= 0)
+        early_BW &= stops_BW < logits_BV.shape[1]
+        bound_BW = torch.where(early_BW, -torch.inf, torch.inf).to(logits_BV.dtype)
+        places_BW = torch.where(early_BW, stops_BW, 0)
+        return logits_BV.scatter_reduce(1, places_BW, bound_BW, "amin")
+
+    def sampled_positions(self, size: int) -> Tensor:
+        """Positions of the tokens sampled in this step, int64 ``[B]``."""
+        return self.positions_B[:size].long() + 1
+
+    def settle(self, tokens_B: Tensor, chosen_B: Tensor) -> None:
+        """End a step: record the tokens, decide who goes on, and set up the next step."""
+        size = len(tokens_B)
+        live_B = self._live_B[:size]
+        good_B = live_B & chosen_B
+        self._failed_B[:size] |= live_B & ~chosen_B
+        out_1B = torch.where(good_B, tokens_B, NO_TOKEN)[None]
+        self._out_SB[:, :size].index_copy_(0, self._step_1, out_1B)
+        self._step_1 += 1
+        stopped_B = (self._stops_BW[:size] == tokens_B[:, None]).any(dim=1)
+        next_B = good_B & ~stopped_B & (self._steps_B[:size] > self._step_1)
+        slots_B = self._slots_SB[:, :size].index_select(0, self._step_1)[0]
+        self.tokens_B[:size] = torch.where(next_B, tokens_B, self.tokens_B[:size])
+        self.positions_B[:size] += next_B
+        self.slots_B[:size] = torch.where(next_B, slots_B, self._idle_slot)
+        self._live_B[:size] = next_B
+
+    def finish(self, rows: FusedRows, num_steps: int) -> FusedTokens:
+        """What was sampled in ``num_steps`` steps; waits for the device."""
+        num_rows = len(rows.tokens_R)
+        out_SB = self._out_SB[:num_steps, :num_rows]
+        host: I64 = torch.cat((out_SB, self._failed_B[None, :num_rows])).cpu().numpy()
+        tokens_SR = host[:-1]
+        counts_R: I64 = (tokens_SR != NO_TOKEN).sum(axis=0)
+        last_R = tokens_SR[counts_R - 1, np.arange(num_rows)]  # with no token, NO_TOKEN
+        is_stop_RW = (rows.stop_tokens_RW == last_R[:, None]) & (last_R != NO_TOKEN)[:, None]
+        return FusedTokens(tokens_SR, counts_R, is_stop_RW.any(axis=1), host[-1] != 0)
+
+
+def _padded(values: NDArray[np.integer], size: int) -> NDArray[np.integer]:
+    padded = np.zeros(size, values.dtype)
+    padded[: len(values)] = values
+    return padded
+
+
+__all__ = ["DecodeState"]

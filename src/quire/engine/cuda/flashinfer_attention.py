@@ -1,0 +1,196 @@
+"""Attention by FlashInfer: plans its wrappers for a step and runs them in every layer.
+
+A wrapper is planned on the host when a layer first asks for its kind of attention: once per step
+and kind, never once per layer. Each wrapper has plan memory of its own and they share the workspace
+for partial results, as they run one after another. Wrappers are used again in the next step, which
+begins when the host has the tokens of this one, so no plan in use is overwritten.
+
+Shapes: T new tokens, N heads, K KV heads, D head size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.engine.attention.backend import AttentionAttributes, AttentionRows
+from quire.engine.cuda.cascade import Levels, find_shared
+from quire.engine.cuda.flashinfer_plan import Keys, Segment, segments, visible_keys
+from quire.engine.cuda.kv_pool import paged
+from quire.engine.cuda.optional import load_flashinfer
+from quire.engine.cuda.page_entries import PageEntries
+from quire.engine.kv_cache.torch_pool import LayerCache
+
+I64 = NDArray[np.int64]
+
+HEAD_SIZES = (64, 128, 256)
+DTYPES = (torch.bfloat16, torch.float16)
+_WORKSPACE_BYTES = 256 << 20
+_LAYOUT = "NHD"
+
+
+class FlashInfer:
+    """The library with one workspace, for one model's heads."""
+
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, head_dim: int, device: torch.device
+    ) -> None:
+        self.library: Any = load_flashinfer()
+        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
+        self.device = device
+        self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._prefills: list[Any] = []
+        self._cascade: Any = None
+
+    def prefill(
+        self, segment: Segment, attributes: AttentionAttributes, dtype: torch.dtype, number: int
+    ) -> Any:
+        """Wrapper ``number`` of a step, planned for the requests of a segment."""
+        if number == len(self._prefills):
+            self._prefills.append(
+                self.library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYOUT)
+            )
+        wrapper = self._prefills[number]
+        mask = None
+        if segment.mask is not None:
+            mask = torch.from_numpy(segment.mask).to(self.device)
+        wrapper.plan(
+            torch.from_numpy(segment.qo_indptr),
+            torch.from_numpy(segment.kv_indptr),
+            torch.from_numpy(segment.kv_indices).to(self.device),
+            torch.from_numpy(segment.last_page_len),
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            segment.page_size,
+            custom_mask=mask,
+            causal=mask is None,
+            sm_scale=attributes.scale,
+            window_left=_window_left(segment, attributes),
+            logits_soft_cap=attributes.softcap,
+            q_data_type=dtype,
+            kv_data_type=dtype,
+        )
+        return wrapper
+
+    def cascade(self, levels: Levels, attributes: AttentionAttributes, dtype: torch.dtype) -> Any:
+        """A planned wrapper for rows that share pages."""
+        if self._cascade is None:
+            self._cascade = self.library.MultiLevelCascadeAttentionWrapper(
+                2, self._workspace, _LAYOUT
+            )
+        wrapper = self._cascade
+        both = (levels.shared, levels.own)
+        wrapper.plan(
+            [torch.from_numpy(one.qo_indptr).to(self.device) for one in both],
+            [torch.from_numpy(one.kv_indptr).to(self.device) for one in both],
+            [torch.from_numpy(one.kv_indices).to(self.device) for one in both],
+            [torch.from_numpy(one.last_page_len).to(self.device) for one in both],
+            self.num_heads,
+            self.num_kv_heads,
+            self.head_dim,
+            levels.own.page_size,
+            sm_scale=attributes.scale,
+            logits_soft_cap=attributes.softcap,
+            q_data_type=dtype,
+            kv_data_type=dtype,
+        )
+        return wrapper
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Call:
+    """A planned wrapper and the tokens that it serves; ``page_size`` in which it sees the cache.
+    ``blind`` tokens see nothing."""
+
+    wrapper: Any
+    tokens: Tensor
+    blind: Tensor | None
+    page_size: int
+
+
+class FlashInferPlan:
+    """``AttentionPlan`` of the rows ``members`` of a step; writes only their tokens' output."""
+
+    def __init__(
+        self, library: FlashInfer, rows: AttentionRows, entries: PageEntries, members: I64
+    ) -> None:
+        self._library, self._rows, self._entries = library, rows, entries
+        self._members = members
+        self._keys: Keys = visible_keys(rows, entries)
+        self._calls: dict[tuple[object, ...], list[_Call]] = {}
+        self._num_wrappers = 0
+
+    def attend_into(
+        self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes, out_TND: Tensor
+    ) -> None:
+        """Write the output ``[T, N, D]`` of the members' tokens."""
+        asked = (attributes.scale, attributes.window, attributes.softcap)
+        if asked not in self._calls:
+            self._calls[asked] = self._make_calls(attributes, q_TND.dtype)
+        for call in self._calls[asked]:
+            pages = paged(cache, call.page_size)
+            q = q_TND.index_select(0, call.tokens)
+            if attributes.sinks_N is None:
+                out = call.wrapper.run(q, pages)
+            else:
+                out, lse = call.wrapper.run(q, pages, return_lse=True)
+                out = with_sinks(out, lse, attributes.sinks_N)
+            if call.blind is not None:
+                out = out.index_fill(0, call.blind, 0.0)
+            out_TND.index_copy_(0, call.tokens, out)
+
+    def _make_calls(self, attributes: AttentionAttributes, dtype: torch.dtype) -> list[_Call]:
+        calls: list[_Call] = []
+        for segment in segments(
+            self._rows, self._entries, self._keys, self._members, attributes.window
+        ):
+            rest: Segment | None = segment
+            levels = find_shared(segment) if _may_cascade(segment, attributes) else None
+            if levels is not None:
+                wrapper = self._library.cascade(levels, attributes, dtype)
+                calls.append(self._call(wrapper, levels.tokens, segment))
+                rest = levels.rest
+            if rest is not None:
+                wrapper = self._library.prefill(rest, attributes, dtype, self._num_wrappers)
+                self._num_wrappers += 1
+                calls.append(self._call(wrapper, rest.tokens, segment))
+        return calls
+
+    def _call(self, wrapper: Any, tokens: I64, segment: Segment) -> _Call:
+        def to_device(array: I64) -> Tensor:
+            return torch.from_numpy(np.ascontiguousarray(array)).to(self._library.device)
+
+        blind = to_device(segment.blind) if len(segment.blind) else None
+        return _Call(wrapper, to_device(tokens), blind, segment.page_size)
+
+
+def with_sinks(out_TND: Tensor, lse_TN: Tensor, sinks_N: Tensor) -> Tensor:
+    """The output with one more, valueless, logit per head in its softmax. ``lse_TN``: logarithm to
+    base 2 of the sum of the others' exponentials, as FlashInfer returns it."""
+    gap_TN = sinks_N.float() - lse_TN * math.log(2.0)
+    share_TN = torch.sigmoid(-gap_TN)
+    return (out_TND.float() * share_TN[..., None]).to(out_TND.dtype)
+
+
+def _may_cascade(segment: Segment, attributes: AttentionAttributes) -> bool:
+    """Its wrapper knows neither masks nor windows by row, and returns no sums for sinks."""
+    one_each = len(segment.tokens) == len(segment.qo_indptr) - 1
+    plain = attributes.window is None and attributes.sinks_N is None
+    return one_each and plain and segment.mask is None
+
+
+def _window_left(segment: Segment, attributes: AttentionAttributes) -> int:
+    """Keys before a query's own that it sees; -1 for all. A mask has the window in it already."""
+    if attributes.window is None or segment.mask is not None:
+        return -1
+    return attributes.window - 1
+
+
+__all__ = ["DTYPES", "HEAD_SIZES", "FlashInfer", "FlashInferPlan", "with_sinks"]

@@ -1,0 +1,103 @@
+"""Recording work once and replaying it, for a few sizes of batch.
+
+Recorded work reads and writes fixed memory only; whoever replays it fills that memory first. Owns
+the sizes and the recordings; knows nothing of what is recorded.
+"""
+
+from __future__ import annotations
+
+import bisect
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from quire.core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+
+_WARM_UPS = 2
+"""Runs before a recording: kernels are compiled and libraries take their workspaces there."""
+
+
+class Recorder(Protocol):
+    """Makes of work that touches fixed memory something that repeats it."""
+
+    def record(self, work: Work) -> Work:
+        """Run the work once or more and return what repeats it."""
+        ...
+
+
+class CudaGraphRecorder:
+    """``torch.cuda.CUDAGraph``; all recordings share one memory pool, as one runs at a time."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, work: Work) -> Work:
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UPS):
+                work()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            work()
+        return graph.replay
+
+
+class DirectRecorder:
+    """Records nothing: repeating is running. For devices without graphs."""
+
+    def record(self, work: Work) -> Work:
+        return work
+
+
+def bucket_sizes(largest: int) -> tuple[int, ...]:
+    """Batch sizes with a recording: 1, 2, 4, then steps of an eighth to a quarter up to
+    ``largest``, so that padding costs little more than that."""
+    sizes = [size for size in (1, 2, 4) if size < largest]
+    size = 8
+    while size < largest:
+        sizes.append(size)
+        size += max(8, 1 << (size.bit_length() - 3))
+    return (*sizes, largest)
+
+
+class Buckets:
+    """Recordings by batch size.
+
+    ``make`` gives the work for a size. Everything is recorded at once, the largest first: what it
+    allocates is then enough for the others.
+    """
+
+    def __init__(
+        self, name: str, sizes: Sequence[int], make: Callable[[int], Work], recorder: Recorder
+    ) -> None:
+        self.sizes = tuple(sorted(sizes))
+        self._replays: dict[int, Work] = {}
+        for number, size in enumerate(reversed(self.sizes), start=1):
+            try:
+                self._replays[size] = recorder.record(make(size))
+            except torch.OutOfMemoryError as exc:
+                raise ConfigError(
+                    f"the {name} for batches of {size} cannot be recorded ({exc}): lower "
+                    "kv_cache_bytes or max_sequences"
+                ) from exc
+            logger.info("%s: %d of %d batch sizes recorded", name, number, len(self.sizes))
+
+    def size_for(self, num_rows: int) -> int | None:
+        """The smallest recorded size that holds ``num_rows``; None if there is none."""
+        place = bisect.bisect_left(self.sizes, num_rows)
+        return self.sizes[place] if place < len(self.sizes) else None
+
+    def replay(self, size: int) -> None:
+        self._replays[size]()
+
+
+__all__ = ["Buckets", "CudaGraphRecorder", "DirectRecorder", "Recorder", "Work", "bucket_sizes"]

@@ -1,0 +1,128 @@
+"""Whole engines over the CUDA backend give what the PyTorch backend gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_engines import REFERENCE, SETTINGS, AnywhereBackend, assert_near, cuda_backend
+from engine_driver import Driver, Output, Row
+from triton_mode import runs_triton
+
+from quire.core.batch import SequenceEnd
+from quire.core.decoding import Processor, SamplerSpec, StopSpec
+from quire.engine.cuda.decode_loop import DecodeLoop
+
+pytestmark = [runs_triton, pytest.mark.timeout(600)]
+
+__all__ = ["cuda_backend"]
+
+MakeDriver = Callable[..., Driver]
+PROMPTS = ([5, 9, 11, 40, 41, 42, 7], [100, 101], [60, 61, 62, 63, 64])
+
+
+def drawn(seed: int, **params: float) -> SamplerSpec:
+    processors = tuple(
+        Processor(name, {{"top_k": "k", "top_p": "p", "min_p": "p"}.get(name, name): value})
+        for name, value in params.items()
+    )
+    return SamplerSpec(processors=processors, greedy=False, seed=seed)
+
+
+def run(driver: Driver, num_steps: int, **options: Any) -> dict[int, Output]:
+    """Decode the prompts, each in pages of its own."""
+    started = []
+    for number, prompt in enumerate(PROMPTS):
+        blocks = range(10 * number, 10 * number + 8)
+        chosen = {name: values[number] for name, values in options.items()}
+        started.append(driver.open(number, prompt, blocks, **chosen))
+    return driver.decode(started, num_steps=num_steps)
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen3-moe", "gpt-oss", "gemma2", "mistral"])
+def test_logits(model: str, make_driver: MakeDriver, cuda_backend: AnywhereBackend) -> None:
+    def logprobs(driver: Driver) -> np.ndarray[Any, Any]:
+        mask = np.tril(np.ones((4, 12), np.bool_), 8)
+        mask[2, 3] = False
+        table = driver.write_table(0, [3, 1], [0, 1, 2, 5, 6])
+        written = Row(PROMPTS[0], positions=range(7), slots=driver.flat([3, 1], range(7)))
+        driver.logprobs([written])
+        rows = [
+            Row([4, 8, 15, 16], table=0, positions=[7, 9, 8, 10]),
+            Row([23], table=0, positions=[20]),
+            Row([1, 2, 3, 4], table=0, positions=[30, 31, 32, 33], mask=mask),
+            Row(range(20, 40)),
+        ]
+        return driver.logprobs(rows, [table])
+
+    expected = logprobs(make_driver(model, **{**REFERENCE, "max_batch_tokens": 64}))
+    assert_near(logprobs(make_driver(model, **{**SETTINGS, "max_batch_tokens": 64})), expected)
+
+
+@pytest.mark.parametrize("model", ["llama", "qwen3-moe", "gpt-oss"])
+def test_greedy_decoding(
+    model: str, make_driver: MakeDriver, cuda_backend: AnywhereBackend
+) -> None:
+    stops = [StopSpec(max_tokens=9), StopSpec(max_tokens=3), StopSpec(max_tokens=12)]
+    expected = run(make_driver(model, **REFERENCE), 1, stop=stops)
+    assert run(make_driver(model, **SETTINGS), 5, stop=stops) == expected
+
+
+def test_drawn_tokens(make_driver: MakeDriver, cuda_backend: AnywhereBackend) -> None:
+    samplers = [
+        drawn(1, temperature=1.5),
+        drawn(2, top_k=20, temperature=0.8, min_p=0.01, top_p=0.9),
+        SamplerSpec(),
+    ]
+    expected = run(make_driver(**REFERENCE), 1, sampler=samplers)
+    assert run(make_driver(**SETTINGS), 6, sampler=samplers) == expected
+
+
+def test_stop_tokens_and_their_minimum(
+    make_driver: MakeDriver, cuda_backend: AnywhereBackend
+) -> None:
+    plain = run(make_driver(**REFERENCE), 1)
+    stop = plain[0].tokens[2]
+    stops = [
+        StopSpec(max_tokens=16, token_ids=(stop,)),
+        StopSpec(max_tokens=16, token_ids=(plain[1].tokens[1],), min_tokens=4),
+        StopSpec(max_tokens=2),
+    ]
+    expected = run(make_driver(**REFERENCE), 1, stop=stops)
+    outputs = run(make_driver(**SETTINGS), 8, stop=stops)
+    assert outputs == expected
+    assert outputs[0].end is SequenceEnd.STOP_TOKEN
+    assert outputs[0].matched == stop
+
+
+def test_the_loop_is_taken(
+    make_driver: MakeDriver, cuda_backend: AnywhereBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    original = DecodeLoop.run
+
+    def spy(self: DecodeLoop, rows: Any) -> Any:
+        done = original(self, rows)
+        assert done is not None
+        calls.append(len(done.tokens_SR))
+        return done
+
+    monkeypatch.setattr(DecodeLoop, "run", spy)
+    run(make_driver(**SETTINGS), 4, stop=[StopSpec(max_tokens=9)] * 3)
+    assert calls == [3, 4, 1]
+
+
+def test_batch_invariant_decoding_does_not_depend_on_the_batch(
+    make_driver: MakeDriver, cuda_backend: AnywhereBackend
+) -> None:
+    """Bit for bit: the log probabilities of a sequence alone and among others are equal."""
+
+    def logprobs(rows: list[Row]) -> np.ndarray[Any, Any]:
+        driver = make_driver("qwen3-moe", **SETTINGS, batch_invariant=True)
+        return driver.logprobs(rows)
+
+    together = logprobs([Row(prompt) for prompt in PROMPTS])
+    alone = logprobs([Row(PROMPTS[2])])
+    assert np.array_equal(together[-len(PROMPTS[2]) :], alone)

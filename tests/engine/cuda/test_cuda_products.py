@@ -1,0 +1,56 @@
+"""The product kernels equal ``F.linear``, and a row does not depend on its neighbours."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from triton_mode import DEVICE, runs_triton
+
+from quire.engine.cuda.products import fixed_linear, grouped_linear
+
+pytestmark = runs_triton
+
+
+def normal(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).to(DEVICE)
+
+
+@pytest.mark.parametrize("shape", [(1, 64, 64), (70, 33, 100), (3, 129, 7)])
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear(shape: tuple[int, int, int], bias: bool) -> None:
+    rows, outputs, depth = shape
+    x, weight = normal(rows, depth), normal(outputs, depth, seed=1)
+    bias_O = normal(outputs, seed=2) if bias else None
+    torch.testing.assert_close(
+        fixed_linear(x, weight, bias_O), F.linear(x, weight, bias_O), atol=1e-4, rtol=1e-5
+    )
+
+
+def test_a_row_is_the_same_in_every_batch() -> None:
+    x, weight = normal(130, 96), normal(40, 96, seed=1)
+    whole = fixed_linear(x, weight)
+    for rows in (slice(0, 1), slice(63, 66), slice(129, 130)):
+        assert torch.equal(fixed_linear(x[rows], weight), whole[rows])
+
+
+def test_float8_weights_are_scaled() -> None:
+    x, weight = normal(5, 64), normal(24, 64, seed=1).to(torch.float8_e4m3fn)
+    scale = normal(24, seed=2).abs()
+    expected = F.linear(x, weight.float() * scale[:, None])
+    torch.testing.assert_close(
+        fixed_linear(x, weight, scale_O=scale), expected, atol=1e-4, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("counts", [[0, 3, 0, 40, 1], [0, 0, 0, 0, 2], [17, 16, 15, 0, 0]])
+def test_grouped(counts: list[int]) -> None:
+    weight, bias = normal(5, 70, 48, seed=1), normal(5, 70, seed=2)
+    x = normal(sum(counts), 48)
+    ends = torch.tensor(counts, device=DEVICE).cumsum(0).to(torch.int32)
+    out = grouped_linear(x, weight, ends, bias)
+    expected = [
+        F.linear(part, weight[expert], bias[expert]) for expert, part in enumerate(x.split(counts))
+    ]
+    torch.testing.assert_close(out, torch.cat(expected), atol=1e-4, rtol=1e-5)
