@@ -76,6 +76,31 @@ def gptq(
     }, plain
 
 
+def compressed(
+    weight: torch.Tensor, group_size: int = 16, *, symmetric: bool = False, shuffled: bool = False
+) -> Packed:
+    """The ``pack-quantized`` format, 4 bits. Everything lies outputs first."""
+    size, inputs = weight.shape
+    groups = np.arange(inputs) // (inputs if group_size == -1 else group_size)
+    if shuffled:
+        groups = np.random.default_rng(0).permutation(groups)
+    integers_IO, zeros_GO, scales_GO, plain = quantized(weight, groups, 4)
+    if symmetric:
+        scales_IO = scales_GO[groups].numpy().astype(np.float32)
+        plain = torch.from_numpy(((integers_IO - 8) * scales_IO).T.copy())
+    stored = {
+        "weight_packed": words(integers_IO.T.reshape(size, -1, 8), 4),
+        "weight_scale": scales_GO.T.contiguous(),
+        "weight_shape": torch.tensor([size, inputs]),
+    }
+    if not symmetric:
+        zeros_RGN = zeros_GO.T.reshape(-1, 8, len(zeros_GO)).transpose(0, 2, 1)
+        stored["weight_zero_point"] = words(zeros_RGN, 4)
+    if shuffled:
+        stored["weight_g_idx"] = torch.from_numpy(groups.astype(np.int32))
+    return stored, plain
+
+
 def float8(weight: torch.Tensor, kind: str, dtype: torch.dtype = torch.float8_e4m3fn) -> Packed:
     """``kind``: tensor, scalar, output, output column or block (of 16 x 16)."""
     size, inputs = weight.shape

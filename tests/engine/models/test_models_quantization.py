@@ -28,6 +28,7 @@ from quire.engine.quantization.mxfp4 import MXFP4
 WEIGHTS = "model.safetensors"
 Tensors = dict[str, torch.Tensor]
 
+COMPRESSED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
 PACKERS: dict[str, tuple[dict[str, Any], Callable[[torch.Tensor], Packed]]] = {
     "awq": (
         {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"},
@@ -54,6 +55,20 @@ PACKERS: dict[str, tuple[dict[str, Any], Callable[[torch.Tensor], Packed]]] = {
             "checkpoint_format": "gptq_v2",
         },
         lambda weight: packed_weights.gptq(weight, form="gptq_v2"),
+    ),
+    "gptq without negatives": (
+        {"quant_method": "gptq", "bits": 4, "group_size": 16},
+        lambda weight: packed_weights.gptq(weight.abs()),
+    ),
+    "compressed": (COMPRESSED, packed_weights.compressed),
+    "compressed symmetric": (
+        COMPRESSED,
+        lambda weight: packed_weights.compressed(weight, symmetric=True),
+    ),
+    "compressed one group": (COMPRESSED, lambda weight: packed_weights.compressed(weight, -1)),
+    "compressed shuffled": (
+        COMPRESSED,
+        lambda weight: packed_weights.compressed(weight, shuffled=True),
     ),
     "fp8 blocks": (
         {"quant_method": "fp8", "weight_block_size": [16, 16]},
@@ -236,14 +251,30 @@ DAMAGES: list[tuple[str, str, dict[str, Any], Any, type[ModelError], str]] = [
      UnsupportedModel, "dtype F32"),
     ("infinite scale", "awq", {}, with_tensor(f"{UP}.scales", lambda t: t * float("inf")),
      ModelFormatError, "NaN or infinite"),
+    ("packed otherwise", "compressed", {},
+     with_tensor(f"{UP}.weight_packed", lambda t: t[:, :3].contiguous()), ModelFormatError,
+     "neither 4 nor 8 bits"),
+    ("zeros otherwise", "compressed", {},
+     with_tensor(f"{UP}.weight_zero_point", lambda t: t[:, :1].contiguous()), ModelFormatError,
+     "weight_zero_point.*has shape"),
+    ("scales otherwise", "compressed", {},
+     with_tensor(f"{UP}.weight_scale", lambda t: torch.ones(48, 3)), ModelFormatError,
+     "weight_scale.*has shape"),
+    ("group beyond, compressed", "compressed shuffled", {},
+     with_tensor(f"{UP}.weight_g_idx", lambda t: t + 1), ModelFormatError, "names groups"),
     ("no FP8 scale", "fp8 tensor", {}, without(f"{UP}.weight_scale"), ModelFormatError,
      "neither weight_scale"),
     ("other blocks", "fp8 blocks", {"weight_block_size": [8, 8]}, None, ModelFormatError,
      "must be one of"),
     ("odd blocks", "fp8 blocks", {"weight_block_size": [0, 8]}, None, ModelFormatError,
      "weight_block_size"),
+    ("packed norm", "awq", {}, lambda t: {**t, "model.norm.qweight": torch.zeros(2)},
+     ModelFormatError, "unexpected tensor .*norm.qweight"),
+    ("FP8 norm", "fp8 tensor", {},
+     with_tensor("model.norm.weight", lambda t: t.to(torch.float8_e4m3fn)), UnsupportedModel,
+     "norm.weight.*F8_E4M3"),
     ("bitsandbytes", "awq", {"quant_method": "bitsandbytes"}, None, UnsupportedModel,
-     "bitsandbytes.*read are awq, gptq, fp8, mxfp4"),
+     "bitsandbytes.*read are awq, gptq, fp8, mxfp4 and compressed"),
     ("int8", "awq", {"quant_method": "compressed-tensors", "format": "int-quantized"}, None,
      UnsupportedModel, "int-quantized"),
     ("no method", "awq", {"quant_method": 7}, None, ModelFormatError, "quant_method"),

@@ -37,7 +37,7 @@ class Float8:
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
     ) -> dict[str, Part] | None:
-        module = module_of(name)
+        module = module_of(name, shape)
         if module is None or name not in stored or stored[name].dtype not in _FLOAT8:
             return None
         scale = next(

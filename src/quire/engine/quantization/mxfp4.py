@@ -33,7 +33,7 @@ class MXFP4:
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
     ) -> dict[str, Part] | None:
-        if f"{name}_blocks" not in stored:
+        if len(shape) != 3 or f"{name}_blocks" not in stored:
             return None
         count, inputs, size = shape
         check_divides(name, shape, (1, _BLOCK, 1))

@@ -23,7 +23,7 @@ from quire.engine.quantization.scheme import (
     module_of,
 )
 
-_INT32 = frozenset({"I32"})
+INT32 = frozenset({"I32"})
 _MAX_GROUP = 1 << 20
 _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 """Column c of eight lies in nibble ``_AWQ_ORDER[c]`` of its word (even columns first)."""
@@ -33,6 +33,20 @@ def unpack(words: Tensor, bits: int) -> Tensor:
     """int32 ``[R, C]`` to its unsigned integers ``[R, C, 32 / bits]``, lowest bits first."""
     shifts = torch.arange(0, 32, bits, dtype=torch.int32)
     return (words[..., None] >> shifts) & ((1 << bits) - 1)
+
+
+def check_groups(name: str, groups_I: Tensor, num_groups: int) -> Tensor:
+    """The stored group of every input, as an index.
+
+    Raises:
+        ModelFormatError: one that does not exist.
+    """
+    if int(groups_I.min()) < 0 or int(groups_I.max()) >= num_groups:
+        raise ModelFormatError(
+            f"tensor {name!r}: g_idx names groups {int(groups_I.min())} to "
+            f"{int(groups_I.max())} of {num_groups}: the checkpoint is damaged"
+        )
+    return groups_I.long()
 
 
 class AWQ:
@@ -55,7 +69,7 @@ class AWQ:
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
     ) -> dict[str, Part] | None:
-        module = module_of(name)
+        module = module_of(name, shape)
         if module is None or f"{module}.qweight" not in stored:
             return None
         size, inputs = shape
@@ -63,8 +77,8 @@ class AWQ:
         check_divides(name, shape, (8, group))
         num_groups = inputs // group
         return {
-            "qweight": Part(f"{module}.qweight", (inputs, size // 8), _INT32),
-            "qzeros": Part(f"{module}.qzeros", (num_groups, size // 8), _INT32),
+            "qweight": Part(f"{module}.qweight", (inputs, size // 8), INT32),
+            "qzeros": Part(f"{module}.qzeros", (num_groups, size // 8), INT32),
             "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
         }
 
@@ -103,7 +117,7 @@ class GPTQ:
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
     ) -> dict[str, Part] | None:
-        module = module_of(name)
+        module = module_of(name, shape)
         if module is None or f"{module}.qweight" not in stored:
             return None
         size, inputs = shape
@@ -111,12 +125,12 @@ class GPTQ:
         check_divides(name, shape, (per_word, per_word))
         num_groups = -(-inputs // (self._group_size or inputs))
         parts = {
-            "qweight": Part(f"{module}.qweight", (inputs // per_word, size), _INT32),
-            "qzeros": Part(f"{module}.qzeros", (num_groups, size // per_word), _INT32),
+            "qweight": Part(f"{module}.qweight", (inputs // per_word, size), INT32),
+            "qzeros": Part(f"{module}.qzeros", (num_groups, size // per_word), INT32),
             "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
         }
         if self._shuffled or f"{module}.g_idx" in stored:
-            parts["g_idx"] = Part(f"{module}.g_idx", (inputs,), _INT32)
+            parts["g_idx"] = Part(f"{module}.g_idx", (inputs,), INT32)
         return parts
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
@@ -131,12 +145,7 @@ class GPTQ:
     ) -> Tensor:
         if stored_I is None:
             return torch.arange(num_inputs) // (self._group_size or num_inputs)
-        if int(stored_I.min()) < 0 or int(stored_I.max()) >= num_groups:
-            raise ModelFormatError(
-                f"tensor {name!r}: g_idx names groups {int(stored_I.min())} to "
-                f"{int(stored_I.max())} of {num_groups}: the checkpoint is damaged"
-            )
-        return stored_I.long()
+        return check_groups(name, stored_I, num_groups)
 
 
 def _read_group_size(config: ConfigReader) -> int | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from quire.core.errors import UnsupportedModel
 from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.compressed_integers import CompressedIntegers
 from quire.engine.quantization.float8 import Float8
 from quire.engine.quantization.mxfp4 import MXFP4
 from quire.engine.quantization.packed_integers import AWQ, GPTQ
@@ -19,7 +20,12 @@ SCHEMES: dict[str, Callable[[ConfigReader], Scheme]] = {
 }
 """By ``quant_method``."""
 
-_FLOAT8_FORMATS = ("float-quantized", "naive-quantized")
+COMPRESSED: dict[str, Callable[[ConfigReader], Scheme]] = {
+    "pack-quantized": CompressedIntegers,
+    "float-quantized": Float8,
+    "naive-quantized": Float8,
+}
+"""By ``format``, where ``quant_method`` is compressed-tensors."""
 
 
 def scheme_of(config: ConfigReader) -> Scheme | None:
@@ -32,12 +38,15 @@ def scheme_of(config: ConfigReader) -> Scheme | None:
     if section is None:
         return None
     method = section.text("quant_method", "").lower()
-    if method == "compressed-tensors" and section.text("format", "") in _FLOAT8_FORMATS:
-        method = "fp8"
-    if method not in SCHEMES:
+    if method == "compressed-tensors":
+        scheme = COMPRESSED.get(section.text("format", ""))
+    else:
+        scheme = SCHEMES.get(method)
+    if scheme is None:
         shown = ", ".join(str(section.values.get(one)) for one in ("quant_method", "format"))
+        read = f"{', '.join(SCHEMES)} and compressed-tensors ({', '.join(COMPRESSED)})"
         raise UnsupportedModel(
             f"{config.where} holds quantised weights of a kind that is not read ({shown}); read "
-            f"are {', '.join(SCHEMES)}: use one of these, or the model's unquantised checkpoint"
+            f"are {read}: use one of these, or the model's unquantised checkpoint"
         )
-    return SCHEMES[method](section)
+    return scheme(section)

@@ -67,9 +67,11 @@ class Scheme(Protocol):
         ...
 
 
-def module_of(name: str) -> str | None:
-    """The module whose weight ``name`` is."""
-    return name.removesuffix(".weight") if name.endswith(".weight") else None
+def module_of(name: str, shape: Shape) -> str | None:
+    """The module whose weight matrix ``name`` is; None if it is no such thing."""
+    if len(shape) != 2 or not name.endswith(".weight"):
+        return None
+    return name.removesuffix(".weight")
 
 
 def check_divides(name: str, shape: Shape, divisors: Shape) -> None:

@@ -1,0 +1,75 @@
+"""The ``pack-quantized`` format of compressed-tensors: signed integers packed into int32.
+
+``weight_packed [out, in * bits / 32]`` lies along the inputs, lowest bits first; values, and zeros
+where there are some, are stored plus half of their range. ``weight_scale [out, groups]``;
+``weight_zero_point [out * bits / 32, groups]`` lies along the outputs; ``weight_g_idx [in]`` is the
+group of every input, if they are not in order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from quire.core.errors import ModelFormatError
+from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.packed_integers import INT32, check_groups, unpack
+from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
+
+_BITS = (4, 8)
+
+
+class CompressedIntegers:
+    """Bits and groups are those that the tensors' shapes say; layers may differ in them."""
+
+    name = "compressed-tensors"
+    unread = re.compile(r".*\.weight_shape$")
+
+    def __init__(self, config: ConfigReader) -> None:
+        del config  # what it says of every layer stands in the shapes
+
+    def parts(
+        self, name: str, shape: Shape, stored: Mapping[str, Header]
+    ) -> dict[str, Part] | None:
+        module = module_of(name, shape)
+        if module is None or f"{module}.weight_packed" not in stored:
+            return None
+        size, inputs = shape
+        bits = self._bits(name, shape, stored[f"{module}.weight_packed"].shape)
+        scale = stored.get(f"{module}.weight_scale", Header((), "")).shape
+        num_groups = scale[1] if len(scale) == 2 and scale[1] and not inputs % scale[1] else 1
+        parts = {
+            "packed": Part(f"{module}.weight_packed", (size, inputs * bits // 32), INT32),
+            "scale": Part(f"{module}.weight_scale", (size, num_groups), FLOATS),
+        }
+        if (zeros := f"{module}.weight_zero_point") in stored:
+            parts["zeros"] = Part(zeros, (-(-size * bits // 32), num_groups), INT32)
+        if (groups := f"{module}.weight_g_idx") in stored:
+            parts["groups"] = Part(groups, (inputs,), INT32)
+        return parts
+
+    def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
+        size, inputs = shape
+        bits = parts["packed"].shape[1] * 32 // inputs
+        scale_OG = parts["scale"].float()
+        num_groups = scale_OG.shape[1]
+        zeros_OG = torch.tensor(1 << (bits - 1)).expand(size, num_groups)
+        if "zeros" in parts:
+            zeros_OG = unpack(parts["zeros"], bits).transpose(1, 2).flatten(0, 1)[:size]
+        groups_I = torch.arange(inputs) // (inputs // num_groups)
+        if "groups" in parts:
+            groups_I = check_groups(name, parts["groups"], num_groups)
+        weights_OI = unpack(parts["packed"], bits).flatten(1)
+        return (weights_OI - zeros_OG[:, groups_I]).float() * scale_OG[:, groups_I]
+
+    def _bits(self, name: str, shape: Shape, packed: Shape) -> int:
+        for bits in _BITS:
+            if packed == (shape[0], shape[1] * bits // 32) and not shape[1] * bits % 32:
+                return bits
+        raise ModelFormatError(
+            f"tensor {name!r} of shape {list(shape)} is packed as {list(packed)}, which is neither "
+            f"{_BITS[0]} nor {_BITS[1]} bits: quantization_config does not belong to this model"
+        )
