@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from ctypes import POINTER, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
 
 from quire.engine.cpu.abi import PackedMatrixView
 from quire.engine.cpu.library import Signature
@@ -129,6 +129,38 @@ class StepArguments(ctypes.Structure):
     )
 
 
+class DecodeRows(ctypes.Structure):
+    """``quire::DecodeRows``: the rows of a decode loop, and where its results go."""
+
+    _fields_ = (
+        ("num_rows", c_int64),
+        ("num_steps", c_int64),
+        ("tables", c_void_p),
+        ("tokens", c_void_p),
+        ("positions", c_void_p),
+        ("cursors", c_void_p),
+        ("steps", c_void_p),
+        ("stop_tokens", c_void_p),
+        ("num_stop_tokens", c_int64),
+        ("min_steps", c_void_p),
+        ("greedy", c_void_p),
+        ("top_k", c_void_p),
+        ("temperature", c_void_p),
+        ("min_p", c_void_p),
+        ("top_p", c_void_p),
+        ("seeds", c_void_p),
+        ("visible", c_void_p),
+        ("table_blocks", c_void_p),
+        ("table_visible", c_void_p),
+        ("table_num_pages", c_void_p),
+        ("table_width", c_int64),
+        ("sampled", c_void_p),
+        ("counts", c_void_p),
+        ("stopped", c_void_p),
+        ("failed", c_void_p),
+    )
+
+
 class CacheView(ctypes.Structure):
     """``quire::CacheView``: K and V of every layer, in slots."""
 
@@ -149,6 +181,21 @@ SIGNATURES: Mapping[str, Signature] = {
     "quire_model_embed": (None, (c_void_p, c_void_p, c_int64, c_void_p)),
     "quire_model_run": (c_int32, (c_void_p, POINTER(StepArguments), c_void_p)),
     "quire_model_logits": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "quire_model_decode": (c_int32, (c_void_p, POINTER(DecodeRows))),
+    "quire_choose": (
+        c_int64,
+        (
+            c_void_p,
+            c_int64,
+            c_int32,
+            c_int64,
+            c_double,
+            c_double,
+            c_double,
+            c_uint64,
+            c_int64,
+        ),
+    ),
     "quire_cache_elements": (c_int64, (c_int64, c_int64, c_int64)),
     "quire_copy_slots": (
         c_int32,
@@ -159,6 +206,7 @@ SIGNATURES: Mapping[str, Signature] = {
 __all__ = [
     "SIGNATURES",
     "CacheView",
+    "DecodeRows",
     "ExpertsSpec",
     "LayerSpec",
     "ModelSpec",

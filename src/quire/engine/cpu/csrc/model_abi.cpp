@@ -39,25 +39,38 @@ void copy_slots(const quire::CacheView& from, const int64_t* source, const quire
 
 }  // namespace
 
-quire::Decoder* quire_model_create(const quire::ModelSpec* spec, quire::Team* team) {
-  quire::Decoder* model = nullptr;
-  guarded([&] { model = new quire::Decoder(*spec, *team); });
+quire::Model* quire_model_create(const quire::ModelSpec* spec, quire::Team* team) {
+  quire::Model* model = nullptr;
+  guarded([&] { model = new quire::Model(*spec, *team); });
   return model;
 }
 
-void quire_model_destroy(quire::Decoder* model) { delete model; }
+void quire_model_destroy(quire::Model* model) { delete model; }
 
-void quire_model_embed(quire::Decoder* model, const int64_t* tokens, int64_t count, float* out) {
-  model->embed(tokens, count, out);
+void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count, float* out) {
+  model->decoder.embed(tokens, count, out);
 }
 
-int32_t quire_model_run(quire::Decoder* model, const quire::StepArguments* step, float* hidden) {
-  return guarded([&] { model->run(step->input, step->tables, hidden); });
+int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step, float* hidden) {
+  return guarded([&] { model->decoder.run(step->input, step->tables, hidden); });
 }
 
-int32_t quire_model_logits(quire::Decoder* model, const float* hidden, int64_t count,
+int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                            float* logits) {
-  return guarded([&] { model->logits(hidden, count, logits); });
+  return guarded([&] { model->decoder.logits(hidden, count, logits); });
+}
+
+int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows) {
+  return guarded([&] { model->loop.run(*rows); });
+}
+
+int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy, int64_t top_k,
+                     double temperature, double min_p, double top_p, uint64_t seed,
+                     int64_t position) {
+  quire::TokenChooser chooser;
+  return chooser.choose(
+      logits, vocab_size,
+      {greedy != 0, top_k, static_cast<float>(temperature), min_p, top_p, seed}, position);
 }
 
 int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads, int64_t head_dim) {

@@ -2,9 +2,17 @@
 #pragma once
 
 #include "abi.h"
+#include "decode_loop.h"
 #include "decoder.h"
 
 namespace quire {
+
+// A decoder and what runs on it.
+struct Model {
+  Model(const ModelSpec& spec, Team& team) : decoder(spec, team), loop(decoder, team) {}
+  Decoder decoder;
+  DecodeLoop loop;
+};
 
 // One step's arrays, as Python hands them over. Mirrored in quire/engine/cpu/model_abi.py.
 struct StepArguments {
@@ -26,15 +34,22 @@ struct CacheView {
 }  // namespace quire
 
 // Takes copies of the spec's structs, not of the memory that they point to. `team` must outlive it.
-QUIRE_EXPORT quire::Decoder* quire_model_create(const quire::ModelSpec* spec, quire::Team* team);
-QUIRE_EXPORT void quire_model_destroy(quire::Decoder* model);
-QUIRE_EXPORT void quire_model_embed(quire::Decoder* model, const int64_t* tokens, int64_t count,
+QUIRE_EXPORT quire::Model* quire_model_create(const quire::ModelSpec* spec, quire::Team* team);
+QUIRE_EXPORT void quire_model_destroy(quire::Model* model);
+QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count,
                                     float* out);
 // hidden: [num_tokens][hidden_size]. 0, or -1 if there was not enough memory.
-QUIRE_EXPORT int32_t quire_model_run(quire::Decoder* model, const quire::StepArguments* step,
+QUIRE_EXPORT int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step,
                                      float* hidden);
-QUIRE_EXPORT int32_t quire_model_logits(quire::Decoder* model, const float* hidden, int64_t count,
+QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                                         float* logits);
+
+// The decode loop. 0, or -1 if there was not enough memory.
+QUIRE_EXPORT int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows);
+// Chooses a token for one row of logits: the choice of the loop by itself, for tests.
+QUIRE_EXPORT int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy,
+                                  int64_t top_k, double temperature, double min_p, double top_p,
+                                  uint64_t seed, int64_t position);
 
 // Elements of K (or of V) of one layer for so many slots.
 QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads,

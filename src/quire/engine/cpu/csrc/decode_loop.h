@@ -1,0 +1,56 @@
+// Owns the decode loop: several steps of a set of rows in one call, each a step of the model, a
+// choice, and what follows from the token.
+// Must not know sequences, sessions or why a row has so many steps.
+//
+// Reference: DecodeStage._step_by_step in quire/engine/decode_stage.py.
+#pragma once
+
+#include "decoder.h"
+#include "sampling.h"
+
+namespace quire {
+
+// R rows, S steps, W stop tokens. Mirrored in quire/engine/cpu/model_abi.py.
+struct DecodeRows {
+  int64_t num_rows;
+  int64_t num_steps;
+  const int64_t* tables;     // [R] row of the page tables
+  const int64_t* tokens;     // [R] the token that the first step appends
+  const int32_t* positions;  // [R] its position
+  const int64_t* cursors;    // [R] the slot of the row's table that it is appended to
+  const int64_t* steps;      // [R] a row samples at most so many tokens, at least one
+  const int64_t* stop_tokens;  // [R][W], padded with kNoToken
+  int64_t num_stop_tokens;     // W
+  const int64_t* min_steps;    // [R] in so many steps stop tokens are excluded
+  const uint8_t* greedy;       // [R], and what follows: see Sampler
+  const int64_t* top_k;
+  const double* temperature;
+  const double* min_p;
+  const double* top_p;
+  const uint64_t* seeds;
+  uint64_t* visible;         // the words of the page tables, in which appended slots are set
+  PageTablesView page_tables;
+  int64_t* sampled;          // out [S][R], kNoToken where a row had ended
+  int64_t* counts;           // out [R] tokens sampled
+  uint8_t* stopped;          // out [R] the last one is a stop token
+  uint8_t* failed;           // out [R] no token could be chosen in the step behind them
+};
+
+class DecodeLoop {
+ public:
+  DecodeLoop(Decoder& decoder, Team& team) : decoder_(decoder), team_(team) {}
+  void run(const DecodeRows& rows);
+
+ private:
+  void forward(const DecodeRows& rows, int64_t step);
+  void choose(const DecodeRows& rows, int64_t step);
+  bool ends(const DecodeRows& rows, int64_t step, int64_t place);
+
+  Decoder& decoder_;
+  Team& team_;
+  std::vector<int64_t> active_, tokens_, row_starts_, tables_, slots_, chosen_;
+  std::vector<int32_t> positions_;
+  Buffer hidden_, logits_;
+};
+
+}  // namespace quire
