@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_node import StartNode, fake_config, fake_model_files, fake_transport, make_model
+from web_stub import WebStub
 
 from quire.core.config import NodeConfig
 from quire.node import Node
@@ -52,3 +53,10 @@ def sandbox_cache(pytestconfig: pytest.Config) -> Path:
     directory = pytestconfig.cache.mkdir("quire-sandbox")
     directory.chmod(0o700)
     return directory
+
+
+@pytest.fixture
+def web() -> Iterator[WebStub]:
+    stub = WebStub()
+    yield stub
+    stub.close()

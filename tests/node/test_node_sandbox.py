@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from linecache import getlines
 from pathlib import Path
@@ -11,6 +14,15 @@ import pytest_asyncio
 from fake_node import TENANT
 from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 
+from quire.core.errors import (
+    InvalidArgument,
+    ProgramCancelled,
+    ProgramFailed,
+    ProgramTerminated,
+    ProtocolMismatch,
+    QuireError,
+    TraitMissing,
+)
 from quire.node import Node, ProgramHandle
 from quire.programs.library import (
     low_level_completion,
@@ -19,6 +31,7 @@ from quire.programs.library import (
     react,
     text_completion,
 )
+from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.running import ProgramState
 
 pytestmark = [pytest.mark.e2e, needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
@@ -87,3 +100,211 @@ async def test_library_programs_run_unchanged(node: Node, name: str) -> None:
     assert await inside.result() == await outside.result()
     # how tokens are grouped into messages depends on when they come
     assert "".join(await messages_of(inside)) == "".join(await messages_of(outside))
+
+
+async def test_source_that_is_no_program_is_told_why(node: Node) -> None:
+    for source, words in {
+        "x = 1": "0 @inferlet entries",
+        "def broken(": "SyntaxError",
+        "import no_such_module": "No module named 'no_such_module'",
+        "raise SystemExit(3)": "SystemExit: 3",
+        program("@inferlet()\ndef main(api): pass"): "the entry must be 'async def",
+        "while True: pass": "takes too long to import",
+    }.items():
+        with pytest.raises(QuireError) as caught:
+            await node.inspect(source)
+        assert words in caught.value.message
+    with pytest.raises(InvalidArgument, match="at most 1048576 are taken"):
+        await node.inspect("#" * (1 << 20) + "\n")
+
+
+async def test_a_failure_shows_the_programs_own_lines(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            await inner()
+
+        async def inner():
+            raise ValueError("on purpose")
+        """,
+    )
+    with pytest.raises(ProgramFailed) as caught:
+        await handle.result()
+    assert 'raise ValueError("on purpose")' in caught.value.message
+    assert "in inner" in caught.value.message
+    assert "quire/" not in caught.value.message, "frames of the runner say nothing to its owner"
+
+
+async def test_results_that_are_no_json_fail(node: Node) -> None:
+    handle = await launch(node, "@inferlet()\nasync def main(api):\n    return object()\n")
+    with pytest.raises(ProgramFailed, match="returned a value of type object"):
+        await handle.result()
+
+
+async def test_commands_that_nobody_awaits_are_told(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            queue = api.create_queue()
+            page = api.alloc_kvpage(queue, 1)
+            api.dealloc_kvpage(queue, page)
+            api.issuer.new_pages(queue, 1)
+            api.import_kvpage(queue, "no such export")
+            asyncio.create_task(asyncio.sleep(600), name="forgotten")
+        """,
+    )
+    with pytest.raises(ProgramFailed, match="no such export"):
+        await handle.result()
+    assert any("forgotten" in line.text for line in handle.logs())
+
+
+async def test_missing_traits_are_refused(node: Node) -> None:
+    with pytest.raises(QuireError, match="version 99"):
+        await node.inspect(program("@inferlet(traits={'Core': 99})\nasync def main(api): pass"))
+    wanting = program("@inferlet(traits={'Adapter': 1})\nasync def main(api): pass")
+    with pytest.raises(TraitMissing, match="needs Adapter"):
+        node.launch(await node.inspect(wanting), tenant=TENANT)
+
+
+async def test_back_pressure_reaches_the_program(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        from quire.core.errors import MailboxFull
+
+        @inferlet()
+        async def main(api):
+            sent = 0
+            try:
+                while True:
+                    api.send("x" * 10)
+                    sent += 1
+            except MailboxFull:
+                return sent
+        """,
+    )
+    assert await handle.result() == 1024
+
+
+async def test_messages_keep_their_order_both_ways(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            for _ in range(200):
+                await api.send((await api.receive()) + "!")
+        """,
+    )
+
+    async def feed() -> None:
+        for number in range(200):
+            await handle.send(str(number))
+
+    feeding = asyncio.create_task(feed())
+    assert await messages_of(handle) == [f"{number}!" for number in range(200)]
+    await feeding
+    await handle.result()
+
+
+async def test_cancelling_lets_a_program_clean_up(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            await api.send("waiting")
+            try:
+                await api.receive()
+            finally:
+                print("cleaned up")
+        """,
+    )
+    attachment = handle.attach()
+    await anext(attachment)
+    handle.terminate("enough")
+    with pytest.raises(ProgramCancelled, match="enough"):
+        await handle.result()
+    assert "cleaned up" in [line.text for line in handle.logs()]
+    attachment.close()
+
+
+async def test_a_program_that_will_not_end_is_ended(sandbox_cache: Path) -> None:
+    node = sandbox_node(sandbox_config(sandbox_cache), native=NativeConfig(grace_s=0.05))
+    await node.start()
+    handle = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            await api.send("waiting")
+            while True:
+                try:
+                    await asyncio.sleep(600)
+                except asyncio.CancelledError:
+                    pass
+        """,
+    )
+    attachment = handle.attach()
+    await anext(attachment)
+    handle.terminate()
+    with pytest.raises(ProgramCancelled):
+        await handle.result()
+    attachment.close()
+    await node.stop()
+
+
+async def test_a_lost_process_is_told_and_replaced(node: Node) -> None:
+    body = """
+        @inferlet()
+        async def main(api):
+            queue = api.create_queue()
+            api.alloc_kvpage(queue, 3)
+            await api.synchronize(queue)
+            await api.send("here")
+            return await api.receive()
+        """
+    lost = [await launch(node, body) for _ in range(2)]
+    attachments = [handle.attach() for handle in lost]
+    for attachment in attachments:
+        await anext(attachment)
+    (pid,) = node.sandbox_pids()
+    os.kill(pid, signal.SIGKILL)
+    for handle in lost:
+        with pytest.raises(ProgramTerminated, match=r"was lost .*SIGKILL.*launch it again"):
+            await handle.result()
+    assert all(row.row.num_pages == 0 for row in node.processes())
+    again = await launch(node, body)
+    await again.send("back")
+    assert await again.result() == "back"
+    assert node.sandbox_pids() != [pid]
+    for attachment in attachments:
+        attachment.close()
+
+
+async def test_another_version_is_refused(sandbox_cache: Path) -> None:
+    node = sandbox_node(sandbox_config(sandbox_cache), mode="old")
+    await node.start()
+    with pytest.raises(ProtocolMismatch):
+        await launch(node, "@inferlet()\nasync def main(api): pass")
+    await node.stop()
+
+
+async def test_programs_spread_over_processes(sandbox_cache: Path) -> None:
+    node = sandbox_node(sandbox_config(sandbox_cache, processes=2))
+    await node.start()
+    body = """
+        @inferlet()
+        async def main(api):
+            return await api.receive()
+        """
+    handles = [await launch(node, body) for _ in range(4)]
+    for handle in handles:
+        await handle.send("go")
+        assert await handle.result() == "go"
+    assert len(set(node.sandbox_pids())) == 2
+    await node.stop()

@@ -101,6 +101,7 @@ class Node:
         self._sandbox = SandboxRuntime(
             LinkSettings(config.sandbox, engines, sandbox_command, on_progress=self._report),
             self._clock,
+            (native or NativeConfig()).grace_s,
         )
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
@@ -270,6 +271,10 @@ class Node:
         """
         self._admission.check()
         return await self._sandbox.inspect(source)
+
+    def sandbox_pids(self) -> list[int]:
+        """The processes of untrusted programs that run now."""
+        return self._sandbox.pids()
 
     def launch(
         self,

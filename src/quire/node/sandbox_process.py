@@ -14,10 +14,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import httpx
 import msgspec
@@ -68,21 +68,19 @@ class Collected:
 
     def __init__(self, say: Callable[[s.FromSandbox], None]) -> None:
         self._say = say
-        self._reports: dict[int, s.GuestReport] = {}
+        self._reports: list[s.GuestReport] = []
 
-    def calls(self, guest: int, calls: Sequence[GuestCalls]) -> None:
-        self._of(guest).calls.extend(calls)
+    def calls(self, guest: int, calls: msgspec.Raw) -> None:
+        # encoded where it was checked; the wire message carries it as it is
+        self._reports.append(s.GuestReport(guest, cast(list[GuestCalls], calls), []))
 
     def log(self, guest: int, level: str, text: str) -> None:
-        self._of(guest).log.append(s.LogText(level, text))
+        self._reports.append(s.GuestReport(guest, [], [s.LogText(level, text)]))
 
     def round_ended(self) -> None:
         if self._reports:
-            reports, self._reports = self._reports, {}
-            self._say(s.Reports(reports=list(reports.values())))
-
-    def _of(self, guest: int) -> s.GuestReport:
-        return self._reports.setdefault(guest, s.GuestReport(guest, [], []))
+            reports, self._reports = self._reports, []
+            self._say(s.Reports(reports=reports))
 
 
 class SandboxProcess:

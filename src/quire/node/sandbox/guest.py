@@ -48,7 +48,7 @@ class SandboxedProgram:
         self, name: str, link: SandboxLink, loop: asyncio.AbstractEventLoop, grace_s: float
     ) -> None:
         self._name = name
-        self._link = link
+        self.link = link
         self._loop = loop
         self._grace_s = grace_s
         self._grace: asyncio.TimerHandle | None = None
@@ -68,15 +68,15 @@ class SandboxedProgram:
     async def start(self, make: Callable[[int], s.Start]) -> None:
         """Start the guest when its process is ready; ``make`` is given its number."""
         try:
-            await self._link.ready()
+            await self.link.ready()
         except QuireError as exc:
             self._conclude(ProgramState.TERMINATED, None, exc)
             return
         if self.running.state.ended:
             return
-        self._number = self._link.add(self)
+        self._number = self.link.add(self)
         self.running.advance(ProgramState.RUNNING)
-        self._link.start_guest(make(self._number))
+        self.link.start_guest(make(self._number))
         self._reading = self._loop.create_task(self._pass_input())
         if self._cancel_reason is not None:
             self._cancel(self._cancel_reason)
@@ -92,7 +92,7 @@ class SandboxedProgram:
         if self.running.state is ProgramState.STARTING:
             self._conclude(ProgramState.CANCELLED, None, error)
             return
-        self._link.tell(self._number, m.CancelAsked(reason))
+        self.link.tell(self._number, m.CancelAsked(reason))
         if self._grace is None:
             self._grace = self._loop.call_later(
                 self._grace_s, self._stop, ProgramState.CANCELLED, error
@@ -101,7 +101,7 @@ class SandboxedProgram:
     def _stop(self, state: ProgramState, error: QuireError) -> None:
         """End the guest whatever it does."""
         if not self.running.state.ended:
-            self._link.stop_guest(self._number, error.record())
+            self.link.stop_guest(self._number, error.record())
             self._conclude(state, None, error)
 
     def _conclude(self, state: ProgramState, result: object, error: QuireError | None) -> None:
@@ -110,7 +110,7 @@ class SandboxedProgram:
         for task in (self._passing, self._reading):
             if task is not None:
                 task.cancel()
-        self._link.forget(self._number)
+        self.link.forget(self._number)
         for text in self._outgoing:  # what was sent before the end is delivered, if there is room
             try:
                 self.mailbox.to_client.send(text)
@@ -122,10 +122,10 @@ class SandboxedProgram:
     # -- from control ------------------------------------------------------------------------------
 
     def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
-        self._link.tell(self._number, m.Replied(command, reply, last))
+        self.link.tell(self._number, m.Replied(command, reply, last))
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        self._link.tell(self._number, m.CommandFailed(command, error))
+        self.link.tell(self._number, m.CommandFailed(command, error))
 
     def on_terminated(self, error: ErrorRecord) -> None:
         self._stop(ProgramState.TERMINATED, from_record(error))
@@ -207,11 +207,11 @@ class SandboxedProgram:
             try:
                 sent = self.mailbox.to_client.send(self._outgoing.popleft())
             except QuireError as exc:
-                self._link.tell(self._number, m.ClientGone(exc.record()))
+                self.link.tell(self._number, m.ClientGone(exc.record()))
                 self._outgoing.clear()
                 return
             await sent
-            self._link.tell(self._number, m.Taken(1))
+            self.link.tell(self._number, m.Taken(1))
 
     async def _pass_input(self) -> None:
         while True:
@@ -219,9 +219,9 @@ class SandboxedProgram:
             try:
                 message = await self.mailbox.to_program.receive()
             except MailboxClosed:
-                self._link.tell(self._number, m.InputClosed())
+                self.link.tell(self._number, m.InputClosed())
                 return
-            self._link.tell(self._number, m.Message(message))
+            self.link.tell(self._number, m.Message(message))
 
 
 __all__ = ["SandboxedProgram"]

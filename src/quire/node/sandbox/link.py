@@ -71,10 +71,7 @@ class LinkSettings:
 
 
 class SandboxLink:
-    """One process after another: ``ready`` starts it when there is none. ``name`` is for the log.
-
-    ``len`` is the number of its guests.
-    """
+    """One process after another: ``ready`` starts it when there is none. ``name`` is for the log."""
 
     def __init__(self, name: str, settings: LinkSettings, clock: Clock) -> None:
         self._name = name
@@ -88,9 +85,6 @@ class SandboxLink:
         self._starting: asyncio.Task[None] | None = None
         self._losses: deque[float] = deque()
         self._closed = False
-
-    def __len__(self) -> int:
-        return len(self._guests)
 
     @property
     def pid(self) -> int | None:

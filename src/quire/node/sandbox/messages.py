@@ -83,7 +83,7 @@ class LogText(msgspec.Struct, frozen=True):
 
 
 class GuestReport(msgspec.Struct, frozen=True):
-    """What one guest has asked for and printed, in order within each."""
+    """What one guest has asked for, or printed. A guest may have several in one message."""
 
     guest: int
     calls: list[GuestCalls]

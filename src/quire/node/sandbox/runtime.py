@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ class SandboxRuntime:
         manifest = self._manifests.get(digest)
         if manifest is None:
             self._ensure_thread()
-            link = min(self._links, key=len)
+            link = self._links[0]
             work = link.inspect(source, guest_limits(self._config, Quotas()))
             manifest = await asyncio.wrap_future(self._submit(work))
             self._remember(digest, manifest)
@@ -113,7 +114,8 @@ class SandboxRuntime:
         """
         self._ensure_thread()
         with self._lock:
-            link = min(self._links, key=len)
+            placed = Counter(guest.link for guest in self._programs.values())
+            link = min(self._links, key=lambda one: placed[one])
             guest = SandboxedProgram(program.name, link, self._loop, self._grace_s)
             port = guest.port = connect(guest, self._loop)
             models = list(port.models())

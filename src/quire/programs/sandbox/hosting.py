@@ -32,9 +32,9 @@ from quire.programs.services.network import Network
 
 logger = logging.getLogger(__name__)
 
-_EVENTS = msgspec.json.Encoder()
+_JSON = msgspec.json.Encoder()
 _TURN = msgspec.json.Decoder(m.Turn)
-_LAUNCH = msgspec.json.Encoder()
+_CALLS = msgspec.msgpack.Encoder()
 TURNS_PER_ROUND = 32
 """After so many turns the loop looks at sockets and timers."""
 
@@ -55,7 +55,9 @@ class Instance(Protocol):
 class Report(Protocol):
     """Where the host tells what its guests ask for. Called within a turn; must not block."""
 
-    def calls(self, guest: int, calls: Sequence[m.GuestCalls]) -> None: ...
+    def calls(self, guest: int, calls: msgspec.Raw) -> None:
+        """A list of ``GuestCalls``, encoded as msgpack already."""
+        ...
 
     def log(self, guest: int, level: str, text: str) -> None: ...
 
@@ -138,7 +140,7 @@ class GuestHost:
             return answers(question)
 
         instance.ask = ask
-        begun = _LAUNCH.encode(launch).decode()
+        begun = _JSON.encode(launch).decode()
         self._turn(guest, lambda limit_s: instance.load(source, begun, limit_s))
         self._schedule_round()
 
@@ -190,12 +192,14 @@ class GuestHost:
 
     def _wake(self, guest: Guest) -> None:
         events, guest.inbox = guest.inbox, []
-        text = _EVENTS.encode(events).decode()
+        text = _JSON.encode(events).decode()
         self._turn(guest, lambda limit_s: guest.instance.wake(text, limit_s))
 
     def _turn(self, guest: Guest, call: Callable[[float], str]) -> None:
         """One call into the guest; what is wrong with it or its answer ends the guest."""
         try:
+            if guest.turn_s <= 0:
+                raise _out_of_time(guest)
             text = call(guest.turn_s)
             turn = self._decode(guest, text)
             self._check_rate(guest, turn.calls)
@@ -238,8 +242,13 @@ class GuestHost:
             else:
                 outward.append(call)
                 ended = ended or isinstance(call, m.Ended)
-        if outward:
-            self._report.calls(guest.number, outward)
+        try:
+            if outward:
+                self._report.calls(guest.number, _encoded(outward))
+        except OverflowError as exc:  # JSON has numbers that no wire message has
+            wrong = InvalidArgument(f"program {guest.name!r} named an impossible number: {exc}")
+            self._end(guest, wrong.record())
+            return
         if ended:
             self._release(guest)
         elif not guest.ended:
@@ -262,7 +271,8 @@ class GuestHost:
     def _end(self, guest: Guest, error: ErrorRecord) -> None:
         if guest.ended:
             return
-        self._report.calls(guest.number, [m.Ended("terminated", "null", error, [], [])])
+        ended = m.Ended("terminated", "null", error, [], [])
+        self._report.calls(guest.number, _encoded([ended]))
         self._release(guest)
         self._schedule_round()
 
@@ -323,17 +333,25 @@ class GuestHost:
             self._schedule(guest)
 
 
+def _encoded(calls: Sequence[m.GuestCalls]) -> msgspec.Raw:
+    return msgspec.Raw(_CALLS.encode(calls))
+
+
 def _trapped(guest: Guest, trap: GuestTrapped) -> QuireError:
     limits = guest.limits
     if not trap.interrupted:
         return ProgramTerminated(f"program {guest.name!r} broke its sandbox's rules: {trap}")
-    if guest.instance.cpu_ns / 1e6 >= limits.cpu_ms:
-        return QuotaExceeded(
-            f"program {guest.name!r} has computed for {limits.cpu_ms} ms, all that it is allowed"
-        )
+    if guest.turn_s <= 0:
+        return _out_of_time(guest)
     return QuotaExceeded(
         f"program {guest.name!r} computed for {limits.turn_ms} ms without awaiting anything: "
         "await now and then, or ask for a larger quota"
+    )
+
+
+def _out_of_time(guest: Guest) -> QuireError:
+    return QuotaExceeded(
+        f"program {guest.name!r} has computed for {guest.limits.cpu_ms} ms, all that it is allowed"
     )
 
 
