@@ -103,7 +103,7 @@ def make_case(
     random = np.random.default_rng(seed)
     num_heads, num_kv_heads, head_dim = heads
     num_slots = NUM_SLOTS // page_size * page_size
-    total = num_slots + NUM_SCRATCH + 1
+    total = -(-(num_slots + NUM_SCRATCH + 1) // page_size) * page_size  # as CudaKVPool has it
     slot_positions = np.full(total, -1, np.int32)
     free = random.permutation(num_slots // page_size).astype(np.int32)
     parts: list[_Row] = []

@@ -45,32 +45,36 @@ class FlashInfer:
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.device = device
         self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
-        self._prefills: list[Any] = []
+        self._prefills: dict[tuple[bool, int], Any] = {}
         self._cascade: Any = None
 
     def prefill(
         self, segment: Segment, attributes: AttentionAttributes, dtype: torch.dtype, number: int
     ) -> Any:
-        """Wrapper ``number`` of a step, planned for the requests of a segment."""
-        if number == len(self._prefills):
-            self._prefills.append(
-                self.library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, _LAYOUT)
+        """Wrapper ``number`` of a step, planned for the requests of a segment.
+
+        A wrapper settles on one of the library's kernels in its first plan, and some take no masks:
+        those that get masks never get anything else. With a mask the library wants all lists on the
+        device.
+        """
+        is_masked = segment.mask is not None
+        if (is_masked, number) not in self._prefills:
+            self._prefills[is_masked, number] = self.library.BatchPrefillWithPagedKVCacheWrapper(
+                self._workspace, _LAYOUT
             )
-        wrapper = self._prefills[number]
-        mask = None
-        if segment.mask is not None:
-            mask = torch.from_numpy(segment.mask).to(self.device)
+        wrapper = self._prefills[is_masked, number]
+        lists_on = self.device if is_masked else torch.device("cpu")
         wrapper.plan(
-            torch.from_numpy(segment.qo_indptr),
-            torch.from_numpy(segment.kv_indptr),
-            torch.from_numpy(segment.kv_indices).to(self.device),
-            torch.from_numpy(segment.last_page_len),
+            torch.from_numpy(segment.qo_indptr).to(lists_on),
+            torch.from_numpy(segment.kv_indptr).to(lists_on),
+            self.on_device(segment.kv_indices),
+            torch.from_numpy(segment.last_page_len).to(lists_on),
             self.num_heads,
             self.num_kv_heads,
             self.head_dim,
             segment.page_size,
-            custom_mask=mask,
-            causal=mask is None,
+            custom_mask=None if segment.mask is None else self.on_device(segment.mask),
+            causal=not is_masked,
             sm_scale=attributes.scale,
             window_left=_window_left(segment, attributes),
             logits_soft_cap=attributes.softcap,
@@ -78,6 +82,9 @@ class FlashInfer:
             kv_data_type=dtype,
         )
         return wrapper
+
+    def on_device(self, array: NDArray[np.generic]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
 
     def cascade(self, levels: Levels, attributes: AttentionAttributes, dtype: torch.dtype) -> Any:
         """A planned wrapper for rows that share pages."""
@@ -88,10 +95,10 @@ class FlashInfer:
         wrapper = self._cascade
         both = (levels.shared, levels.own)
         wrapper.plan(
-            [torch.from_numpy(one.qo_indptr).to(self.device) for one in both],
-            [torch.from_numpy(one.kv_indptr).to(self.device) for one in both],
-            [torch.from_numpy(one.kv_indices).to(self.device) for one in both],
-            [torch.from_numpy(one.last_page_len).to(self.device) for one in both],
+            [self.on_device(one.qo_indptr) for one in both],
+            [self.on_device(one.kv_indptr) for one in both],
+            [self.on_device(one.kv_indices) for one in both],
+            [self.on_device(one.last_page_len) for one in both],
             self.num_heads,
             self.num_kv_heads,
             self.head_dim,
@@ -164,11 +171,9 @@ class FlashInferPlan:
         return calls
 
     def _call(self, wrapper: Any, tokens: I64, segment: Segment) -> _Call:
-        def to_device(array: I64) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(self._library.device)
-
-        blind = to_device(segment.blind) if len(segment.blind) else None
-        return _Call(wrapper, to_device(tokens), blind, segment.page_size)
+        on_device = self._library.on_device
+        blind = on_device(segment.blind) if len(segment.blind) else None
+        return _Call(wrapper, on_device(tokens), blind, segment.page_size)
 
 
 def with_sinks(out_TND: Tensor, lse_TN: Tensor, sinks_N: Tensor) -> Tensor:
