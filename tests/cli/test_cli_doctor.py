@@ -25,7 +25,7 @@ MACHINE = Machine(
     memory_bytes=8 << 30,
     free_memory_bytes=4 << 30,
     compiler=None,
-    torch=TorchBuild("2.13.0", "AVX2", 2, "12.8", ["Some GPU"]),
+    torch=TorchBuild("2.13.0", "AVX2", 2, "12.8", ["Some GPU"], ["top_k"], {"old": "too old"}),
     extras=(Extra("bench", ("matplotlib",), ("matplotlib",)), Extra("dev", ("pytest",), ())),
 )
 
@@ -41,10 +41,11 @@ def test_the_report_names_everything_found() -> None:
     text = _text(MACHINE)
     for found in ("3.11.7", "Some CPU", "2 usable cores", "avx2 fma", "8 GiB", "none found"):
         assert found in text
-    for found in ("2.13.0", "CUDA 12.8", "Some GPU, cpu", "pip install 'quire[bench]'"):
+    for found in ("2.13.0", "CUDA 12.8", "Some GPU, cpu", "pip install 'quire[bench]'", "top_k"):
         assert found in text
     assert re.search(r"dev .* installed", text)
     assert "ready" in text
+    assert "old is refused: too old" in text
 
 
 def test_a_broken_torch_is_a_problem() -> None:
@@ -70,6 +71,7 @@ def test_this_machine(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["problems"] == []
     assert found["num_cores"] >= 1
     assert found["torch"]["version"].startswith("2.")
+    assert {"temperature", "top_k", "dry"} <= set(found["torch"]["processors"])
     assert {extra["name"] for extra in found["extras"]} == set(PURPOSES)
 
 

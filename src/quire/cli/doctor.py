@@ -108,8 +108,13 @@ def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
     return [
         ("torch", f"{torch.version}, {torch.cpu_capability} kernels, {cuda}"),
         ("devices", ", ".join([*torch.devices, "cpu"])),
+        ("sampling", "\n".join([", ".join(torch.processors), *_refused(torch)])),
         ("attention", "reference, plain PyTorch (the only backend of this release)"),
     ]
+
+
+def _refused(torch: TorchBuild) -> list[str]:
+    return [f"{name} is refused: {why}" for name, why in torch.refused_processors.items()]
 
 
 def _extras(extras: tuple[Extra, ...]) -> Table:

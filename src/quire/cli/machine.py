@@ -26,6 +26,7 @@ COMPILERS = ("c++", "g++", "clang++")
 
 _PROBE = """
 import json, torch
+from quire.engine.sampling.registry import installed
 cuda = torch.cuda.is_available()
 print(json.dumps({
     "version": torch.__version__,
@@ -34,19 +35,27 @@ print(json.dumps({
     "cuda_version": torch.version.cuda,
     "devices": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     if cuda else [],
+    "processors": sorted(installed().kinds),
+    "refused_processors": dict(installed().refused),
 }))
 """
 _PROBE_TIMEOUT_S = 120.0
 
 
 class TorchBuild(msgspec.Struct, frozen=True):
-    """What torch says of itself. ``devices`` names its CUDA devices."""
+    """What torch says of itself, and the engine on top of it.
+
+    ``devices`` names its CUDA devices, ``processors`` the sampling processors that requests may
+    name; ``refused_processors`` are installed but cannot be used, with the reason.
+    """
 
     version: str
     cpu_capability: str
     num_threads: int
     cuda_version: str | None
     devices: list[str]
+    processors: list[str] = []
+    refused_processors: dict[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)

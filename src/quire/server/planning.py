@@ -62,7 +62,7 @@ def completion_request(
         max_tokens=room_for(model, len(prompt), max_tokens, default_max_tokens),
         model=model.id,
         num_choices=fields.n or 1,
-        sampler=sampler_of(fields, model.defaults, vocab_size),
+        sampler=sampler_of(fields, model.defaults, vocab_size, model.tokenizer),
         min_tokens=fields.min_tokens or 0,
         stop=fields.stop_strings(),
         include_stop=bool(fields.include_stop_str_in_output),

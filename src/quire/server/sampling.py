@@ -2,17 +2,22 @@
 
 Owns the order of the processors and what an absent field means. Must not know routes or engines.
 
-Order, as in vLLM: bias, penalties, temperature, min-p, top-k, top-p. Absent fields come from the
+Order: bias, allowed tokens, bad words, penalties, DRY, packages' processors, top-k, temperature,
+min-p, top-p, typical. It gives the distributions that vLLM's order gives; top-k comes first because
+all that follows is then done for k tokens and not for the vocabulary. Absent fields come from the
 model's generation_config.json, whose ``do_sample: false`` means greedy; else OpenAI's defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from quire.core.decoding import Processor, SamplerSpec
+import msgspec
+
+from quire.core.decoding import Params, Processor, SamplerSpec
 from quire.core.errors import InvalidArgument
+from quire.core.interfaces import Tokenizer
 from quire.server.schemas.generation import SamplingFields
 
 _SEED_MASK = (1 << 62) - 1
@@ -22,15 +27,28 @@ _GREEDY_BELOW = 1e-5
 """Logits divided by less than this overflow; the best token is certain long before."""
 
 
-def sampler_of(fields: SamplingFields, defaults: Mapping[str, Any], vocab_size: int) -> SamplerSpec:
+_DRY_BREAKERS = ("\n", ":", '"', "*")
+"""Those of DRY's reference implementation."""
+
+
+def sampler_of(
+    fields: SamplingFields, defaults: Mapping[str, Any], vocab_size: int, tokenizer: Tokenizer
+) -> SamplerSpec:
     """The sampler of one request.
 
     Raises:
-        InvalidArgument: ``logit_bias`` names a token that the model does not have.
+        InvalidArgument: a token that the model does not have.
     """
     temperature = _temperature(fields, defaults)
     greedy = temperature < _GREEDY_BELOW
-    processors = [*_bias(fields, vocab_size), *_penalties(fields, defaults)]
+    processors = [
+        *_bias(fields, vocab_size),
+        *_allowed(fields, vocab_size),
+        *_bad_words(fields, tokenizer),
+        *_penalties(fields, defaults),
+        *_dry(fields, tokenizer),
+        *_named(fields),
+    ]
     if not greedy:
         processors += _truncation(fields, defaults, temperature)
     seed = fields.seed & _SEED_MASK if fields.seed is not None else None
@@ -67,6 +85,70 @@ def _bias(fields: SamplingFields, vocab_size: int) -> list[Processor]:
     return [Processor("logit_bias", {"tokens": list(tokens), "biases": list(biases)})]
 
 
+def _allowed(fields: SamplingFields, vocab_size: int) -> list[Processor]:
+    if not fields.allowed_token_ids:
+        return []
+    highest = max(fields.allowed_token_ids)
+    if highest >= vocab_size:
+        raise InvalidArgument(
+            f"allowed_token_ids has token {highest}, but the model has {vocab_size} tokens",
+            param="allowed_token_ids",
+        )
+    return [Processor("allowed_tokens", {"tokens": list(fields.allowed_token_ids)})]
+
+
+def _bad_words(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
+    """Each word at the start of a text and behind a space, if the latter is one word too."""
+    words: list[int | float | list[int]] = []
+    for text in fields.bad_words or ():
+        bare = tokenizer.encode(text.lstrip() or text, special=False)
+        spaced = tokenizer.encode(" " + text.lstrip(), special=False)
+        if bare:
+            words.append(bare)
+        if bare and len(spaced) == len(bare) and spaced[0] != bare[0]:
+            words.append(spaced)
+    return [Processor("bad_words", {"tokens": words})] if words else []
+
+
+def _dry(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
+    if not fields.dry_multiplier:
+        return []
+    texts = fields.dry_sequence_breakers
+    params: Params = {
+        "multiplier": fields.dry_multiplier,
+        "breakers": list(_last_tokens(_DRY_BREAKERS if texts is None else texts, tokenizer)),
+    }
+    if fields.dry_base is not None:
+        params["base"] = fields.dry_base
+    if fields.dry_allowed_length is not None:
+        params["allowed_length"] = fields.dry_allowed_length
+    if fields.dry_range is not None:
+        params["range"] = fields.dry_range
+    return [Processor("dry", params)]
+
+
+def _last_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """The token that each text ends with where it stands behind a letter, as DRY defines it."""
+    return sorted({tokenizer.encode("a" + text, special=False)[-1] for text in texts})
+
+
+def _named(fields: SamplingFields) -> list[Processor]:
+    """Names and values are checked by the engine, which knows what is installed beside it."""
+    found = []
+    for one in fields.processors or ():
+        try:
+            params = msgspec.convert(one.params or {}, Params)
+            msgspec.msgpack.encode(params)
+        except (msgspec.ValidationError, OverflowError) as exc:
+            raise InvalidArgument(
+                f"the parameters of processor {one.name!r} must be numbers, strings, true, false "
+                f"or lists of numbers: {exc}",
+                param="processors",
+            ) from exc
+        found.append(Processor(one.name, params))
+    return found
+
+
 def _penalties(fields: SamplingFields, defaults: Mapping[str, Any]) -> list[Processor]:
     repetition = _pick(fields.repetition_penalty, defaults, "repetition_penalty", 1.0)
     found = []
@@ -85,14 +167,16 @@ def _truncation(
     # a model whose config asks for greedy decoding has no opinion on how to sample
     opinions = {} if defaults.get("do_sample") is False else defaults
     found = []
+    if (top_k := int(_pick(fields.top_k, opinions, "top_k", 0))) > 0:
+        found.append(Processor("top_k", {"k": top_k}))
     if temperature != 1:
         found.append(Processor("temperature", {"temperature": temperature}))
     if (min_p := _pick(fields.min_p, opinions, "min_p", 0.0)) > 0:
         found.append(Processor("min_p", {"p": min_p}))
-    if (top_k := int(_pick(fields.top_k, opinions, "top_k", 0))) > 0:
-        found.append(Processor("top_k", {"k": top_k}))
     if (top_p := _pick(fields.top_p, opinions, "top_p", 1.0)) < 1:
         found.append(Processor("top_p", {"p": top_p}))
+    if (typical_p := _pick(fields.typical_p, opinions, "typical_p", 1.0)) < 1:
+        found.append(Processor("typical", {"p": typical_p}))
     return found
 
 

@@ -18,9 +18,16 @@ def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | No
         raise InvalidArgument(
             f"the sampler has {len(sampler.processors)} processors; at most {MAX_PROCESSORS}"
         )
+    matching = set()
     for processor in sampler.processors:
         kind = registry.find(processor.name)
         check_params(processor.name, kind.parameters, processor.params, vocab_size)
+        if kind.needs_matches:
+            if processor.name in matching:
+                raise InvalidArgument(
+                    f"processor {processor.name!r} stands in it twice: merge them"
+                )
+            matching.add(processor.name)
     if not sampler.greedy and sampler.seed is None:
         raise InvalidArgument(
             "a sampler that draws came without a seed: control picks one when the caller does not"

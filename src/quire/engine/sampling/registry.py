@@ -140,7 +140,7 @@ def load(found: Iterable[EntryPoint]) -> Registry:
         try:
             made = point.load()
             processor = made() if isinstance(made, type) else made
-            problem = _problem(processor, point.name, kinds)
+            problem = problem_of(processor, point.name, kinds)
         except Exception as exc:  # foreign code; whatever it raises is the reason
             problem = f"loading {point.value} failed: {exc!r}"
         if problem is not None:
@@ -157,7 +157,8 @@ def load(found: Iterable[EntryPoint]) -> Registry:
     return Registry(kinds, {name: why for name, why in refused.items() if name not in kinds})
 
 
-def _problem(processor: object, name: str, taken: Mapping[str, Kind]) -> str | None:
+def problem_of(processor: object, name: str, taken: Mapping[str, Kind]) -> str | None:
+    """Why a package's processor cannot be used under this name; None if it can."""
     version = getattr(processor, "protocol_version", None)
     if version != PROTOCOL_VERSION:
         return (
@@ -174,4 +175,4 @@ def _problem(processor: object, name: str, taken: Mapping[str, Kind]) -> str | N
     return f"its parameters {bad} are not declared as Number, Tokens, Text ..." if bad else None
 
 
-__all__ = ["STANDARD", "Kind", "Registry", "Step", "installed", "load"]
+__all__ = ["STANDARD", "Kind", "Registry", "Step", "installed", "load", "problem_of"]

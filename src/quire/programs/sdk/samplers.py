@@ -1,20 +1,38 @@
-"""How the next token is chosen, in words that users of models know."""
+"""How the next token is chosen, in words that users of models know.
+
+Steps come in the standard order, that of HTTP requests: bias, words, penalties, DRY, processors of
+packages, top-k, temperature, min-p, top-p, typical.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from quire.core.decoding import Params, Processor, SamplerSpec
 from quire.core.errors import InvalidArgument
 
 
-def greedy(
-    *,
-    logit_bias: Mapping[int, float] | None = None,
-    repetition_penalty: float = 1.0,
-) -> SamplerSpec:
-    """Always the most likely token (after bias and penalty)."""
-    return SamplerSpec(tuple(_shaping(logit_bias, repetition_penalty, 0.0, 0.0)), greedy=True)
+class Shaping(TypedDict, total=False):
+    """What is done to scores before the choice, greedy or drawn.
+
+    ``bad_words``: token ids, and lists of them for words of several. ``dry``: the parameters of
+    ``docs/reference/sampling.md``, ``multiplier`` at least. ``processors``: any others, by name.
+    """
+
+    logit_bias: Mapping[int, float] | None
+    allowed_tokens: Sequence[int] | None
+    bad_words: Sequence[int | Sequence[int]] | None
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    dry: Params | None
+    processors: Sequence[Processor]
+
+
+def greedy(**shaping: Unpack[Shaping]) -> SamplerSpec:
+    """Always the most likely token (after what ``shaping`` does)."""
+    return SamplerSpec(tuple(_shape(shaping)), greedy=True)
 
 
 def temperature(
@@ -23,53 +41,58 @@ def temperature(
     top_p: float = 1.0,
     top_k: int = 0,
     min_p: float = 0.0,
+    typical_p: float = 1.0,
     seed: int | None = None,
-    logit_bias: Mapping[int, float] | None = None,
-    repetition_penalty: float = 1.0,
-    presence_penalty: float = 0.0,
-    frequency_penalty: float = 0.0,
+    **shaping: Unpack[Shaping],
 ) -> SamplerSpec:
-    """Draw a token. 0 is ``greedy``; ``top_k`` 0, ``top_p`` 1 and ``min_p`` 0 leave all tokens in.
+    """Draw a token. 0 is ``greedy``; ``top_k`` 0, ``top_p`` and ``typical_p`` 1 and ``min_p`` 0
+    leave all tokens in.
 
     Raises:
         InvalidArgument: a value out of its range.
     """
-    if value < 0 or not 0 < top_p <= 1 or top_k < 0 or not 0 <= min_p <= 1:
+    if value < 0 or not (0 < top_p <= 1 and 0 < typical_p <= 1) or top_k < 0 or not 0 <= min_p <= 1:
         raise InvalidArgument(
-            f"temperature {value}, top_p {top_p}, top_k {top_k}, min_p {min_p}: choose "
-            "temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p <= 1"
+            f"temperature {value}, top_p {top_p}, top_k {top_k}, min_p {min_p}, typical_p "
+            f"{typical_p}: choose temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p <= 1, "
+            "0 < typical_p <= 1"
         )
-    steps = _shaping(logit_bias, repetition_penalty, presence_penalty, frequency_penalty)
+    steps = _shape(shaping)
     if value == 0:
         return SamplerSpec(tuple(steps), greedy=True)
-    if value != 1.0:
-        steps.append(Processor("temperature", {"temperature": value}))
     if top_k:
         steps.append(Processor("top_k", {"k": top_k}))
-    if top_p < 1.0:
-        steps.append(Processor("top_p", {"p": top_p}))
+    if value != 1.0:
+        steps.append(Processor("temperature", {"temperature": value}))
     if min_p > 0.0:
         steps.append(Processor("min_p", {"p": min_p}))
+    if top_p < 1.0:
+        steps.append(Processor("top_p", {"p": top_p}))
+    if typical_p < 1.0:
+        steps.append(Processor("typical", {"p": typical_p}))
     return SamplerSpec(tuple(steps), greedy=False, seed=seed)
 
 
-def _shaping(
-    logit_bias: Mapping[int, float] | None,
-    repetition: float,
-    presence: float,
-    frequency: float,
-) -> list[Processor]:
+def _shape(shaping: Shaping) -> list[Processor]:
     steps: list[Processor] = []
-    if logit_bias:
-        params: Params = {"tokens": list(logit_bias), "biases": list(logit_bias.values())}
-        steps.append(Processor("logit_bias", params))
-    if repetition != 1.0:
+    if bias := shaping.get("logit_bias"):
+        steps.append(Processor("logit_bias", {"tokens": list(bias), "biases": list(bias.values())}))
+    if allowed := shaping.get("allowed_tokens"):
+        steps.append(Processor("allowed_tokens", {"tokens": list(allowed)}))
+    if words := shaping.get("bad_words"):
+        listed: list[int | float | list[int]] = [
+            word if isinstance(word, int) else list(word) for word in words
+        ]
+        steps.append(Processor("bad_words", {"tokens": listed}))
+    if (repetition := shaping.get("repetition_penalty", 1.0)) != 1.0:
         steps.append(Processor("repetition_penalty", {"penalty": repetition}))
-    if presence:
-        steps.append(Processor("presence_penalty", {"penalty": presence}))
-    if frequency:
+    if frequency := shaping.get("frequency_penalty", 0.0):
         steps.append(Processor("frequency_penalty", {"penalty": frequency}))
-    return steps
+    if presence := shaping.get("presence_penalty", 0.0):
+        steps.append(Processor("presence_penalty", {"penalty": presence}))
+    if dry := shaping.get("dry"):
+        steps.append(Processor("dry", dry))
+    return steps + list(shaping.get("processors", ()))
 
 
-__all__ = ["greedy", "temperature"]
+__all__ = ["Shaping", "greedy", "temperature"]

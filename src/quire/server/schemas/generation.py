@@ -27,6 +27,7 @@ MAX_CHOICES = 128
 MAX_LOGPROBS = 20
 MAX_STOPS = 16
 MAX_MAX_TOKENS = 1 << 24
+MAX_PROCESSORS = 16
 
 StopString = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 StopStrings = Annotated[list[StopString], Field(max_length=MAX_STOPS, fail_fast=True)]
@@ -35,6 +36,8 @@ ChoiceText = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 BiasKey = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,10}$")]
 Priority = Annotated[int, Field(ge=-(1 << 31) + 1, lt=1 << 31)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+BadWord = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Breaker = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
 class StreamOptions(RequestModel):
@@ -46,17 +49,44 @@ class StreamOptions(RequestModel):
     include_obfuscation: bool | None = None
 
 
-class SamplingFields(RequestModel):
+class ProcessorField(RequestModel):
+    """A processor by name, standard or of a package that is installed beside the engine."""
+
+    name: Name
+    params: Annotated[dict[ShortText, Any], Field(max_length=32)] | None = None
+
+
+class DryFields(RequestModel):
+    """DRY, with the names of those who serve it; ``dry_multiplier`` switches it on."""
+
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Field(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    dry_range: (
+        Annotated[int, Field(ge=0, le=1 << 30, description="0: the whole history")] | None
+    ) = None
+    dry_sequence_breakers: (
+        Annotated[list[Breaker], Field(max_length=128, fail_fast=True)] | None
+    ) = None
+
+
+class SamplingFields(DryFields):
     """How tokens are chosen. Absent values come from the model's generation_config.json."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=1 << 20, description="-1 or 0: no limit")] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     repetition_penalty: Annotated[float, Field(ge=0.01, le=2)] | None = None
     logit_bias: Annotated[dict[BiasKey, Bias], Field(max_length=1024)] | None = None
+    allowed_token_ids: (
+        Annotated[list[TokenId], Field(min_length=1, max_length=1 << 16, fail_fast=True)] | None
+    ) = None
+    bad_words: Annotated[list[BadWord], Field(max_length=1024, fail_fast=True)] | None = None
+    processors: Annotated[list[ProcessorField], Field(max_length=MAX_PROCESSORS)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63) + 1, lt=1 << 63)] | None = None
 
 

@@ -5,6 +5,7 @@ Each is a class of tests; subclass it, say how to make the thing under test, let
 
 from quire.testing.conformance.engine_core import EngineCoreSuite
 from quire.testing.conformance.policy import DispatchPolicySuite, PolicySuite
+from quire.testing.conformance.processor import ProcessorSuite
 from quire.testing.conformance.program_port import ProgramPortSuite
 from quire.testing.conformance.tokenizer import TokenizerSuite
 
@@ -12,6 +13,7 @@ __all__ = [
     "DispatchPolicySuite",
     "EngineCoreSuite",
     "PolicySuite",
+    "ProcessorSuite",
     "ProgramPortSuite",
     "TokenizerSuite",
 ]
