@@ -69,6 +69,16 @@ Adapters = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+TensorParallel = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=64,
+        envvar="QUIRE_TENSOR_PARALLEL",
+        help="Processes that share each model, on CUDA one per device.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 DType = Annotated[
     DTypeOption,
     typer.Option(

@@ -22,6 +22,7 @@ def serve(
     models: o.Sources = None,
     model_name: o.ModelName = None,
     adapter: o.Adapters = None,
+    tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
     num_threads: o.NumThreads = None,
@@ -81,6 +82,7 @@ def serve(
         max_model_len=max_model_len,
         max_batch_tokens=max_batch_tokens,
         max_sequences=max_sequences,
+        tensor_parallel=tensor_parallel,
     )
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),

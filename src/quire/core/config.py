@@ -38,7 +38,7 @@ class EngineConfig:
     ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
-    ``tensor_parallel``: ranks that share the model.
+    ``tensor_parallel``: processes of this host that share the model; cache sizes are each one's.
     ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
     """
 
@@ -70,6 +70,10 @@ class EngineConfig:
             )
         if self.max_batch_tokens < 1 or self.max_sequences < 1:
             raise ConfigError("max_batch_tokens and max_sequences must be at least 1")
+        if not 1 <= self.tensor_parallel <= 64:
+            raise ConfigError(
+                f"tensor_parallel is {self.tensor_parallel}; 1 to 64 ranks can share a model"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,14 @@ from quire.engine.loading import LoadedModel, load_model
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_directory import locate
 from quire.engine.model_runner import ModelRunner
+from quire.engine.parallel.group import RankGroup
+from quire.engine.parallel.leading import lead
 from quire.engine.sampling.grammar import GrammarCompiler
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import Sequences
 from quire.engine.step import Step
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
+from quire.engine.torch_backend import TorchBackend
 from quire.engine.weights import Progress
 
 
@@ -38,20 +41,46 @@ class Engine:
     Sets torch's thread count for the whole process (see ``EngineConfig.num_threads``), so a process
     should hold one engine. One caller at a time; deterministic.
 
+    With ``tensor_parallel`` above 1 this process is rank 0 and starts the others. ``ranks``: take
+    these instead, whose model this one replaces; they stay when the engine is closed.
+
     Raises:
         ModelError: the directory is missing, damaged, hostile or of an unknown architecture.
         ConfigError: what is asked for does not fit this machine.
     """
 
-    def __init__(self, config: EngineConfig, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        progress: Progress | None = None,
+        *,
+        ranks: RankGroup | None = None,
+    ) -> None:
+        self._own_ranks: RankGroup | None = None
+        if config.tensor_parallel > 1 and ranks is None:
+            ranks = self._own_ranks = RankGroup.start(config)
+        try:
+            self._load(config, progress, ranks)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(
+        self, config: EngineConfig, progress: Progress | None, ranks: RankGroup | None
+    ) -> None:
         with torch.inference_mode():
             directory = locate(config.source)
-            loaded = load_model(config, directory, progress)
+            backend: Backend = TorchBackend()
+            runner: ModelRunner
+            if ranks is None:
+                loaded = load_model(config, directory, progress)
+                torch.set_num_threads(choose_num_threads(config.num_threads, loaded.num_parameters))
+                backend = choose_backend(config, loaded)
+                runner = backend.make_runner(config, loaded)
+            else:
+                loaded, runner = lead(config, directory, progress, ranks)
             tokenizer = load_tokenizer(str(directory.path))
-            torch.set_num_threads(choose_num_threads(config.num_threads, loaded.num_parameters))
-            backend = choose_backend(config, loaded)
-            runner = backend.make_runner(config, loaded)
-            self._info = _describe(config, loaded, backend, runner)
+            self._info = _describe(config, loaded, backend, runner, ranks)
             self._step: Step | None = _assemble(config, loaded, runner, tokenizer)
 
     @property
@@ -82,10 +111,16 @@ class Engine:
 
     def close(self) -> None:
         self._step = None
+        if self._own_ranks is not None:
+            self._own_ranks.close()
 
 
 def _describe(
-    config: EngineConfig, loaded: LoadedModel, backend: Backend, runner: ModelRunner
+    config: EngineConfig,
+    loaded: LoadedModel,
+    backend: Backend,
+    runner: ModelRunner,
+    ranks: RankGroup | None,
 ) -> EngineInfo:
     pool = runner.pool
     adapters = () if loaded.adapters is None else loaded.adapters.infos
@@ -116,7 +151,11 @@ def _describe(
             max_batch_tokens=config.max_batch_tokens,
         ),
         traits=sorted(trait.value for trait in set(Trait) - missing - NODE_TRAITS),
-        extra={"num_threads": torch.get_num_threads()},
+        extra={
+            "num_threads": torch.get_num_threads(),
+            "tensor_parallel": config.tensor_parallel,
+            "rank_pids": [] if ranks is None else ranks.pids,
+        },
         adapters=adapters,
     )
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
-from quire.engine.adapters.bank import AdapterBank, load_adapters
+from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
+from quire.engine.adapters.peft_directory import load_adapter
 from quire.engine.config_reader import ConfigReader
 from quire.engine.device import choose_device, choose_dtype, dtype_name
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import CausalLM, DecoderConfig
 from quire.engine.models.registry import Family, family_of
+from quire.engine.parallel.collectives import Collectives
+from quire.engine.parallel.shard import WHOLE, Shard, local_config, local_destinations
+from quire.engine.parallel.sharded_adapters import local_adapter
+from quire.engine.parallel.sharded_model import ShardedDecoder
 from quire.engine.quantization.registry import scheme_of
 from quire.engine.weights import Checkpoint, Progress, weights_digest
 
@@ -35,9 +40,16 @@ class LoadedModel:
 
 
 def load_model(
-    config: EngineConfig, directory: ModelDirectory, progress: Progress | None = None
+    config: EngineConfig,
+    directory: ModelDirectory,
+    progress: Progress | None = None,
+    ranks: Collectives | None = None,
 ) -> LoadedModel:
-    """Check the whole directory, then allocate and load the weights."""
+    """Check the whole directory, then allocate and load the weights.
+
+    ``ranks``: load the part of this rank, joined to the others.
+    """
+    shard = WHOLE if ranks is None else ranks.shard
     raw = directory.read_config()
     where = str(directory.path / "config.json")
     family = family_of(raw, where)
@@ -47,21 +59,39 @@ def load_model(
     shape = shape.for_length(max_model_len)
     device = choose_device(config.device)
     blank = Parameters(torch.device("meta"), torch.float32)
-    family.build(shape, blank)
+    whole = family.build(shape, blank)
+    modules = module_shapes(whole)
+    adapters = [load_adapter(adapter, modules) for adapter in config.adapters]
     with Checkpoint(directory, scheme_of(reader)) as checkpoint:
         checkpoint.check(blank.destinations, shape.ignores)
         stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
         dtype = choose_dtype(config.dtype, device, stored, blank.num_elements)
         parameters = Parameters(device, dtype)
-        model = family.build(shape, parameters)
-        checkpoint.load(parameters.destinations, progress)
-        layout = {"dtype": dtype_name(dtype), "page_size": config.page_size, "kv_layout": 1}
-        digest = weights_digest(checkpoint.files, raw, layout)
-    adapters = load_adapters(config.adapters, model, device, dtype)
-    num_parameters = parameters.num_elements
+        local = local_config(shape, shard)
+        model = family.build(local, parameters)
+        destinations = local_destinations(blank.destinations, parameters.destinations, shape, shard)
+        checkpoint.load(destinations, progress)
+        digest = weights_digest(checkpoint.files, raw, _layout(config, dtype, shard))
+    mine = module_shapes(model)
+    adapters = [local_adapter(one, modules, mine, shape, shard) for one in adapters]
+    bank = attach_adapters(adapters, model, device, dtype)
+    if ranks is not None:
+        model = ShardedDecoder(model, shape, ranks)
+        shape = replace(local, vocab_size=shape.vocab_size)
+    num_parameters = blank.num_elements
     return LoadedModel(
-        model, shape, family, device, dtype, digest, num_parameters, max_model_len, adapters
+        model, shape, family, device, dtype, digest, num_parameters, max_model_len, bank
     )
+
+
+def _layout(config: EngineConfig, dtype: torch.dtype, shard: Shard) -> dict[str, str | int]:
+    """What makes the pages of two engines with the same weights differ."""
+    layout: dict[str, str | int] = {
+        "dtype": dtype_name(dtype),
+        "page_size": config.page_size,
+        "kv_layout": 1,
+    }
+    return layout if shard.size == 1 else {**layout, "tensor_parallel": shard.size}
 
 
 def _max_model_len(config: EngineConfig, shape: DecoderConfig) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from adapter_directories import RECIPES, merged, write_adapter
+from engine_adapters import RECIPES, merged, write_adapter
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapter_directories import Recipe, write_adapter
+from engine_adapters import Recipe, write_adapter
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 

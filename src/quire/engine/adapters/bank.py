@@ -14,12 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.core.batch import I32, AdapterInfo
-from quire.core.config import AdapterConfig
-from quire.engine.adapters.peft_directory import Adapter, ModuleShape, load_adapter
+from quire.engine.adapters.peft_directory import Adapter, ModuleShape
 from quire.engine.adapters.token_groups import I64, group_tokens
 from quire.engine.layers.linear import Linear
 from quire.engine.layers.mlp import GatedMLP
-from quire.engine.models.decoder import Decoder
+from quire.engine.models.decoder import CausalLM, Decoder
 
 
 @dataclass(slots=True)
@@ -79,25 +78,23 @@ class AdapterBank:
         ]
 
 
-def load_adapters(
-    configs: Sequence[AdapterConfig], model: object, device: torch.device, dtype: torch.dtype
-) -> AdapterBank | None:
-    """Load all and attach them to ``model``; None where there are none.
-
-    Raises:
-        ModelError: see ``load_adapter``.
-    """
-    if not configs:
-        return None
-    linears = list(adaptable(model))
-    shapes = {
+def module_shapes(model: CausalLM) -> dict[str, ModuleShape]:
+    """The projections of ``model`` that take adapters, by their names in its checkpoint."""
+    return {
         name: ModuleShape(size, linear.weight_OI.shape[1])
-        for linear in linears
+        for linear in adaptable(model)
         for name, size in linear.parts.items()
     }
-    adapters = [load_adapter(config, shapes) for config in configs]
+
+
+def attach_adapters(
+    adapters: Sequence[Adapter], model: CausalLM, device: torch.device, dtype: torch.dtype
+) -> AdapterBank | None:
+    """Lay ``adapters`` beside the projections of ``model``; None where there are none."""
+    if not adapters:
+        return None
     step = StepTokens()
-    for linear in linears:
+    for linear in adaptable(model):
         pairs = {
             index: pair
             for index, adapter in enumerate(adapters)
@@ -112,7 +109,7 @@ def load_adapters(
     return AdapterBank(tuple(infos), step)
 
 
-def adaptable(model: object) -> Iterator[Linear]:
+def adaptable(model: CausalLM) -> Iterator[Linear]:
     """The projections that take adapters: those of attention and of MLPs, not of experts."""
     if not isinstance(model, Decoder):
         return

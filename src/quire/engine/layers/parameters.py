@@ -6,7 +6,7 @@ faster than three small ones; the checkpoint's tensors are views into it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -18,15 +18,19 @@ class Destination:
     """Where one tensor of a checkpoint goes: ``target`` is a view into a tensor of the model.
 
     The checkpoint stores it with ``shape``. ``target`` holds as many elements in the same order,
-    possibly with other axes and any strides. ``offset`` is added to what is stored.
+    possibly with other axes and any strides. ``offset`` is added to what is stored. ``pick`` takes
+    from what is stored the part that this process holds (None: all).
     """
 
     target: Tensor
     shape: tuple[int, ...]
     offset: float = 0.0
+    pick: Callable[[Tensor], Tensor] | None = None
 
     def fill(self, stored: Tensor) -> None:
         """Copy a tensor of ``shape`` in, converted to the model's dtype."""
+        if self.pick is not None:
+            stored = self.pick(stored)
         stored = stored.reshape(self.target.shape)
         self.target.copy_(stored + self.offset if self.offset else stored)
 

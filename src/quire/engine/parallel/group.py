@@ -1,0 +1,223 @@
+"""``RankGroup``: rank 0's hold on the other ranks, from their start to their end.
+
+Owns the processes and the way to them. A rank that ends ends the group: rank 0's next call raises
+``EngineFault`` with the reason, and whoever supervises the engine starts a new one with new ranks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError, EngineFault, from_record
+from quire.engine.device import choose_device
+from quire.engine.parallel.channel import Channel, Gone
+from quire.engine.parallel.collectives import Collectives, host_store
+from quire.engine.parallel.messages import (
+    Answer,
+    AnyCall,
+    Join,
+    Joined,
+    Load,
+    Loaded,
+    answer_codec,
+    call_codec,
+)
+from quire.engine.parallel.shard import Shard
+
+COMMAND = (sys.executable, "-P", "-m", "quire.engine.parallel.rank_process")
+
+_END_S = 2.0
+"""From the end of its channel to SIGTERM, and from there to SIGKILL."""
+
+
+@dataclass(slots=True)
+class Follower:
+    """One rank but the first. ``code``: its exit status once it is known to have ended."""
+
+    rank: int
+    process: subprocess.Popen[bytes]
+    channel: Channel
+
+    @property
+    def code(self) -> int | None:
+        return self.process.returncode
+
+    def reason(self) -> str:
+        if self.code is None:
+            return f"rank {self.rank} (pid {self.process.pid}) does not answer"
+        how = (
+            f"was ended by {signal.Signals(-self.code).name}"
+            if self.code < 0
+            else f"exited with {self.code}; its last words are in the log"
+        )
+        return f"rank {self.rank} (pid {self.process.pid}) {how}"
+
+
+class RankGroup:
+    """``size`` ranks, of which this process is the first. Use ``start``."""
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        self.size = size
+        self.device = device
+        self._calls, self._answers = call_codec(), answer_codec()
+        self._followers: list[Follower] = []
+        self._collectives: Collectives | None = None
+
+    @classmethod
+    def start(cls, config: EngineConfig) -> RankGroup:
+        """Start the other ranks and meet them.
+
+        Raises:
+            ConfigError: fewer devices than ranks, or this process has a group already.
+            EngineFault: a rank ended before it had joined.
+        """
+        size, device = config.tensor_parallel, device_of_rank(config, 0)
+        group = cls(size, device)
+        try:
+            store = host_store(size)
+            for rank in range(1, size):
+                group._spawn(rank)
+            for follower in group._followers:
+                name = str(device_of_rank(config, follower.rank))
+                group._send(follower, Join(port=store.port, device=name))
+            with group.guard():
+                group._collectives = Collectives(Shard(0, size), device, store)
+                group._hear(Joined)
+        except BaseException:
+            group.close()
+            raise
+        return group
+
+    @property
+    def collectives(self) -> Collectives:
+        assert self._collectives is not None, "the group is closed"
+        return self._collectives
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes of the other ranks."""
+        return [follower.process.pid for follower in self._followers]
+
+    def tell(self, call: AnyCall) -> None:
+        """Send ``call`` to every other rank; the caller then takes part in it."""
+        frames = self._calls.encode(call)
+        for follower in self._followers:
+            follower.channel.send(frames)
+
+    def begin_load(self, config: EngineConfig) -> None:
+        """Let the others load their parts while this rank loads its own."""
+        with self.guard():
+            self.tell(Load(config=config))
+
+    def end_load(self, mine: Loaded) -> None:
+        """Wait for the others' models.
+
+        Raises:
+            QuireError: a rank could not load, or has come to other sizes than this one.
+        """
+        for follower, answer in zip(self._followers, self.hear_loads(), strict=True):
+            assert isinstance(answer, Loaded)
+            if answer.error is not None:
+                raise from_record(answer.error)
+            if answer != mine:
+                raise ConfigError(
+                    f"rank {follower.rank} has loaded {answer}, rank 0 {mine}: the model directory "
+                    "changed while it was read; start again"
+                )
+
+    def hear_loads(self) -> list[Answer]:
+        """What became of the others' models, in order of rank."""
+        with self.guard():
+            return self._hear(Loaded)
+
+    @contextlib.contextmanager
+    def guard(self) -> Iterator[None]:
+        """Around what needs the others: says which of them is gone when it fails."""
+        try:
+            yield
+        except (Gone, RuntimeError, OSError) as exc:
+            self._await_ends(0.5)
+            gone = [one.reason() for one in self._followers if one.code is not None]
+            reason = "; ".join(gone) or f"the ranks do not meet ({exc!r})"
+            raise EngineFault(
+                f"the tensor-parallel group of {self.size} is broken: {reason}"
+            ) from exc
+
+    def close(self) -> None:
+        """End the other ranks; returns when they are gone. Idempotent."""
+        for follower in self._followers:
+            follower.channel.close()
+        for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
+            if end is not None:
+                for follower in self._followers:
+                    if follower.code is None:
+                        end(follower.process)
+            self._await_ends(_END_S)
+        self._followers.clear()
+        if self._collectives is not None:
+            self._collectives.close()
+            self._collectives = None
+
+    def _spawn(self, rank: int) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [*COMMAND, str(theirs.fileno()), str(rank), str(self.size)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C is for the node, which then ends its engines
+            )
+        self._followers.append(Follower(rank, process, Channel(ours)))
+
+    def _await_ends(self, limit_s: float) -> None:
+        """Give ranks that are ending the time to be seen as ended."""
+        ends_s = time.monotonic() + limit_s
+        for follower in self._followers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                follower.process.wait(max(0.0, ends_s - time.monotonic()))
+
+    def _send(self, follower: Follower, call: AnyCall) -> None:
+        with self.guard():
+            follower.channel.send(self._calls.encode(call))
+
+    def _hear(self, kind: type[Answer]) -> list[Answer]:
+        answers = [self._answers.decode(one.channel.receive()) for one in self._followers]
+        assert all(isinstance(answer, kind) for answer in answers)
+        return answers
+
+
+def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
+    """CUDA: one device for each rank, from the configured one on. CPU: shared.
+
+    Raises:
+        ConfigError: fewer devices than ranks.
+    """
+    device = choose_device(config.device)
+    if device.type != "cuda":
+        return device
+    first, count = device.index or 0, torch.cuda.device_count()
+    if first + config.tensor_parallel > count:
+        raise ConfigError(
+            f"tensor_parallel is {config.tensor_parallel} from {device} on, and there are {count} "
+            "CUDA devices: choose fewer ranks"
+        )
+    return torch.device("cuda", first + rank)
+
+
+def local_engine_config(config: EngineConfig, device: torch.device) -> EngineConfig:
+    """The configuration of one rank: its device, its share of the host's cores."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    share = max(1, (cores or 1) // config.tensor_parallel)
+    num_threads = config.num_threads or (share if device.type == "cpu" else None)
+    return replace(config, device=str(device), num_threads=num_threads)

@@ -1,0 +1,46 @@
+"""Rank 0 of a tensor-parallel engine: its model and its runner, the other ranks behind them."""
+
+from __future__ import annotations
+
+import torch
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError, QuireError
+from quire.engine.device import choose_num_threads
+from quire.engine.loading import LoadedModel, load_model
+from quire.engine.model_directory import ModelDirectory
+from quire.engine.parallel.follower import loaded_answer
+from quire.engine.parallel.group import RankGroup, local_engine_config
+from quire.engine.parallel.leading_runner import LeadingRunner
+from quire.engine.torch_backend import TorchBackend
+from quire.engine.weights import Progress
+
+
+def lead(
+    config: EngineConfig,
+    directory: ModelDirectory,
+    progress: Progress | None,
+    group: RankGroup,
+) -> tuple[LoadedModel, LeadingRunner]:
+    """Load the model on every rank.
+
+    Raises:
+        ConfigError: the ranks cannot share it, or a backend is asked for that does not split.
+        EngineFault: a rank is gone.
+    """
+    if config.backend not in ("auto", TorchBackend.name):
+        raise ConfigError(
+            f"backend {config.backend!r} does not split a model over {group.size} ranks: choose "
+            "torch, or tensor_parallel 1"
+        )
+    group.begin_load(config)
+    local = local_engine_config(config, group.device)
+    try:
+        loaded = load_model(local, directory, progress, group.collectives)
+        torch.set_num_threads(choose_num_threads(local.num_threads, loaded.num_parameters))
+        runner = TorchBackend().make_runner(local, loaded)
+    except QuireError:
+        group.hear_loads()  # theirs failed alike; the group is ready for another model
+        raise
+    group.end_load(loaded_answer(loaded, runner))
+    return loaded, LeadingRunner(runner, group)

@@ -1,0 +1,131 @@
+"""Rank 0's runner: does its part of every call and lets the other ranks do theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quire.core.batch import I32
+from quire.engine.attention.backend import AttentionRows, DecodePlan
+from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.pool import KVPool
+from quire.engine.model_runner import FusedRows, FusedTokens
+from quire.engine.parallel import messages as m
+from quire.engine.parallel.group import RankGroup
+from quire.engine.torch_runner import TorchRunner
+
+I64 = NDArray[np.int64]
+
+
+class LeadingRunner:
+    """Implements ``ModelRunner`` over a group of ranks; ``runner`` is rank 0's own.
+
+    Raises (every call):
+        EngineFault: a rank is gone.
+    """
+
+    def __init__(self, runner: TorchRunner, group: RankGroup) -> None:
+        self._runner = runner
+        self._group = group
+        self.pool = LeadingPool(runner.pool, group)
+        self.embeds = LeadingEmbeds(runner.embeds, group)
+
+    def embed(self, tokens_N: I64) -> Tensor:
+        with self._group.guard():
+            self._group.tell(m.Embed(tokens=np.asarray(tokens_N, np.int64)))
+            return self._runner.embed(tokens_N)
+
+    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+        with self._group.guard():
+            tokens = np.asarray(tokens_T, np.int64)
+            self._group.tell(m.RunRows(rows=m.pack_rows(rows), tokens=tokens, embeds=embeds_T))
+            return self._runner.run_rows(rows, tokens_T, embeds_T)
+
+    def plan_decode(self, rows: AttentionRows, num_steps: int) -> LeadingPlan:
+        with self._group.guard():
+            self._group.tell(m.PlanDecode(rows=m.pack_rows(rows), num_steps=num_steps))
+        return LeadingPlan(self._runner.plan_decode(rows, num_steps), self._group)
+
+    def run_decode(self, plan: Any, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
+        with self._group.guard():
+            self._group.tell(
+                m.RunDecode(
+                    tokens=np.asarray(tokens_R, np.int64), positions=positions_R, slots=slots_R
+                )
+            )
+            return self._runner.run_decode(plan.plan, tokens_R, positions_R, slots_R)
+
+    def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        return None
+
+    def logits(self, hidden_NH: Tensor) -> Tensor:
+        """What the others project is what rank 0 has, not what they have themselves."""
+        with self._group.guard():
+            self._group.tell(m.Logits(num_rows=len(hidden_NH)))
+            return self._runner.logits(self._group.collectives.share(hidden_NH))
+
+    def to_device(self, array: NDArray[np.integer]) -> Tensor:
+        return self._runner.to_device(array)
+
+
+class LeadingPlan:
+    """``StepPlan`` of a group. The others advance theirs as they run a step of it."""
+
+    def __init__(self, plan: DecodePlan, group: RankGroup) -> None:
+        self.plan = plan
+        self._group = group
+
+    def advance(self, slots_R: I64, positions_R: I32) -> None:
+        self.plan.advance(slots_R, positions_R)
+
+    def keep(self, rows: I64) -> None:
+        with self._group.guard():
+            self._group.tell(m.KeepRows(rows=rows))
+        self.plan.keep(rows)
+
+
+class LeadingPool:
+    """``KVPool`` of a group: every rank has the same slots, with its own heads in them."""
+
+    def __init__(self, pool: KVPool, group: RankGroup) -> None:
+        self._pool = pool
+        self._group = group
+        self.shape, self.page_size = pool.shape, pool.page_size
+        self.num_blocks, self.num_host_blocks = pool.num_blocks, pool.num_host_blocks
+        self.num_slots, self.first_scratch = pool.num_slots, pool.first_scratch
+        self.null_slot, self.positions_AS = pool.null_slot, pool.positions_AS
+
+    def copy_slots(self, source: I32, target: I32) -> None:
+        with self._group.guard():
+            self._group.tell(m.CopySlots(source=source, target=target))
+        self._pool.copy_slots(source, target)
+
+    def swap_out(self, blocks: I32, host_blocks: I32) -> None:
+        with self._group.guard():
+            self._group.tell(m.SwapOut(blocks=blocks, host_blocks=host_blocks))
+        self._pool.swap_out(blocks, host_blocks)
+
+    def swap_in(self, host_blocks: I32, blocks: I32) -> None:
+        with self._group.guard():
+            self._group.tell(m.SwapIn(host_blocks=host_blocks, blocks=blocks))
+        self._pool.swap_in(host_blocks, blocks)
+
+
+class LeadingEmbeds(EmbedSlots):
+    """Embed slots that every rank has a copy of; rank 0 writes them all."""
+
+    def __init__(self, embeds: EmbedSlots, group: RankGroup) -> None:
+        self.num_embeds = embeds.num_embeds
+        self._embeds = embeds
+        self._group = group
+
+    def read(self, embeds: I32) -> Tensor:
+        return self._embeds.read(embeds)
+
+    def write(self, embeds: I32, vectors_EH: Tensor) -> None:
+        with self._group.guard():
+            self._group.tell(m.WriteEmbeds(embeds=embeds))
+            self._embeds.write(embeds, self._group.collectives.share(vectors_EH))

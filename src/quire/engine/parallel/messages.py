@@ -1,0 +1,182 @@
+"""What rank 0 tells the other ranks: the calls of its runner as data, in order.
+
+Only rank 0 decides. A follower executes call by call and meets the others inside of each, in the
+collectives; it answers ``Load`` and nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.batch import I32, U64
+from quire.core.config import EngineConfig
+from quire.core.errors import ErrorRecord
+from quire.core.wire import Codec
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.kv_cache.page_tables import PageLists
+from quire.engine.kv_cache.pool import KVPool
+
+I64 = NDArray[np.int64]
+U8 = NDArray[np.uint8]
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of what rank 0 sends."""
+
+
+class Join(Call, frozen=True, kw_only=True):
+    """Meet the others at rank 0's port; the first message."""
+
+    port: int
+    device: str
+
+
+class Load(Call, frozen=True, kw_only=True):
+    """Take this model in place of the one that there was, if any."""
+
+    config: EngineConfig
+
+
+class RowMask(msgspec.Struct, frozen=True, kw_only=True):
+    """``AttentionRows.masks`` of one row: bool [num_new, num_columns] as bytes."""
+
+    row: int
+    shown: U8
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """``AttentionRows`` without what every rank has itself."""
+
+    row_starts: I64
+    positions: I32
+    slots: I64
+    page_starts: I64
+    page_blocks: I32
+    page_visible: U64
+    masks: list[RowMask]
+    adapters: I32 | None
+
+
+class Embed(Call, frozen=True, kw_only=True):
+    tokens: I64
+
+
+class WriteEmbeds(Call, frozen=True, kw_only=True):
+    """The vectors follow from rank 0 as a collective."""
+
+    embeds: I32
+
+
+class RunRows(Call, frozen=True, kw_only=True):
+    rows: Rows
+    tokens: I64
+    embeds: I32
+
+
+class PlanDecode(Call, frozen=True, kw_only=True):
+    rows: Rows
+    num_steps: int
+
+
+class RunDecode(Call, frozen=True, kw_only=True):
+    """Advance the plan and run one step of it."""
+
+    tokens: I64
+    positions: I32
+    slots: I64
+
+
+class KeepRows(Call, frozen=True, kw_only=True):
+    rows: I64
+
+
+class Logits(Call, frozen=True, kw_only=True):
+    """The hidden states follow from rank 0 as a collective."""
+
+    num_rows: int
+
+
+class CopySlots(Call, frozen=True, kw_only=True):
+    source: I32
+    target: I32
+
+
+class SwapOut(Call, frozen=True, kw_only=True):
+    blocks: I32
+    host_blocks: I32
+
+
+class SwapIn(Call, frozen=True, kw_only=True):
+    host_blocks: I32
+    blocks: I32
+
+
+AnyCall = (
+    Join
+    | Load
+    | Embed
+    | WriteEmbeds
+    | RunRows
+    | PlanDecode
+    | RunDecode
+    | KeepRows
+    | Logits
+    | CopySlots
+    | SwapOut
+    | SwapIn
+)
+
+
+class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The rank is in the group."""
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to ``Load``; ``digest`` and pool sizes must be rank 0's."""
+
+    digest: str = ""
+    num_blocks: int = 0
+    num_host_blocks: int = 0
+    error: ErrorRecord | None = None
+
+
+Answer = Joined | Loaded
+
+
+def call_codec() -> Codec[AnyCall]:
+    return Codec(AnyCall)
+
+
+def answer_codec() -> Codec[Answer]:
+    return Codec(Answer)
+
+
+def pack_rows(rows: AttentionRows) -> Rows:
+    return Rows(
+        row_starts=np.asarray(rows.row_starts, np.int64),
+        positions=rows.positions,
+        slots=np.asarray(rows.slots, np.int64),
+        page_starts=np.asarray(rows.pages.starts, np.int64),
+        page_blocks=rows.pages.blocks,
+        page_visible=rows.pages.visible,
+        masks=[
+            RowMask(row=row, shown=np.ascontiguousarray(mask).view(np.uint8))
+            for row, mask in rows.masks.items()
+        ],
+        adapters=rows.adapters,
+    )
+
+
+def unpack_rows(rows: Rows, pool: KVPool) -> AttentionRows:
+    return AttentionRows(
+        row_starts=rows.row_starts,
+        positions=rows.positions,
+        slots=rows.slots.copy(),
+        pages=PageLists(rows.page_starts, rows.page_blocks, rows.page_visible),
+        slot_positions=pool.positions_AS[0],
+        page_size=pool.page_size,
+        masks={mask.row: mask.shown.view(np.bool_) for mask in rows.masks},
+        adapters=rows.adapters,
+    )

@@ -1,0 +1,40 @@
+"""The part of an adapter that one rank holds: split as the projections are that it adds to.
+
+Where a projection's outputs are split, so is ``up``; where its inputs are, ``down`` is, and the
+ranks' partial sums contain the adapter's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from quire.engine.adapters.peft_directory import Adapter, ModuleAdapter, ModuleShape
+from quire.engine.models.decoder_config import DecoderConfig
+from quire.engine.parallel.shard import Shard, picker
+
+
+def local_adapter(
+    adapter: Adapter,
+    whole: Mapping[str, ModuleShape],
+    local: Mapping[str, ModuleShape],
+    config: DecoderConfig,
+    shard: Shard,
+) -> Adapter:
+    """``whole`` and ``local``: the projections of the model that is not split, and of this rank's.
+    ``config`` is that of the former."""
+    if shard.size == 1:
+        return adapter
+
+    def part(name: str, module: ModuleAdapter) -> ModuleAdapter:
+        full, mine = whole[name], local[name]
+        shapes = [(shape.num_outputs, shape.num_inputs) for shape in (full, mine)]
+        pick = picker(f"{name}.weight", shapes[0], shapes[1], config, shard)
+        if pick is None:
+            return module
+        if full.num_outputs != mine.num_outputs:
+            return replace(module, up_OR=pick(module.up_OR))
+        return replace(module, down_RI=pick(module.down_RI))
+
+    parts = {name: part(name, module) for name, module in adapter.modules.items()}
+    return replace(adapter, modules=parts)
