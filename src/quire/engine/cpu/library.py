@@ -1,8 +1,8 @@
 """Finds, chooses and loads the compiled kernel: one shared library for each instruction set.
 
-Owns the choice and its reasons, which are data (``kernel_report``) for ``quire doctor``, the log and
-the tests. Knows nothing of what the libraries compute: the modules that declare functions of the C
-interface (``abi`` for ``csrc/abi.h``) pass their signatures in.
+Owns the choice and its reasons, which are data (``kernel_report``) for ``quire doctor``, the log
+and the tests. Knows nothing of what the libraries compute: the modules that declare functions
+of the C interface (``abi`` for ``csrc/abi.h``) pass their signatures in.
 """
 
 from __future__ import annotations

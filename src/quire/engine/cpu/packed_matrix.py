@@ -1,4 +1,4 @@
-"""Weights packed for the kernel: the only copy of them in memory. ``csrc/packed_matrix.h`` says how.
+"""Weights packed for the kernel: the only copy of them in memory (``csrc/packed_matrix.h``).
 
 Owns the memory of panels and the call of one product. Knows no layers.
 

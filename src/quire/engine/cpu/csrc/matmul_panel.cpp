@@ -120,37 +120,38 @@ struct Int8Kernel {
 #endif
 };
 
-inline void prefetch_step(const uint8_t* weights) {
-  __builtin_prefetch(weights + kPrefetchBytes);
-  __builtin_prefetch(weights + kPrefetchBytes + 64);
-}
-
 // Rows [first_row, first_row + R), vectors of columns [first_vector, first_vector + V).
-template <class Kernel, int R, int V, bool stream>
+template <class Kernel, int R, int V>
 void register_block(const PanelTask& task, int64_t first_row, int first_vector) {
-  typename Kernel::Sum sums[R][V] = {};
-  const int64_t x_tile_stride = task.num_rows * kTileBytes;
-  const int64_t x_step = task.num_rows * Kernel::kRowTileBytes;
+  using Sum = typename Kernel::Sum;
+  auto* target = static_cast<uint8_t*>(task.sums) + first_row * kPanelColumns * 4 +
+                 first_vector * kWidth * 4;
+  const auto place = [&](int r, int v) { return target + r * kPanelColumns * 4 + v * kWidth * 4; };
+  Sum sums[R][V] = {};
+  if (task.accumulate)
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) sums[r][v] = load_as<Sum>(place(r, v));
+  const int64_t x_tile_stride = task.upper_rows * kTileBytes;
+  const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
-  const uint8_t* x = task.block + first_row * kTileBytes;
+  const uint8_t* x = task.upper + first_row * kTileBytes;
+  const uint8_t* next = task.next;
+  const int64_t lines = first_row == 0 && first_vector == 0 ? task.lines : 0;
   for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
+    for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
+    next += kPanelTileBytes;
 #pragma GCC unroll 4
     for (int step = 0; step < kStepsPerTile; step++) {
-      const uint8_t* row_of_panel = w + step * kStepBytes;
-      if (stream) prefetch_step(row_of_panel);
       typename Kernel::Weights weights[V];
-      for (int v = 0; v < V; v++) weights[v] = Kernel::weights(row_of_panel + v * kWidth * 4);
+      for (int v = 0; v < V; v++) weights[v] = Kernel::weights(w + step * kStepBytes + v * kWidth * 4);
       for (int r = 0; r < R; r++) {
         const typename Kernel::Row row = Kernel::row(x + r * kTileBytes, x_tile_stride, step);
         for (int v = 0; v < V; v++) sums[r][v] = Kernel::add(sums[r][v], weights[v], row);
       }
     }
   }
-  auto* target = static_cast<uint8_t*>(task.sums);
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++)
-      std::memcpy(target + (first_row + r) * kPanelColumns * 4 + (first_vector + v) * kWidth * 4,
-                  &sums[r][v], sizeof(sums[r][v]));
+    for (int v = 0; v < V; v++) std::memcpy(place(r, v), &sums[r][v], sizeof(Sum));
 }
 
 // The shapes of register blocks that fit the register file: at most kMaxRows rows; the whole panel at
@@ -165,39 +166,38 @@ constexpr int kMaxRows = 6, kMaxWideRows = 3, kNarrow = 4;
 constexpr int kMaxRows = 4, kMaxWideRows = 1, kNarrow = 2;
 #endif
 
-template <class Kernel, int R, bool stream>
+template <class Kernel, int R>
 void rows_of_panel(const PanelTask& task, int64_t first_row) {
   constexpr int V = R <= kMaxWideRows ? kPanelVectors : kNarrow;
   for (int vector = 0; vector < kPanelVectors; vector += V)
-    register_block<Kernel, R, V, stream>(task, first_row, vector);
+    register_block<Kernel, R, V>(task, first_row, vector);
 }
 
 // Calls rows_of_panel with the constant R equal to `rows`.
-template <class Kernel, bool stream, int R = kMaxRows>
+template <class Kernel, int R = kMaxRows>
 void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
   if constexpr (R > 1) {
-    if (rows < R) return dispatch_rows<Kernel, stream, R - 1>(task, first_row, rows);
+    if (rows < R) return dispatch_rows<Kernel, R - 1>(task, first_row, rows);
   }
-  rows_of_panel<Kernel, R, stream>(task, first_row);
+  rows_of_panel<Kernel, R>(task, first_row);
 }
 
 template <class Kernel>
-void panel_product(const PanelTask& task) {
-  const int64_t num_passes = (task.num_rows + kMaxRows - 1) / kMaxRows;
+void product(const PanelTask& task) {
+  const int64_t num_passes = (task.upper_rows + kMaxRows - 1) / kMaxRows;
   for (int64_t pass = 0; pass < num_passes; pass++) {
-    const int64_t first = task.num_rows * pass / num_passes;
-    const int64_t last = task.num_rows * (pass + 1) / num_passes;
-    if (task.stream && pass == 0)
-      dispatch_rows<Kernel, true>(task, first, last - first);
-    else
-      dispatch_rows<Kernel, false>(task, first, last - first);
+    const int64_t first = task.upper_rows * pass / num_passes;
+    const int64_t last = task.upper_rows * (pass + 1) / num_passes;
+    dispatch_rows<Kernel>(task, first, last - first);
   }
 }
 
 }  // namespace
 
-void panel_product_f32(const PanelTask& task) { panel_product<FloatKernel>(task); }
-void panel_product_bf16(const PanelTask& task) { panel_product<Bf16Kernel>(task); }
-void panel_product_int8(const PanelTask& task) { panel_product<Int8Kernel>(task); }
+void vector_product(WeightType type, const PanelTask& task) {
+  if (type == WeightType::kF32) return product<FloatKernel>(task);
+  if (type == WeightType::kBF16) return product<Bf16Kernel>(task);
+  product<Int8Kernel>(task);
+}
 
 }  // namespace quire
