@@ -6,13 +6,13 @@ Shapes: R rows, C columns in use, N heads, D head size.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionAttributes
 from quire.engine.attention.dot_product import attend
+from quire.engine.attention.seen_slots import SeenSlots, SlotView
 from quire.engine.attention.visible_slots import VisibleSlots
 from quire.engine.kv_cache.torch_pool import LayerCache
 
@@ -22,8 +22,8 @@ I64 = NDArray[np.int64]
 class PaddedDecodePlan:
     """``DecodePlan`` of the PyTorch backend.
 
-    The index lives in host memory and is sent once per step. Context slots at positions that the
-    rows have yet to pass (gapped pages) wait in ``_late`` until they have.
+    The slots live in host memory and are sent once per step and window. Context slots at positions
+    that the rows have yet to pass (gapped pages) wait in ``_late`` until they have.
     """
 
     def __init__(
@@ -33,8 +33,7 @@ class PaddedDecodePlan:
         num_steps: int,
         *,
         null_slot: int,
-        device: torch.device,
-        dtype: torch.dtype,
+        view: SlotView,
     ) -> None:
         counts = context.counts
         width = int(counts.max(initial=0)) + num_steps
@@ -48,10 +47,8 @@ class PaddedDecodePlan:
         seen = context.positions < positions_R[context.rows]
         self._shown_RC[context.rows[seen], context.offsets[seen]] = True
         self._late = np.stack((context.rows, context.offsets, context.positions))[:, ~seen]
-        self._device = device
-        self._dtype = dtype
-        self._index = torch.empty(0, dtype=torch.int64)
-        self._biases: dict[int | None, Tensor] = {}
+        self._view = view
+        self._seen: dict[int | None, SeenSlots] = {}
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
         rows = np.arange(len(slots_R))
@@ -62,9 +59,7 @@ class PaddedDecodePlan:
         self._lengths_R = self._lengths_R + 1
         if self._late.shape[1]:
             self._reveal_late(positions_R)
-        used = int(self._lengths_R.max())
-        self._index = torch.from_numpy(self._slots_RC[:, :used].reshape(-1)).to(self._device)
-        self._biases.clear()
+        self._seen.clear()
 
     def keep(self, rows: I64) -> None:
         place = np.full(len(self._lengths_R), -1)
@@ -78,28 +73,28 @@ class PaddedDecodePlan:
         self._late = self._late[:, self._late[0] >= 0]
 
     def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
+        seen = self._seen_from(attributes.window)
         shape = (len(q_TND), -1, *cache.keys_SKD.shape[1:])
         out_RN1D = attend(
             q_TND.unsqueeze(2),
-            cache.keys_SKD.index_select(0, self._index).view(shape).transpose(1, 2),
-            cache.values_SKD.index_select(0, self._index).view(shape).transpose(1, 2),
-            self._bias(attributes.window),
+            cache.keys_SKD.index_select(0, seen.slots).view(shape).transpose(1, 2),
+            cache.values_SKD.index_select(0, seen.slots).view(shape).transpose(1, 2),
+            seen.bias_R1QC,
             attributes,
         )
         return out_RN1D.flatten(1)
 
-    def _bias(self, window: int | None) -> Tensor:
-        """What is hidden in this step from layers with this window ``[R, 1, 1, C]``."""
-        if window not in self._biases:
+    def _seen_from(self, window: int | None) -> SeenSlots:
+        """What layers with this window see in this step; made when the first of them asks."""
+        if window not in self._seen:
             used = int(self._lengths_R.max())
             shown_RC = self._shown_RC[:, :used]
             if window is not None:
                 shown_RC = shown_RC & (self._positions_RC[:, :used] > self._now_R[:, None] - window)
-            shown = torch.from_numpy(shown_RC).to(self._device)
-            bias = torch.zeros(shown.shape, dtype=self._dtype, device=self._device)
-            bias.masked_fill_(~shown, torch.finfo(self._dtype).min / 2)
-            self._biases[window] = bias[:, None, None, :]
-        return self._biases[window]
+            self._seen[window] = self._view.of(
+                self._slots_RC[:, :used], shown_RC[:, None, :], windowed=window is not None
+            )
+        return self._seen[window]
 
     def _reveal_late(self, positions_R: I32) -> None:
         rows, columns, positions = self._late

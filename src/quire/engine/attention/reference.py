@@ -20,17 +20,13 @@ from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
 from quire.engine.attention.decode_plan import PaddedDecodePlan
 from quire.engine.attention.dot_product import attend
+from quire.engine.attention.seen_slots import SeenSlots, SlotView
 from quire.engine.attention.visible_slots import VisibleSlots, visible_slots
 from quire.engine.kv_cache.torch_pool import LayerCache
 
 I64 = NDArray[np.int64]
 
 _MIN_CONTEXT_BITS = 8
-
-
-def hidden_bias(dtype: torch.dtype) -> float:
-    """The additive mask of what is not seen: finite, so that padding rows never become NaN."""
-    return torch.finfo(dtype).min / 2
 
 
 def length_class(lengths: I64) -> I64:
@@ -45,8 +41,7 @@ class TorchAttention:
     name = "torch"
 
     def __init__(self, device: torch.device, dtype: torch.dtype, null_slot: int) -> None:
-        self._device = device
-        self._dtype = dtype
+        self._view = SlotView(device, dtype, null_slot)
         self._null_slot = null_slot
 
     def plan(self, rows: AttentionRows) -> PaddedPlan:
@@ -65,24 +60,13 @@ class TorchAttention:
             rows.positions,
             num_steps,
             null_slot=self._null_slot,
-            device=self._device,
-            dtype=self._dtype,
+            view=self._view,
         )
 
     def _group(self, rows: AttentionRows, context: VisibleSlots, members: I64) -> PaddedGroup:
         tokens_RQ = _padded_tokens(rows, members)
         visibility = _padded_context(rows, context, members, tokens_RQ, self._null_slot)
-        return PaddedGroup(
-            tokens_RQ=self._to_device(np.maximum(tokens_RQ, 0)),
-            valid_RQ=tokens_RQ >= 0,
-            slots_RC=self._to_device(visibility.slots_RC),
-            visibility=visibility,
-            device=self._device,
-            dtype=self._dtype,
-        )
-
-    def _to_device(self, array: I64) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array, np.int64)).to(self._device)
+        return PaddedGroup(tokens_RQ, visibility, self._view)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +84,6 @@ class Visibility:
             return self.allowed_RQC
         first_RQ = self.positions_RQ - window + 1
         return self.allowed_RQC & (self.positions_RC[:, None, :] >= first_RQ[:, :, None])
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Hidden:
-    """A visibility as an additive bias; ``blind`` lists queries (of R * Q) that see nothing."""
-
-    bias_R1QC: Tensor
-    blind: Tensor | None
 
 
 def _padded_tokens(rows: AttentionRows, members: I64) -> I64:
@@ -153,25 +129,15 @@ def _padded_context(
 class PaddedGroup:
     """Rows padded to common lengths."""
 
-    def __init__(
-        self,
-        tokens_RQ: Tensor,
-        valid_RQ: NDArray[np.bool_],
-        slots_RC: Tensor,
-        visibility: Visibility,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, tokens_RQ: I64, visibility: Visibility, view: SlotView) -> None:
         self.num_rows, self.num_queries = tokens_RQ.shape
-        self.tokens = tokens_RQ.view(-1)
-        self.valid = torch.from_numpy(np.flatnonzero(valid_RQ)).to(device)
+        self.tokens = view.index(np.maximum(tokens_RQ, 0))
+        self.valid = view.index(np.flatnonzero(tokens_RQ >= 0))
         self.members = self.tokens[self.valid]
-        self.slots = slots_RC.view(-1)
-        self._valid_RQ = valid_RQ
+        self._valid_RQ = tokens_RQ >= 0
         self._visibility = visibility
-        self._device = device
-        self._dtype = dtype
-        self._hidden: dict[int | None, Hidden] = {}
+        self._view = view
+        self._seen: dict[int | None, SeenSlots] = {}
 
     def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         """Output ``[num_members, N * D]``, in the order of ``members``."""
@@ -180,31 +146,29 @@ class PaddedGroup:
         q_RQND = q_TND.index_select(0, self.tokens).view(
             self.num_rows, self.num_queries, num_heads, head_dim
         )
-        hidden = self._hidden_from(attributes.window)
+        seen = self._seen_from(attributes.window)
         out_RNQD = attend(
             q_RQND.transpose(1, 2),
-            cache.keys_SKD.index_select(0, self.slots).view(shape).transpose(1, 2),
-            cache.values_SKD.index_select(0, self.slots).view(shape).transpose(1, 2),
-            hidden.bias_R1QC,
+            cache.keys_SKD.index_select(0, seen.slots).view(shape).transpose(1, 2),
+            cache.values_SKD.index_select(0, seen.slots).view(shape).transpose(1, 2),
+            seen.bias_R1QC,
             attributes,
         )
         out = out_RNQD.transpose(1, 2).reshape(-1, num_heads * head_dim)
-        if hidden.blind is not None:
-            out.index_fill_(0, hidden.blind, 0.0)
+        if seen.blind is not None:
+            out.index_fill_(0, seen.blind, 0.0)
         return out.index_select(0, self.valid)
 
-    def _hidden_from(self, window: int | None) -> Hidden:
-        """What layers with this window do not see; made when the first of them asks."""
-        if window not in self._hidden:
-            allowed_RQC = self._visibility.within(window)
-            allowed = torch.from_numpy(allowed_RQC).to(self._device).unsqueeze(1)
-            bias = torch.zeros(allowed.shape, dtype=self._dtype, device=self._device)
-            bias.masked_fill_(~allowed, hidden_bias(self._dtype))
-            blind = np.flatnonzero(self._valid_RQ & ~allowed_RQC.any(axis=-1))
-            self._hidden[window] = Hidden(
-                bias, torch.from_numpy(blind).to(self._device) if len(blind) else None
+    def _seen_from(self, window: int | None) -> SeenSlots:
+        """What layers with this window see; made when the first of them asks."""
+        if window not in self._seen:
+            self._seen[window] = self._view.of(
+                self._visibility.slots_RC,
+                self._visibility.within(window),
+                windowed=window is not None,
+                valid_RQ=self._valid_RQ,
             )
-        return self._hidden[window]
+        return self._seen[window]
 
 
 class PaddedPlan:
@@ -221,4 +185,4 @@ class PaddedPlan:
         return out
 
 
-__all__ = ["I32", "PaddedGroup", "PaddedPlan", "TorchAttention", "hidden_bias", "length_class"]
+__all__ = ["I32", "PaddedGroup", "PaddedPlan", "TorchAttention", "length_class"]
