@@ -117,7 +117,7 @@ async def test_files_that_cannot_be_read_fail_the_model_and_the_start(
         await start_node(model_files=broken)
     node = Node(fake_config(), transport_factory=fake_transport, model_files=broken)
     await node.start(wait_ready=False)
-    assert "cut off" in node.health().detail
+    await node.wait_health(lambda health: "cut off" in health.detail)
     with pytest.raises(EngineLost, match="cut off"):
         node.model()
     await node.stop()

@@ -77,6 +77,8 @@ class Transport:
 class Rig:
     def __init__(self, *errors: QuireError | None) -> None:
         self.errors = list(errors)
+        self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.prepared.set_result(None)
         self.transports: list[Transport] = []
         self.control = Control()
         self.ready: list[EngineInfo] = []
@@ -85,10 +87,14 @@ class Rig:
             lambda config, on_progress: self._make(),
             self.control,  # type: ignore[arg-type]
             clock=SystemClock(),
+            prepare=self._prepare,
             on_ready=self.ready.append,
             on_change=lambda: None,
             limits=FAST,
         )
+
+    async def _prepare(self) -> None:
+        await self.prepared
 
     def _make(self) -> Transport:
         self.transports.append(Transport(self.errors.pop(0) if self.errors else None))
@@ -121,6 +127,34 @@ async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     assert told == ["up", EngineLost("killed").record(), "up"]
     assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (EngineState.READY, 1)
     assert len(rig.ready) == 2
+
+
+async def test_control_hears_of_an_engine_when_its_files_are_there_too(
+    rigs: Callable[..., Rig],
+) -> None:
+    rig = rigs()
+    rig.prepared = asyncio.get_running_loop().create_future()
+    await rig.supervisor.start()
+    for _ in range(5):  # the engine is up in fewer turns
+        await asyncio.sleep(0)
+    assert hasattr(rig.transports[0], "lose")
+    assert rig.control.told == []
+    assert rig.supervisor.health.state is EngineState.LOADING
+    rig.prepared.set_result(None)
+    await rig.supervisor.wait_ready()
+    assert rig.control.told == ["up"]
+
+
+async def test_files_that_cannot_be_read_end_the_engine_at_once(rigs: Callable[..., Rig]) -> None:
+    rig = rigs()
+    rig.prepared = asyncio.get_running_loop().create_future()
+    rig.prepared.set_exception(ModelFormatError("no tokenizer"))
+    await rig.supervisor.start()
+    with pytest.raises(ModelFormatError, match="no tokenizer"):
+        await rig.supervisor.wait_ready()
+    assert rig.control.told == [("given up", "no tokenizer")]
+    assert len(rig.transports) == 1
+    assert rig.transports[0].closed
 
 
 async def test_results_reach_control(rigs: Callable[..., Rig]) -> None:

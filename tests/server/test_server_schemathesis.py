@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from scripted_server import RunningServer, scripted_node
 
 from quire.core.config import ServerConfig
-from quire.server import create_app
+from quire.server.app import create_app
 
 DOCUMENT = create_app(scripted_node()[0], ServerConfig()).openapi()
 REFUSALS = ["400", "404", "405", "409", "413"]

@@ -10,7 +10,7 @@ import pytest_asyncio
 from scripted_server import scripted_node
 
 from quire.core.config import ServerConfig
-from quire.server import create_app
+from quire.server.app import create_app
 
 HI = {"messages": [{"role": "user", "content": "say hi"}]}
 

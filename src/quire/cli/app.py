@@ -9,31 +9,46 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from quire.cli.console import print_error
-from quire.cli.demo import demo
-from quire.cli.doctor import doctor
-from quire.cli.models import models
-from quire.cli.processes import attach, kill, logs, ps
-from quire.cli.replay import replay
-from quire.cli.run import run
-from quire.cli.serve import serve
 from quire.core.errors import QuireError
 
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 
-_NODE = "Work with a node"
-_PROGRAMS = "Work with programs"
-_MACHINE = "Look around"
+COMMANDS = {
+    "Work with a node": {
+        "serve": "quire.cli.serve",
+        "demo": "quire.cli.demo",
+        "replay": "quire.cli.replay",
+    },
+    "Work with programs": {
+        "run": "quire.cli.run",
+        "push": "quire.cli.processes",
+        "ps": "quire.cli.processes",
+        "attach": "quire.cli.processes",
+        "logs": "quire.cli.processes",
+        "kill": "quire.cli.processes",
+    },
+    "Look around": {
+        "models": "quire.cli.models",
+        "doctor": "quire.cli.doctor",
+    },
+}
+"""The commands under their headings, each with the module that has a function of its name."""
 
 
-def build_app() -> typer.Typer:
-    """The command line as a typer application."""
+def build_app(only: str | None = None) -> typer.Typer:
+    """The command line as a typer application, whole or with the command ``only`` alone.
+
+    A module is imported for the commands it has: a server should not wait until the client library
+    that the demonstration uses has been imported.
+    """
     app = typer.Typer(
         name="quire",
         help="Quire serves LLM programs, not prompts.",
@@ -43,14 +58,18 @@ def build_app() -> typer.Typer:
         rich_markup_mode="markdown",
     )
     app.callback()(_root)
-    for panel, commands in {
-        _NODE: (serve, demo, replay),
-        _PROGRAMS: (run, ps, attach, logs, kill),
-        _MACHINE: (models, doctor),
-    }.items():
-        for command in commands:
-            app.command(rich_help_panel=panel)(command)
+    for panel, commands in COMMANDS.items():
+        for name, module in commands.items():
+            if only in (None, name):
+                command = getattr(import_module(module), name)
+                app.command(name, rich_help_panel=panel)(command)
     return app
+
+
+def _named(arguments: Sequence[str]) -> str | None:
+    """The command that ``arguments`` begin with, if it is one."""
+    names = {name for commands in COMMANDS.values() for name in commands}
+    return arguments[0] if arguments and arguments[0] in names else None
 
 
 def _show_version(wanted: bool) -> None:
@@ -72,8 +91,9 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit the process with its status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        build_app()(None if arguments is None else list(arguments))
+        build_app(_named(given))(given)
     except QuireError as exc:
         print_error(exc)
         sys.exit(EXIT_ERROR)

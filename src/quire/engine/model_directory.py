@@ -12,16 +12,12 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
 from quire.core.errors import ModelFormatError, ModelNotFound, UnsupportedModel
 
 MAX_JSON_BYTES = 64 << 20
 """No metadata file of a model comes near it; the largest are tokenizers of some 20 MB."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _UNUSED_CODE = ("AutoTokenizer", "AutoProcessor", "AutoImageProcessor")
 """Tokenizers are read from tokenizer.json, and images not at all."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -139,11 +135,6 @@ def locate(source: str) -> ModelDirectory:
             f"{source!r} is neither a directory nor a hub id like 'org/name': "
             "give the path of a directory with config.json and *.safetensors"
         )
-    try:
-        return ModelDirectory(Path(snapshot_download(source, allow_patterns=_WANTED_FILES)))
-    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
-        first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
-        raise ModelNotFound(
-            f"no directory {source!r}, and the hub repository of that name cannot be had "
-            f"({first_line}): check the spelling and the network, or give a local directory"
-        ) from exc
+    from quire.engine.hub import download  # late: a local directory needs no client of the hub
+
+    return ModelDirectory(download(source))

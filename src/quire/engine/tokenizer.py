@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import tokenizers
@@ -51,11 +52,16 @@ class HuggingFaceTokenizer:
         self._recognising = tokenizers.Tokenizer.from_str(tokenizer_json)
         self._recognising.no_truncation()
         self._recognising.no_padding()
-        self._literal = tokenizers.Tokenizer.from_str(self._recognising.to_str())
-        self._literal.encode_special_tokens = True
         self._vocab_size = self._recognising.get_vocab_size(with_added_tokens=True)
         self._eos_token_ids = eos_token_ids
         self._bytes = _bytes_by_id(json.loads(tokenizer_json), self._recognising)
+
+    @cached_property
+    def _literal(self) -> tokenizers.Tokenizer:
+        """Only an edge encodes what users wrote, and making one takes as long as all the rest."""
+        tokenizer = tokenizers.Tokenizer.from_str(self._recognising.to_str())
+        tokenizer.encode_special_tokens = True
+        return tokenizer
 
     @property
     def vocab_size(self) -> int:
@@ -123,13 +129,22 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-_ALPHABET = _byte_alphabet()
+class _ToLatin1(dict[int, int]):
+    """For ``str.translate``: a stand-in becomes the character with its byte's number, anything else
+    one that Latin-1 does not have."""
+
+    def __missing__(self, character: int) -> int:
+        return 0x100
+
+
+_TO_LATIN_1 = _ToLatin1({ord(text): byte for text, byte in _byte_alphabet().items()})
 
 
 def _byte_level_bytes(text: str) -> bytes:
-    if all(character in _ALPHABET for character in text):
-        return bytes(_ALPHABET[character] for character in text)
-    return text.encode()
+    try:
+        return text.translate(_TO_LATIN_1).encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode()
 
 
 def _sentencepiece_bytes(text: str) -> bytes:

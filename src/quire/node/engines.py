@@ -13,7 +13,7 @@ from functools import partial
 
 from quire.core.batch import EngineInfo
 from quire.core.config import EngineConfig
-from quire.core.errors import EngineLost, QuireError
+from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
 from quire.core.interfaces import Clock, ServedModel
 from quire.node.control_thread import ControlThread
@@ -47,17 +47,16 @@ class EngineFleet:
         on_change: Callable[[], None],
     ) -> None:
         self.models = ModelTable(configs)
-        self._configs = configs
         self._backend = backend
         self._control = control
         self._files: dict[EngineId, ModelFiles] = {}
-        self._starting: list[asyncio.Task[None]] = []
         self._supervisors = [
             EngineSupervisor(
                 config,
                 backend.make_transport,
                 control,
                 clock=clock,
+                prepare=partial(self._read, config),
                 on_ready=partial(self._on_ready, config),
                 on_change=on_change,
                 on_progress=partial(_named, on_progress, config.name),
@@ -88,11 +87,12 @@ class EngineFleet:
         Raises:
             QuireError: with ``wait_ready``, the first error that keeps one from becoming ready.
         """
-        self._starting = [
-            asyncio.create_task(self._start(config, supervisor), name=f"start {config.name}")
-            for config, supervisor in zip(self._configs, self._supervisors, strict=True)
-        ]
-        await asyncio.gather(*self._starting)
+        await asyncio.gather(
+            *(
+                asyncio.wrap_future(self._control.submit(supervisor.start()))
+                for supervisor in self._supervisors
+            )
+        )
         if wait_ready:
             await asyncio.gather(
                 *(
@@ -103,9 +103,6 @@ class EngineFleet:
 
     async def stop(self) -> None:
         """End all engines. Idempotent."""
-        for task in self._starting:
-            task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(
             *(
                 asyncio.wrap_future(self._control.submit(supervisor.stop()))
@@ -113,15 +110,11 @@ class EngineFleet:
             )
         )
 
-    async def _start(self, config: EngineConfig, supervisor: EngineSupervisor) -> None:
-        try:
-            self._files[supervisor.engine] = await asyncio.to_thread(
-                self._backend.read_files, config
-            )
-        except QuireError as exc:
-            await asyncio.wrap_future(self._control.submit(supervisor.fail(exc)))
-            return
-        await asyncio.wrap_future(self._control.submit(supervisor.start()))
+    async def _read(self, config: EngineConfig) -> None:
+        """On the control thread, while the engine loads: a tokenizer takes its time too."""
+        engine = EngineId(config.name)
+        if engine not in self._files:
+            self._files[engine] = await asyncio.to_thread(self._backend.read_files, config)
 
     def _on_ready(self, config: EngineConfig, info: EngineInfo) -> None:
         """On the control thread, when control knows the engine."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from quire.core.batch import BatchResult, EngineInfo
@@ -49,8 +49,10 @@ class RestartLimits:
 class EngineSupervisor:
     """``health`` may be read from any thread; ``run`` is one task on the control thread.
 
-    ``on_ready(info)`` is called there each time when control knows the engine,
-    ``on_progress(stage, fraction)`` while it loads, ``on_change()`` after a change of state.
+    All callbacks run there. ``prepare()`` gets what the model needs besides an engine, while that
+    starts; control hears of neither before both are there. ``on_ready(info)`` is called each time
+    when control knows the engine, ``on_progress(stage, fraction)`` while it loads, ``on_change()``
+    after a change of state.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class EngineSupervisor:
         control: ControlThread,
         *,
         clock: Clock,
+        prepare: Callable[[], Awaitable[None]],
         on_ready: Callable[[EngineInfo], None],
         on_change: Callable[[], None],
         on_progress: OnProgress | None = None,
@@ -70,6 +73,7 @@ class EngineSupervisor:
         self._factory = factory
         self._control = control
         self._clock = clock
+        self._prepare = prepare
         self._on_ready = on_ready
         self._on_change = on_change
         self._listener = on_progress
@@ -88,10 +92,6 @@ class EngineSupervisor:
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"supervise {self.engine}")
-
-    async def fail(self, error: QuireError) -> None:
-        """Instead of ``start``: something that the model needs besides an engine is missing."""
-        self._give_up(error)
 
     async def wait_ready(self) -> EngineInfo:
         """The engine's first readiness.
@@ -142,7 +142,7 @@ class EngineSupervisor:
 
         transport = self.transport = self._factory(self._config, self._on_progress)
         try:
-            info = await transport.start(on_result, on_lost)
+            info = await self._start_engine(transport, on_result, on_lost)
             self._info = info
             # control first: whoever sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
@@ -156,6 +156,21 @@ class EngineSupervisor:
         finally:
             await transport.close()
         return error
+
+    async def _start_engine(
+        self,
+        transport: EngineTransport,
+        on_result: Callable[[BatchResult], None],
+        on_lost: Callable[[str], None],
+    ) -> EngineInfo:
+        """The engine's start and ``prepare`` side by side; raises the error of either."""
+        starting = asyncio.create_task(transport.start(on_result, on_lost))
+        try:
+            await self._prepare()
+            return await starting
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
 
     def _may_restart(self, error: QuireError) -> bool:
         if isinstance(error, _HOPELESS):

@@ -13,39 +13,21 @@ import contextlib
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-
-import uvicorn
 
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
 from quire.core.errors import ConfigError
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
-from quire.server.app import create_app
-from quire.server.chat.prompt import warn_of_broken_templates
-from quire.server.http_protocol import BoundedHttpProtocol
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG = 1024
-_KEEP_ALIVE_S = 30
-_CLOSE_TIMEOUT_S = 5
-"""How long connections may stay open once the node has drained."""
-
-_MAX_FRAME_BYTES = 2 << 20
 
 TransportFactory = Callable[[EngineConfig], EngineTransport]
 Progress = Callable[[str, float], None]
-
-
-class _Listener(uvicorn.Server):
-    """uvicorn without its signal handlers: a signal first drains the node, then stops this."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 class Service:
@@ -56,25 +38,11 @@ class Service:
 
     def __init__(self, node: Node, config: NodeConfig, server: ServerConfig, sock: socket.socket):
         self._node = node
+        self._config = config
         self._server = server
         self._sock = sock
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._listener = _Listener(
-            uvicorn.Config(
-                create_app(node, server, config.tenants),
-                http=BoundedHttpProtocol,
-                ws="websockets-sansio",
-                lifespan="on",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                timeout_keep_alive=_KEEP_ALIVE_S,
-                timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
-                ws_max_size=_MAX_FRAME_BYTES,
-            )
-        )
 
     @property
     def url(self) -> str:
@@ -95,9 +63,15 @@ class Service:
         Raises:
             QuireError: the node could not start; the listener is closed by then.
         """
-        # the node first: its health can be asked from the first request on
+        # the node first: its health can be asked from the first request on, and its engines load
+        # while the web framework is imported
         starting = asyncio.create_task(self._node.start(progress))
-        listening = asyncio.create_task(self._listener.serve(sockets=[self._sock]))
+        await asyncio.sleep(0)
+        from quire.server.chat.prompt import warn_of_broken_templates
+        from quire.server.listener import make_listener
+
+        listener = make_listener(self._node, self._server, self._config.tenants)
+        listening = asyncio.create_task(listener.serve(sockets=[self._sock]))
         stopping = asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({starting, stopping, listening}, return_when="FIRST_COMPLETED")
@@ -114,7 +88,7 @@ class Service:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             await self._drain(self._server.drain_timeout_s if started else 0.0)
-            self._listener.should_exit = True
+            listener.should_exit = True
             await listening
 
     async def _drain(self, limit_s: float) -> None:

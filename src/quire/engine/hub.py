@@ -1,0 +1,35 @@
+"""Downloads from the Hugging Face hub, for models that are named by a hub id.
+
+The one module that imports the hub's client, which takes longer to import than the small files of
+a model take to read.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from quire.core.errors import ModelNotFound
+
+_WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
+
+
+def download(hub_id: str) -> Path:
+    """The repository's directory in the hub's cache, downloaded if need be.
+
+    Raises:
+        ModelNotFound: no such repository, or it cannot be reached.
+    """
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_WANTED_FILES))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
+        first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
+        raise ModelNotFound(
+            f"no directory {hub_id!r}, and the hub repository of that name cannot be had "
+            f"({first_line}): check the spelling and the network, or give a local directory"
+        ) from exc
+
+
+__all__ = ["download"]

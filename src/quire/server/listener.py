@@ -1,0 +1,53 @@
+"""The HTTP listener of a node: uvicorn around the application.
+
+Imported when the node is starting already (see ``serve``), because importing the web framework
+takes longer than importing the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import uvicorn
+
+from quire.core.config import ServerConfig, TenantConfig
+from quire.node import Node
+from quire.server.app import create_app
+from quire.server.http_protocol import BoundedHttpProtocol
+
+_KEEP_ALIVE_S = 30
+_CLOSE_TIMEOUT_S = 5
+"""How long connections may stay open once the node has drained."""
+
+_MAX_FRAME_BYTES = 2 << 20
+
+
+class Listener(uvicorn.Server):
+    """uvicorn without its signal handlers: a signal first drains the node, then stops this."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConfig]) -> Listener:
+    """Serves ``node`` once its ``serve`` is called with a bound socket."""
+    return Listener(
+        uvicorn.Config(
+            create_app(node, server, tenants),
+            http=BoundedHttpProtocol,
+            ws="websockets-sansio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
+            ws_max_size=_MAX_FRAME_BYTES,
+        )
+    )
+
+
+__all__ = ["Listener", "make_listener"]
