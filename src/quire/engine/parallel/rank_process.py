@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import signal
 import socket
 import sys
@@ -42,7 +43,7 @@ def run(channel: Channel, shard: Shard) -> None:
                 channel.send(answers.encode(answer))
 
 
-def main() -> int:
+def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when its ranks end
@@ -53,12 +54,11 @@ def main() -> int:
     try:
         run(Channel(socket.socket(fileno=number)), Shard(rank, size))
     except Gone:
-        return 0
+        os._exit(0)  # no clean-up: rank 0 waits for the end, and memory goes with us
     except Exception:
         logger.exception("the rank failed, and with it the group")
-        return 1
-    return 0
+        os._exit(1)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
