@@ -7,7 +7,7 @@ from typing import get_args
 
 from docs_markdown import ROOT
 
-from quire.engine.layers.rope_frequencies import RopeKind
+from quire.engine.layers.rope_config import RopeKind
 from quire.engine.models.registry import FAMILIES
 from quire.engine.quantization.registry import SCHEMES
 

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from engine_checkpoints import MODELS
-from safetensors.torch import load_file, save_file
 
-from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError, ModelError, ModelFormatError, UnsupportedModel
-from quire.core.ids import ModelId
-from quire.core.traits import NODE_TRAITS, Trait
+from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
-from quire.engine.engine import Engine
 from quire.engine.layers.rope_frequencies import inverse_frequencies
-from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import FAMILIES, family_of
 
@@ -157,6 +147,20 @@ def test_gemma_3_with_what_its_file_leaves_out() -> None:
     assert (model.vocab_size, model.max_positions) == (262208, 131072)
     assert model.ignores("vision_tower.x")
     assert not model.ignores("language_model.model.x")
+
+
+@pytest.mark.parametrize(
+    ("ropes", "expected"),
+    [
+        ({"rope_theta": 2e6}, (2e6, 1e4)),
+        ({"rope_theta": 2e6, "rope_local_base_freq": 5e3}, (2e6, 5e3)),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 2e6}}}, (2e6, 1e4)),
+        ({"rope_theta": 3e6, "rope_parameters": {"sliding_attention": {}}}, (3e6, 1e4)),
+    ],
+)
+def test_gemma_3_has_two_thetas(ropes: Values, expected: tuple[float, float]) -> None:
+    values = {"model_type": "gemma3_text", **sizes(6, 1152, 6912, 4, 1), **ropes}
+    assert tuple(rope.theta for rope in read(values).ropes) == expected
 
 
 def test_phi_3_chooses_its_factors_by_what_is_served() -> None:
@@ -354,87 +358,3 @@ def test_bad_values_are_named(
 def test_every_family_is_in_the_table_of_models() -> None:
     tested = {recipe.config.model_type for recipe in MODELS.values()}
     assert tested >= FAMILIES.keys() - {"gemma3", "mistral3"}  # which wrap others
-
-
-def write_config(path: Path, **changes: Any) -> None:
-    values = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**values, **changes}))
-
-
-def start(path: Path, **changes: Any) -> Engine:
-    settings: dict[str, Any] = {
-        "backend": "torch",
-        "dtype": "float32",
-        "num_blocks": 8,
-        "host_cache_bytes": 0,
-        "num_threads": 1,
-        **changes,
-    }
-    return Engine(EngineConfig(source=str(path), name=ModelId("m"), **settings))
-
-
-@pytest.fixture
-def copy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
-    def make(name: str) -> Path:
-        shutil.copytree(checkpoint(name), tmp_path / name)
-        return tmp_path / name
-
-    return make
-
-
-def test_code_of_the_same_names_lies_unused(copy: Callable[[str], Path]) -> None:
-    path = copy("phi3")
-    published = {
-        "AutoConfig": "configuration_phi3.Phi3Config",
-        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
-        "AutoTokenizer": "someone/tokenizer",
-    }
-    write_config(path, auto_map=published)
-    assert start(path).info.family == "phi3"
-    for other in [
-        {**published, "AutoModelForCausalLM": "modeling.MyPhiForCausalLM"},
-        {**published, "AutoModel": 7},
-        ["Phi3ForCausalLM"],
-    ]:
-        write_config(path, auto_map=other)
-        with pytest.raises(UnsupportedModel, match="never runs code"):
-            ModelDirectory(path).read_config()
-
-
-def test_the_length_of_dynamic_rotations_is_asked_for(copy: Callable[[str], Path]) -> None:
-    path = copy("llama-rope-dynamic")
-    assert start(path).info.max_model_len == 16
-    assert start(path, max_model_len=64).info.max_model_len == 64
-    with pytest.raises(ConfigError, match="max_model_len is 65"):
-        start(path, max_model_len=65)
-
-
-def test_the_text_part_of_a_checkpoint_with_images(copy: Callable[[str], Path]) -> None:
-    path = copy("gemma3")
-    alone = start(path).info
-    text = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "gemma3",
-                "architectures": ["Gemma3ForConditionalGeneration"],
-                "text_config": text,
-            }
-        )
-    )
-    tensors = load_file(path / "model.safetensors")
-    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
-    wrapped["vision_tower.patches.weight"] = torch.zeros(3)
-    save_file(wrapped, path / "model.safetensors")
-    info = start(path).info
-    assert (info.family, info.num_parameters) == ("gemma3", alone.num_parameters)
-
-
-def test_the_interface_is_whole_for_all_families(
-    checkpoint: Callable[[str], Path],
-) -> None:
-    """Windows bound what is seen; pages, masks, copies and forks work as in any model."""
-    for name in ("gemma2", "gpt-oss", "mixtral"):
-        info = start(checkpoint(name)).info
-        assert set(info.traits) >= {str(one) for one in (Trait.FORWARD, Trait.DECODE)} - NODE_TRAITS
-        assert len(info.pool.groups) == 1

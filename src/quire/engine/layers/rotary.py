@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from quire.engine.layers.rope_frequencies import RopeConfig, inverse_frequencies
+from quire.engine.layers.rope_config import RopeConfig
+from quire.engine.layers.rope_frequencies import inverse_frequencies
 
 
 @dataclass(frozen=True, slots=True, eq=False)

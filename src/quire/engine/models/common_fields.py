@@ -14,7 +14,7 @@ from quire.engine.config_reader import ConfigReader
 from quire.engine.layers.attention import AttentionConfig
 from quire.engine.layers.mlp import Activation, MLPConfig
 from quire.engine.layers.norm import NormConfig, QKNormKind
-from quire.engine.layers.rope_frequencies import MAX_POSITIONS, RopeConfig, read_rope
+from quire.engine.layers.rope_config import MAX_POSITIONS, RopeConfig, read_rope
 from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 MAX_SIZE = 1 << 20
@@ -158,36 +158,46 @@ def read_layer_types(config: ConfigReader, num_layers: int) -> Sequence[str] | N
 
 
 def with_local_rope(
-    config: ConfigReader, decoder: DecoderConfig, theta: float, local_theta: float
+    config: ConfigReader,
+    decoder: DecoderConfig,
+    *,
+    theta: float,
+    local_theta: float,
+    local_name: str,
 ) -> DecoderConfig:
     """Layers with a window get a rotation of their own, the second one; in either spelling.
 
-    The thetas are the family's defaults. Scaling in the older spelling is for full attention only.
+    The thetas are the family's defaults. In the older spelling that of local layers is
+    ``local_name``, and scaling is for full attention only.
     """
     size, longest = decoder.head_dim, decoder.max_positions
+    local = RopeConfig(config.number(local_name, low=1.0, high=1e12, default=local_theta))
     both = config.section("rope_parameters")
-    if both is not None:
-        empty = ConfigReader({}, both.where)
-        full = both.section("full_attention") or empty
-        local = both.section("sliding_attention") or empty
-        ropes = (
-            read_rope(config, longest, size, scaling=full, default_theta=theta),
-            read_rope(config, longest, size, scaling=local, default_theta=local_theta),
-        )
+    if both is None:
+        full = read_rope(config, longest, size, default_theta=theta)
     else:
-        name = "rope_local_base_freq" if config.has("rope_local_base_freq") else "rope_theta"
-        default = local_theta if name not in config.values else None
-        ropes = (
-            read_rope(config, longest, size, default_theta=theta),
-            RopeConfig(config.number(name, low=1.0, high=1e12, default=default)),
+        empty = ConfigReader({}, both.where)
+        full = read_rope(
+            config,
+            longest,
+            size,
+            scaling=both.section("full_attention") or empty,
+            default_theta=theta,
+        )
+        local = read_rope(
+            config.without("rope_theta"),
+            longest,
+            size,
+            scaling=both.section("sliding_attention") or empty,
+            default_theta=local.theta,
         )
     return replace(
         decoder,
         layers=tuple(
             replace(layer, rope=0 if layer.window is None else 1) for layer in decoder.layers
         ),
-        ropes=ropes,
-        max_positions=ropes[0].longest(longest),
+        ropes=(full, local),
+        max_positions=full.longest(longest),
     )
 
 

@@ -13,7 +13,7 @@ from quire.engine.layers.attention import AttentionConfig
 from quire.engine.layers.experts import ExpertsConfig
 from quire.engine.layers.mlp import MLPConfig
 from quire.engine.layers.norm import NormConfig
-from quire.engine.layers.rope_frequencies import RopeConfig
+from quire.engine.layers.rope_config import RopeConfig
 
 NormPlacement = Literal["pre", "post", "sandwich"]
 

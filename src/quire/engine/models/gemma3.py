@@ -29,8 +29,15 @@ def read_gemma3(config: ConfigReader) -> DecoderConfig:
     pattern = config.integer("sliding_window_pattern", 1 << 20, default=6)
     plain = read_any_gemma(config.without("rope_parameters", "rope_scaling"), qk_norm="head")
     gemma = between_norms(config, plain, lambda layer: (layer + 1) % pattern != 0)
+    gemma = with_local_rope(
+        config,
+        gemma,
+        theta=_GLOBAL_THETA,
+        local_theta=_LOCAL_THETA,
+        local_name="rope_local_base_freq",
+    )
     return replace(
-        with_local_rope(config, gemma, _GLOBAL_THETA, _LOCAL_THETA),
+        gemma,
         logit_softcap=read_softcap(config, "final_logit_softcapping", None),
     )
 

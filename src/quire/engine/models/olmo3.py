@@ -16,4 +16,10 @@ def read_olmo3(config: ConfigReader) -> DecoderConfig:
     olmo = read_olmo(config.without("rope_parameters", "rope_scaling"))
     window = read_window(config, 4096)
     layers = read_layers(config, olmo.num_layers, window, lambda layer: (layer + 1) % 4 != 0)
-    return with_local_rope(config, replace(olmo, layers=layers), _THETA, _THETA)
+    return with_local_rope(
+        config,
+        replace(olmo, layers=layers),
+        theta=_THETA,
+        local_theta=_THETA,
+        local_name="rope_theta",
+    )

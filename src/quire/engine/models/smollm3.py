@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
-from quire.engine.layers.rope_frequencies import RopeConfig
+from quire.engine.layers.rope_config import RopeConfig
 from quire.engine.models.common_fields import (
     SILU,
     read_activation,

@@ -1,0 +1,205 @@
+"""The configuration of rotary position embedding: which rule scales it, and with what.
+
+Reads it in the spellings of both major versions of transformers. Knows the rules by name only; what
+they do to frequencies is in ``quire.engine.layers.rope_frequencies``.
+
+Two rules depend on a length: LongRoPE has one set of factors for short and one for long contexts,
+dynamic NTK stretches its base as the context grows. Keys keep the rotation that they were written
+with and are shared between requests, so here the length that the engine serves decides, once
+(``RopeConfig.for_length``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+
+MAX_POSITIONS = 1 << 24
+RopeKind = Literal["default", "none", "linear", "dynamic", "llama3", "yarn", "longrope"]
+_KINDS: dict[str, RopeKind] = {
+    "default": "default",
+    "linear": "linear",
+    "dynamic": "dynamic",
+    "llama3": "llama3",
+    "yarn": "yarn",
+    "longrope": "longrope",
+    "su": "longrope",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    """``factor`` and what follows matter to scaled kinds only; lengths are in tokens.
+
+    Kind ``none`` rotates nothing: its frequencies are zero. ``rotary_fraction``: the share of every
+    head that is rotated. ``plane_factors``: divisors of each plane's frequency (LongRoPE), those in
+    force; ``long_factors`` take their place beyond ``original_length``. ``length``: what is served
+    (dynamic NTK); 0 is the original length.
+    """
+
+    theta: float
+    kind: RopeKind = "default"
+    factor: float = 1.0
+    original_length: int = 8192
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float = 1.0
+    truncate: bool = True
+    rotary_fraction: float = 1.0
+    plane_factors: tuple[float, ...] = ()
+    long_factors: tuple[float, ...] = ()
+    length: int = 0
+
+    def rotary_dim(self, head_dim: int) -> int:
+        return int(head_dim * self.rotary_fraction)
+
+    def longest(self, max_positions: int) -> int:
+        """The longest context, given the configuration's ``max_position_embeddings``: YaRN and
+        dynamic NTK reach further than a model whose file was not adapted says."""
+        if self.kind not in ("yarn", "dynamic"):
+            return max_positions
+        return max(max_positions, min(int(self.original_length * self.factor), MAX_POSITIONS))
+
+    def for_length(self, num_tokens: int) -> RopeConfig:
+        """The rotation of an engine that serves contexts of up to ``num_tokens``."""
+        if self.kind == "dynamic":
+            return replace(self, length=num_tokens)
+        if self.kind == "longrope" and num_tokens > self.original_length:
+            return replace(self, plane_factors=self.long_factors)
+        return self
+
+
+def read_rope(
+    config: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+    *,
+    scaling: ConfigReader | None = None,
+    default_theta: float = 10000.0,
+) -> RopeConfig:
+    """The rotation of a ``config.json``, in either of transformers' two spellings.
+
+    ``scaling``: the section to read, for models with several; else it is looked up.
+
+    Raises:
+        UnsupportedModel: a scaling rule that is not built in.
+        ModelFormatError: a value missing or out of bounds.
+    """
+    if scaling is None:
+        scaling = config.section("rope_parameters") or config.section("rope_scaling")
+    source = scaling if scaling is not None else config
+    base = RopeConfig(
+        theta=_first(source, config, "rope_theta", 1.0, 1e12, default_theta),
+        rotary_fraction=_first(source, config, "partial_rotary_factor", 1e-3, 1.0, 1.0),
+    )
+    rotary_dim = base.rotary_dim(head_dim)
+    if rotary_dim < 2 or rotary_dim % 2:
+        raise ModelFormatError(
+            f"{config.where} rotates {rotary_dim} of {head_dim} elements of a head; it must be an "
+            "even number: check head_dim and partial_rotary_factor"
+        )
+    if scaling is None:
+        return base
+    name = scaling.text("rope_type", scaling.text("type", "default"))
+    kind = _KINDS.get(name)
+    if scaling.has("short_factor"):
+        kind = "longrope"  # the first Phi-3 checkpoints call it yarn
+    if kind is None:
+        raise UnsupportedModel(
+            f"{config.where} asks for rope_type {name!r}; built in are {', '.join(_KINDS)}: "
+            "use a checkpoint with one of these"
+        )
+    if kind == "default":
+        return base
+    return _read_scaled(replace(base, kind=kind), config, scaling, max_positions, head_dim)
+
+
+def _read_scaled(
+    base: RopeConfig,
+    config: ConfigReader,
+    scaling: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+) -> RopeConfig:
+    original = scaling.integer(
+        "original_max_position_embeddings",
+        MAX_POSITIONS,
+        default=config.integer(
+            "original_max_position_embeddings", MAX_POSITIONS, default=max_positions
+        ),
+    )
+    if base.kind == "longrope":
+        base = replace(base, original_length=original)
+        return _read_longrope(base, config, scaling, max_positions, head_dim)
+    base = replace(
+        base, factor=scaling.number("factor", low=1e-3, high=1e6), original_length=original
+    )
+    if base.kind == "llama3":
+        return replace(
+            base,
+            low_freq_factor=scaling.number("low_freq_factor", low=1e-3, high=1e6, default=1.0),
+            high_freq_factor=scaling.number("high_freq_factor", low=1e-3, high=1e6, default=4.0),
+        )
+    return _read_yarn(base, scaling) if base.kind == "yarn" else base
+
+
+def _read_yarn(base: RopeConfig, scaling: ConfigReader) -> RopeConfig:
+    mscale = scaling.number("mscale", low=0.0, high=100.0, default=0.0)
+    mscale_all = scaling.number("mscale_all_dim", low=0.0, high=100.0, default=0.0)
+    if mscale and mscale_all:
+        attention = _yarn_temperature(base.factor, mscale) / _yarn_temperature(
+            base.factor, mscale_all
+        )
+    else:
+        attention = _yarn_temperature(base.factor, 1.0)
+    return replace(
+        base,
+        beta_fast=scaling.number("beta_fast", low=1e-3, high=1e6, default=32.0),
+        beta_slow=scaling.number("beta_slow", low=1e-3, high=1e6, default=1.0),
+        attention_factor=scaling.number("attention_factor", low=0.0, high=1e3, default=attention),
+        truncate=scaling.flag("truncate", True),
+    )
+
+
+def _yarn_temperature(factor: float, mscale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
+
+
+def _read_longrope(
+    base: RopeConfig,
+    config: ConfigReader,
+    scaling: ConfigReader,
+    max_positions: int,
+    head_dim: int,
+) -> RopeConfig:
+    original = base.original_length
+    factor = scaling.number("factor", low=1e-3, high=1e6, default=max_positions / original)
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 < original else 1.0
+    num_planes = base.rotary_dim(head_dim) // 2
+    return replace(
+        base,
+        factor=factor,
+        attention_factor=scaling.number("attention_factor", low=0.0, high=1e3, default=default),
+        plane_factors=scaling.numbers("short_factor", num_planes, low=1e-3, high=1e6),
+        long_factors=scaling.numbers("long_factor", num_planes, low=1e-3, high=1e6),
+    )
+
+
+def _first(
+    source: ConfigReader,
+    config: ConfigReader,
+    name: str,
+    low: float,
+    high: float,
+    default: float,
+) -> float:
+    """``name`` of the rope's own section, else of the whole configuration."""
+    return (source if source.has(name) else config).number(
+        name, low=low, high=high, default=default
+    )

@@ -1,0 +1,102 @@
+"""Whole directories: code that lies unused, lengths, text parts, what an engine says of itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from quire.core.config import EngineConfig
+from quire.core.errors import ConfigError, UnsupportedModel
+from quire.core.ids import ModelId
+from quire.engine.engine import Engine
+from quire.engine.model_directory import ModelDirectory
+
+
+def write_config(path: Path, **changes: Any) -> None:
+    values = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**values, **changes}))
+
+
+def start(path: Path, **changes: Any) -> Engine:
+    settings: dict[str, Any] = {
+        "backend": "torch",
+        "dtype": "float32",
+        "num_blocks": 8,
+        "host_cache_bytes": 0,
+        "num_threads": 1,
+        **changes,
+    }
+    return Engine(EngineConfig(source=str(path), name=ModelId("m"), **settings))
+
+
+@pytest.fixture
+def copy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    def make(name: str) -> Path:
+        shutil.copytree(checkpoint(name), tmp_path / name)
+        return tmp_path / name
+
+    return make
+
+
+def test_code_of_the_same_names_lies_unused(copy: Callable[[str], Path]) -> None:
+    path = copy("phi3")
+    published = {
+        "AutoConfig": "configuration_phi3.Phi3Config",
+        "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+        "AutoTokenizer": "someone/tokenizer",
+    }
+    write_config(path, auto_map=published)
+    assert start(path).info.family == "phi3"
+    for other in [
+        {**published, "AutoModelForCausalLM": "modeling.MyPhiForCausalLM"},
+        {**published, "AutoModel": 7},
+        ["Phi3ForCausalLM"],
+    ]:
+        write_config(path, auto_map=other)
+        with pytest.raises(UnsupportedModel, match="never runs code"):
+            ModelDirectory(path).read_config()
+
+
+def test_the_length_of_dynamic_rotations_is_asked_for(copy: Callable[[str], Path]) -> None:
+    path = copy("llama-rope-dynamic")
+    assert start(path).info.max_model_len == 16
+    assert start(path, max_model_len=64).info.max_model_len == 64
+    with pytest.raises(ConfigError, match="max_model_len is 65"):
+        start(path, max_model_len=65)
+
+
+def test_the_text_part_of_a_checkpoint_with_images(copy: Callable[[str], Path]) -> None:
+    path = copy("gemma3")
+    alone = start(path).info
+    text = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(
+        json.dumps(
+            {
+                "model_type": "gemma3",
+                "architectures": ["Gemma3ForConditionalGeneration"],
+                "text_config": text,
+            }
+        )
+    )
+    tensors = load_file(path / "model.safetensors")
+    wrapped = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    wrapped["vision_tower.patches.weight"] = torch.zeros(3)
+    save_file(wrapped, path / "model.safetensors")
+    info = start(path).info
+    assert (info.family, info.num_parameters) == ("gemma3", alone.num_parameters)
+
+
+def test_every_family_offers_the_whole_interface(checkpoint: Callable[[str], Path]) -> None:
+    """Windows bound what is seen; masks, copies and forks of pages work as in any model."""
+    whole = start(checkpoint("llama")).info.traits
+    for name in ("gemma2", "gpt-oss", "mixtral"):
+        info = start(checkpoint(name)).info
+        assert info.traits == whole
+        assert len(info.pool.groups) == 1
