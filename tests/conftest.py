@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,3 +23,12 @@ def shipped_server() -> Iterator[str]:
         server = runner.run(serving.__aenter__())
         yield server.url
         runner.run(serving.__aexit__(None, None, None))
+
+
+@pytest.fixture(scope="session")
+def sandbox_cache(pytestconfig: pytest.Config) -> Path:
+    """What the sandbox builds once, shared by all test processes and kept between runs."""
+    assert pytestconfig.cache is not None
+    directory = pytestconfig.cache.mkdir("quire-sandbox")
+    directory.chmod(0o700)
+    return directory

@@ -29,6 +29,7 @@ RUN_BY = {
     "quire logs": "tests/cli/test_cli_processes.py",
     "quire models": "tests/cli/test_cli_models.py",
     "quire ps": "tests/cli/test_cli_processes.py",
+    "quire push": "tests/server/test_server_sandbox.py",
     "quire replay": "tests/cli/test_cli_replay.py",
     "quire run": "tests/cli/test_cli_run.py",
     "quire serve": "tests/cli/test_cli_serve.py",

@@ -46,15 +46,6 @@ def other_model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("other"), seed=1)
 
 
-@pytest.fixture(scope="session")
-def sandbox_cache(pytestconfig: pytest.Config) -> Path:
-    """What the sandbox builds once, shared by all test processes and kept between runs."""
-    assert pytestconfig.cache is not None
-    directory = pytestconfig.cache.mkdir("quire-sandbox")
-    directory.chmod(0o700)
-    return directory
-
-
 @pytest.fixture
 def web() -> Iterator[WebStub]:
     stub = WebStub()

@@ -26,9 +26,9 @@ needs_sandbox = pytest.mark.skipif(
 StartSandbox = Callable[..., Awaitable[Node]]
 
 
-def program(body: str) -> str:
+def program(body: str) -> bytes:
     """Source of a program: ``body`` behind the imports that all of them need."""
-    return HEADER + textwrap.dedent(body)
+    return (HEADER + textwrap.dedent(body)).encode()
 
 
 def sandbox_config(cache_dir: Path, **settings: Any) -> NodeConfig:

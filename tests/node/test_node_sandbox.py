@@ -92,7 +92,7 @@ async def test_source_runs_and_returns(node: Node) -> None:
 async def test_library_programs_run_unchanged(node: Node, name: str) -> None:
     """The same file in both runtimes, to the same result and messages."""
     trusted, args = LIBRARY[name]
-    untrusted = await node.inspect("".join(getlines(str(trusted.source))))
+    untrusted = await node.inspect("".join(getlines(str(trusted.source))).encode())
     await node.launch(trusted, args, tenant=TENANT).result()  # so that both find a warm cache
     outside = node.launch(trusted, args, tenant=TENANT)
     inside = node.launch(untrusted, args, tenant=TENANT)
@@ -104,18 +104,18 @@ async def test_library_programs_run_unchanged(node: Node, name: str) -> None:
 
 async def test_source_that_is_no_program_is_told_why(node: Node) -> None:
     for source, words in {
-        "x = 1": "0 @inferlet entries",
-        "def broken(": "SyntaxError",
-        "import no_such_module": "No module named 'no_such_module'",
-        "raise SystemExit(3)": "SystemExit: 3",
+        b"x = 1": "0 @inferlet entries",
+        b"def broken(": "SyntaxError",
+        b"import no_such_module": "No module named 'no_such_module'",
+        b"raise SystemExit(3)": "SystemExit: 3",
         program("@inferlet()\ndef main(api): pass"): "the entry must be 'async def",
-        "while True: pass": "takes too long to import",
+        b"while True: pass": "takes too long to import",
     }.items():
         with pytest.raises(QuireError) as caught:
             await node.inspect(source)
         assert words in caught.value.message
     with pytest.raises(InvalidArgument, match="at most 1048576 are taken"):
-        await node.inspect("#" * (1 << 20) + "\n")
+        await node.inspect(b"#" * (1 << 20) + b"\n")
 
 
 async def test_a_failure_shows_the_programs_own_lines(node: Node) -> None:

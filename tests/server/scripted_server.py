@@ -21,7 +21,14 @@ from typing import Any, TypeVar
 import httpx
 
 from quire.core.batch import Batch, BatchResult
-from quire.core.config import AdapterConfig, EngineConfig, NodeConfig, ServerConfig, TenantConfig
+from quire.core.config import (
+    AdapterConfig,
+    EngineConfig,
+    NodeConfig,
+    SandboxConfig,
+    ServerConfig,
+    TenantConfig,
+)
 from quire.core.ids import ModelId, TenantId
 from quire.node import ModelFiles, Node
 from quire.node.transports import InProcessTransport
@@ -81,12 +88,13 @@ def scripted_node(
     load: Callable[[], FakeEngine] = scripted_engine,
     models: Sequence[str] = (MODEL,),
     adapters: Sequence[str] = (),
+    sandbox: SandboxConfig | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
     engines = tuple(
         EngineConfig(source=name, name=ModelId(name), adapters=adapted) for name in models
     )
-    config = NodeConfig(engines=engines, tenants=tuple(tenants))
+    config = NodeConfig(engines=engines, tenants=tuple(tenants), sandbox=sandbox or SandboxConfig())
     node = Node(
         config,
         transport_factory=lambda engine: InProcessTransport(engine.name, load),
@@ -155,6 +163,7 @@ def running_server(
     load: Callable[[], FakeEngine] = scripted_engine,
     models: Sequence[str] = (MODEL,),
     adapters: Sequence[str] = (),
+    sandbox: SandboxConfig | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
 ) -> Iterator[RunningServer]:
@@ -163,7 +172,9 @@ def running_server(
     sock = socket.create_server(("127.0.0.1", 0))
     if send_buffer_bytes is not None:  # accepted connections inherit it
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-    node, config = scripted_node(tenants, load=load, models=models, adapters=adapters)
+    node, config = scripted_node(
+        tenants, load=load, models=models, adapters=adapters, sandbox=sandbox
+    )
     ready = threading.Event()
     holder: list[RunningServer] = []
 

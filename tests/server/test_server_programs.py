@@ -16,6 +16,8 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from quire.core.config import ServerConfig
+from quire.core.ids import TenantId
+from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox.program import GuestProgram
 from quire.server.schemas.programs import LaunchRequest
@@ -191,13 +193,18 @@ def test_a_program_that_raises_says_so(trusting: RunningServer, api: httpx.Clien
     assert any("on purpose" in line["text"] for line in logs)
 
 
-async def _never(source: str) -> GuestProgram:
-    raise AssertionError("a server that trusts its callers asks no sandbox")
+class _NoSandbox:
+    """A server that trusts its callers asks no sandbox."""
+
+    uploads: UploadTable
+
+    async def inspect(self, code: bytes) -> GuestProgram:
+        raise AssertionError("asked all the same")
 
 
 async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> None:
     config = ServerConfig(allow_native_upload=True)
-    program = await program_of(LaunchRequest(source=RAISES), config, _never)
+    program = await program_of(LaunchRequest(source=RAISES), TenantId("me"), config, _NoSandbox())
     assert isinstance(program, Inferlet)
     file = program.source
     assert file is not None

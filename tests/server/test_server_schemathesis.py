@@ -64,6 +64,8 @@ def test_the_document_has_every_route() -> None:
         "/detokenize",
         "/v1/programs",
         "/v1/programs/library",
+        "/v1/programs/uploads",
+        "/v1/programs/uploads/{program}",
         "/v1/programs/{program}",
         "/v1/programs/{program}/logs",
         "/v1/programs/{program}/signal",

@@ -6,6 +6,7 @@ Must not know what a command prints.
 
 from __future__ import annotations
 
+import base64
 import json
 from types import TracebackType
 from typing import Any, Self
@@ -17,10 +18,12 @@ from quire.core.errors import (
     ConfigError,
     EngineLost,
     ErrorRecord,
+    InvalidArgument,
     QuireError,
     UnknownHandle,
     from_record,
 )
+from quire.programs.sandbox.program import is_module
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 
@@ -86,6 +89,18 @@ class NodeClient:
         """Start a program; see ``/v1/programs`` in docs/reference/http.md."""
         return self._call("POST", "/v1/programs", request)
 
+    def push(self, code: bytes) -> dict[str, Any]:
+        """Upload a program: Python source, or a WebAssembly module."""
+        return self._call("POST", "/v1/programs/uploads", code_body(code))
+
+    def uploads(self) -> list[dict[str, Any]]:
+        """The programs that this caller has uploaded, newest first."""
+        return list(self._call("GET", "/v1/programs/uploads")["data"])
+
+    def delete_upload(self, name: str) -> dict[str, Any]:
+        """Forget an uploaded program, by its id or its name."""
+        return self._call("DELETE", f"/v1/programs/uploads/{quote(name, safe='')}")
+
     def logs(self, public_id: str) -> list[dict[str, Any]]:
         """What the node has noted about the program, oldest first."""
         return list(self._call("GET", f"{_program(public_id)}/logs")["data"])
@@ -102,6 +117,20 @@ class NodeClient:
             answer: dict[str, Any] = response.json() if response.content else {}
             return answer
         raise error_of_body(self.url, response.status_code, response.content)
+
+
+def code_body(code: bytes) -> dict[str, Any]:
+    """A program's code as a request carries it.
+
+    Raises:
+        InvalidArgument: it is neither WebAssembly nor UTF-8 text.
+    """
+    if is_module(code):
+        return {"module": base64.b64encode(code).decode()}
+    try:
+        return {"source": code.decode("utf-8")}
+    except UnicodeDecodeError as exc:
+        raise InvalidArgument(f"neither a WebAssembly module nor Python source: {exc}") from exc
 
 
 def _program(public_id: str) -> str:
@@ -128,4 +157,4 @@ def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
     return from_record(record)
 
 
-__all__ = ["NodeClient", "error_of_body", "unreachable"]
+__all__ = ["NodeClient", "code_body", "error_of_body", "unreachable"]

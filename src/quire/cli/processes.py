@@ -1,10 +1,11 @@
-"""``quire ps``, ``attach``, ``logs``, ``kill``: the process table of a running node."""
+"""``quire push``, ``ps``, ``attach``, ``logs``, ``kill``: programs of a running node."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +17,7 @@ from quire.cli.client import NodeClient
 from quire.cli.console import output, print_result, show_message, table
 from quire.cli.conversation import converse, read_lines
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Url
+from quire.core.errors import InvalidArgument
 
 Program = Annotated[
     str, typer.Argument(help="The id that 'quire ps' shows, or enough of its beginning.")
@@ -25,6 +27,55 @@ _SHORT_ID_CHARS = 12
 _LONG_WIDTH = 140
 
 _STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
+
+
+def push(
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Python files or WebAssembly modules.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    delete: Annotated[
+        str | None, typer.Option(help="Forget this uploaded program instead (name or id).")
+    ] = None,
+) -> None:
+    """Upload programs to a running node, to be launched by their names; list what is there.
+
+    The node checks each in its sandbox, and keeps it under the hash of its content.
+
+    Examples:
+
+        quire push my_agent.py && quire run my_agent --url http://127.0.0.1:8000
+
+        quire push
+
+        quire push --delete my_agent
+    """
+    with NodeClient(url, api_key) as node:
+        if delete is not None:
+            output().print(f"deleted {node.delete_upload(delete)['id']}", markup=False)
+        for file in files or ():
+            pushed = node.push(read_program(file))
+            output().print(f"{pushed['name']} {pushed['id']}", markup=False)
+        if not files and delete is None:
+            output().print(_upload_table(node.uploads()))
+
+
+def read_program(path: Path) -> bytes:
+    """Raises ``InvalidArgument`` for a file that cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise InvalidArgument(f"{path} cannot be read: {exc}") from exc
+
+
+def _upload_table(uploads: list[dict[str, Any]]) -> Table:
+    listed = table("program", "kind", "bytes", "id", "what it does", right=("bytes",))
+    for upload in uploads:
+        described = upload["description"].partition("\n")[0]
+        short = upload["id"][:_SHORT_ID_CHARS]
+        listed.add_row(upload["name"], upload["kind"], str(upload["num_bytes"]), short, described)
+    return listed
 
 
 def ps(
@@ -73,10 +124,10 @@ def attach(
 
 
 def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
-    """Print what the node has noted about a program: launch, signals, its end, a blocked loop.
+    """Print a program's log: what it printed, and what the node noted about it.
 
-    What the program itself prints or logs goes to the node's own output; what it wants its client
-    to see it sends as a message.
+    Only a sandboxed program's prints are known to be its own; what a trusted one prints goes to the
+    node's output.
 
     Examples:
 
@@ -126,4 +177,4 @@ def _log_line(line: dict[str, Any]) -> str:
     return f"{moment:%H:%M:%S} {line['level']:7} {line['text']}"
 
 
-__all__ = ["attach", "kill", "logs", "process_table", "ps"]
+__all__ = ["attach", "kill", "logs", "process_table", "ps", "push", "read_program"]

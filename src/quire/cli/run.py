@@ -12,7 +12,7 @@ import typer
 
 from quire.cli import options as o
 from quire.cli.attachment import RemoteProgram
-from quire.cli.client import NodeClient
+from quire.cli.client import NodeClient, code_body
 from quire.cli.configuration import DEFAULT_TENANT, engine_configs
 from quire.cli.console import print_error, print_result, show_message
 from quire.cli.conversation import converse, read_lines
@@ -30,7 +30,7 @@ EXIT_INTERRUPTED = 130
 
 def run(
     program: Annotated[
-        str, typer.Argument(help="A Python file with one @inferlet, or a library program's name.")
+        str, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
     ],
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments for the program, after --.")
@@ -45,9 +45,9 @@ def run(
     """Run a program: show its messages as they come, then its result.
 
     Without --url a node is started for it in this process's charge and stopped afterwards. With
-    --url it runs on that node; a file is uploaded, which the node must allow (--allow-upload).
-    Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the program
-    failed.
+    --url it runs on that node: one of the library, one that was pushed ('quire push'), or a file,
+    which runs in the node's sandbox. Ctrl-C cancels the program; a second one stops waiting for it.
+    Ends with status 1 if the program failed.
 
     Examples:
 
@@ -125,18 +125,19 @@ def _lines(interactive: bool) -> AsyncIterator[str] | None:
 
 
 def _request(program: str, args: list[str]) -> dict[str, Any]:
-    """The body of ``POST /v1/programs``.
+    """The body of ``POST /v1/programs``: a file's code, or a name for the node to find.
 
     Raises:
-        InvalidArgument: the file cannot be read.
+        InvalidArgument: the file cannot be read, or is no program.
     """
-    if program in library.LIBRARY:
+    path = Path(program)
+    if program in library.LIBRARY or not (path.suffix or "/" in program):
         return {"program": program, "args": args}
     try:
-        return {"source": Path(program).read_text("utf-8"), "args": args}
-    except (OSError, UnicodeDecodeError) as exc:
+        return {**code_body(path.read_bytes()), "args": args}
+    except OSError as exc:
         raise InvalidArgument(
-            f"{program} is neither a library program ({', '.join(library.LIBRARY)}) nor a Python "
+            f"{program} is neither a library program ({', '.join(library.LIBRARY)}) nor a "
             f"file that can be read: {exc}"
         ) from exc
 

@@ -34,11 +34,12 @@ from quire.node.program_start import ProgramStart, start_program
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
 from quire.node.quotas import tightest
 from quire.node.recorder import EventRecorder
-from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings
+from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, SessionTable
 from quire.node.supervisor import RestartLimits, TransportFactory
 from quire.node.transports import InProcessTransport, ZeroMQTransport
+from quire.node.uploads import Upload, UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.native import NativeConfig
@@ -103,6 +104,7 @@ class Node:
             self._clock,
             (native or NativeConfig()).grace_s,
         )
+        self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._health_changed = Bell()
@@ -262,15 +264,25 @@ class Node:
 
     # -- programs ----------------------------------------------------------------------------------
 
-    async def inspect(self, source: str) -> GuestProgram:
-        """An untrusted program from its Python source, which runs in the sandbox alone.
+    async def inspect(self, code: bytes) -> GuestProgram:
+        """An untrusted program from its Python source (UTF-8) or WebAssembly module, which runs in
+        the sandbox alone.
 
         Raises:
             InvalidArgument: it is no program, or too large.
             ConfigError: this installation has no sandbox.
         """
         self._admission.check()
-        return await self._sandbox.inspect(source)
+        return await self._sandbox.inspect(code)
+
+    async def upload(self, code: bytes, tenant: TenantId) -> Upload:
+        """``inspect`` it and keep it for later launches; see ``uploads``. Idempotent.
+
+        Raises:
+            QuotaExceeded: the tenant has uploaded too many.
+        """
+        program = await self.inspect(code)
+        return await asyncio.to_thread(self.uploads.put, program, tenant)
 
     def sandbox_pids(self) -> list[int]:
         """The processes of untrusted programs that run now."""

@@ -49,7 +49,9 @@ from quire.programs.sandbox.answers import Answers, GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.component import python_component
 from quire.programs.sandbox.hosting import GuestHost
+from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestCalls, Inspected
+from quire.programs.sandbox.python_runner import PythonRunner
 from quire.programs.sandbox.runners import Runners
 from quire.programs.sandbox.wasm import GuestTrapped, PythonTemplate, WasmEngine
 from quire.programs.services.network import Network, NetworkPolicy
@@ -203,25 +205,27 @@ class SandboxProcess:
         host.start(
             start.guest,
             start.name,
-            self._runners.take(start.limits.memory_bytes),
-            start.source,
+            self._runner(start.code, start.limits),
             start.launch,
             limits=start.limits,
             network=Network(self._client, policy),
             models=tools,
         )
 
+    def _runner(self, code: bytes, limits: GuestLimits) -> PythonRunner:
+        guest = self._runners.take(limits.memory_bytes)
+        return PythonRunner(guest, code.decode("utf-8", "replace"), limits.turn_bytes)
+
     def _inspect(self, wanted: s.Inspect) -> None:
-        runner = self._runners.take(wanted.limits.memory_bytes)
-        runner.ask = Answers({}, lambda level, text: None)
+        runner = self._runner(wanted.code, wanted.limits)
+        runner.attach(Answers({}, lambda level, text: None))
         try:
-            text = runner.inspect(wanted.source, wanted.limits.turn_ms / 1000)
-            inspected = msgspec.json.decode(text, type=Inspected)
+            inspected = runner.inspect(wanted.limits.turn_ms / 1000)
         except GuestTrapped as exc:
             why = "takes too long to import" if exc.interrupted else f"breaks the rules: {exc}"
             inspected = Inspected(error=_refusal(f"the uploaded source {why}"))
-        except msgspec.DecodeError as exc:
-            inspected = Inspected(error=_refusal(f"the uploaded source is no program: {exc}"))
+        except QuireError as exc:
+            inspected = Inspected(error=exc.record())
         finally:
             runner.close()
         self._say(s.Inspection(number=wanted.number, inspected=inspected))

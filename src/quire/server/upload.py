@@ -1,4 +1,4 @@
-"""Which program a launch request means: one of the library, or uploaded source.
+"""Which program a launch request means: of the library, uploaded before, or in the request.
 
 Uploaded source runs in the sandbox. Where the server's operator has allowed it for all who hold a
 key, it is native Python instead, with the rights of this process.
@@ -7,59 +7,86 @@ key, it is native Python instead, with the rights of this process.
 from __future__ import annotations
 
 import asyncio
+import base64
 import linecache
 import tempfile
 import weakref
-from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 from quire.core.config import ServerConfig
 from quire.core.errors import Forbidden, InvalidArgument, UnknownHandle
+from quire.core.ids import TenantId
+from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY
-from quire.programs.sandbox.program import GuestProgram
+from quire.programs.sandbox.program import GuestProgram, is_module
 from quire.server.schemas.programs import LaunchRequest
 
-Inspect = Callable[[str], Awaitable[GuestProgram]]
-"""Has the sandbox look at source; see ``Node.inspect``."""
+
+class Sandbox(Protocol):
+    """What is needed of the node: it looks at programs, and knows those that were uploaded."""
+
+    uploads: UploadTable
+
+    async def inspect(self, code: bytes) -> GuestProgram: ...
 
 
 async def program_of(
-    request: LaunchRequest, config: ServerConfig, inspect: Inspect
+    request: LaunchRequest, tenant: TenantId, config: ServerConfig, sandbox: Sandbox
 ) -> Inferlet | GuestProgram:
     """The program to launch.
 
     Raises:
-        Forbidden: source was sent and this server does not take it.
-        InvalidArgument: the source does not import, or has no single entry.
-        UnknownHandle: the library has no such program.
+        Forbidden: code was sent and this server does not take it.
+        InvalidArgument: the code does not load, or has no single entry.
+        UnknownHandle: neither the library nor the tenant has such a program.
         ConfigError: this installation has no sandbox.
     """
     if request.program is not None:
-        return _of_library(request.program)
-    if request.source is None:
-        raise InvalidArgument("give either program (a library name) or source")
-    if config.allow_native_upload:
+        found = LIBRARY.get(request.program)
+        return found or await _uploaded(request.program, tenant, sandbox)
+    if request.source is not None and config.allow_native_upload:
         # importing runs the client's module code, which may block
         return await asyncio.to_thread(_load_source, request.source)
+    return await sandbox.inspect(code_of(request.source, request.module, config))
+
+
+async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgram:
+    """By name or digest alone: a path in a request must never reach the file system."""
+    try:
+        upload = await asyncio.to_thread(sandbox.uploads.find, name, tenant)
+    except UnknownHandle as exc:
+        raise UnknownHandle(
+            f"no program {name!r}: the library has {', '.join(sorted(LIBRARY))}; of your own, "
+            "push it first (quire push FILE)",
+            param="program",
+        ) from exc
+    return upload.program
+
+
+def code_of(source: str | None, module: str | None, config: ServerConfig) -> bytes:
+    """What the sandbox is to run: the text of ``source``, or ``module`` from its base64.
+
+    Raises:
+        Forbidden: this server has no sandbox for its callers.
+        InvalidArgument: neither of them, or ``module`` is no WebAssembly in base64.
+    """
     if not config.sandbox_upload:
         raise Forbidden(
-            "this server takes no uploaded source: launch a program of the library, or start the "
+            "this server takes no uploaded programs: launch one of the library, or start the "
             "server without --no-sandbox",
-            param="source",
+            param="source" if module is None else "module",
         )
-    return await inspect(request.source)
-
-
-def _of_library(name: str) -> Inferlet:
-    """By name alone: a path in a request must never reach the file system."""
-    program = LIBRARY.get(name)
-    if program is None:
-        raise UnknownHandle(
-            f"no program {name!r} in the library; it has {', '.join(sorted(LIBRARY))}",
-            param="program",
-        )
-    return program
+    if source is not None:
+        return source.encode("utf-8", "surrogatepass")
+    try:
+        code = base64.b64decode(module or "", validate=True)
+    except ValueError as exc:
+        raise InvalidArgument(f"the module is no base64: {exc}", param="module") from exc
+    if not is_module(code):
+        raise InvalidArgument("the module is no WebAssembly: it begins otherwise", param="module")
+    return code
 
 
 def _load_source(source: str) -> Inferlet:
@@ -83,4 +110,4 @@ def _keep_lines(program: Inferlet, source: str) -> None:
     forget.atexit = False
 
 
-__all__ = ["Inspect", "program_of"]
+__all__ = ["Sandbox", "code_of", "program_of"]

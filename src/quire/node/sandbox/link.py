@@ -45,6 +45,10 @@ MAX_LOSSES = 5
 LOSS_WINDOW_S = 60.0
 
 
+def cache_directory(config: SandboxConfig) -> Path:
+    return config.cache_dir or Path.home() / ".cache" / "quire"
+
+
 class GuestPeer(Protocol):
     """One guest as the link sees it."""
 
@@ -65,13 +69,9 @@ class LinkSettings:
     limits: LifeLimits = LifeLimits()  # noqa: RUF009 - frozen
     on_progress: OnProgress | None = None
 
-    @property
-    def cache_dir(self) -> Path:
-        return self.config.cache_dir or Path.home() / ".cache" / "quire"
-
 
 class SandboxLink:
-    """One process after another: ``ready`` starts it when there is none. ``name`` is for the log."""
+    """One process after another: ``ready`` starts it if there is none. ``name`` is for the log."""
 
     def __init__(self, name: str, settings: LinkSettings, clock: Clock) -> None:
         self._name = name
@@ -156,8 +156,8 @@ class SandboxLink:
         self.forget(guest)
         self._say(s.Stop(guest=guest, error=error))
 
-    async def inspect(self, source: str, limits: GuestLimits) -> Manifest:
-        """The manifest of ``source``.
+    async def inspect(self, code: bytes, limits: GuestLimits) -> Manifest:
+        """The manifest of ``code``.
 
         Raises:
             QuireError: it is no program, or the process cannot be started.
@@ -167,7 +167,7 @@ class SandboxLink:
         future: asyncio.Future[Inspected] = asyncio.get_running_loop().create_future()
         self._inspections[number] = future
         try:
-            self._say(s.Inspect(number=number, source=source, limits=limits))
+            self._say(s.Inspect(number=number, code=code, limits=limits))
             inspected = await future
         finally:
             self._inspections.pop(number, None)
@@ -269,7 +269,7 @@ class _Life:
             version=PROTOCOL_VERSION,
             endpoint=self._socket.open(),
             token=self._token,
-            cache_dir=str(self._settings.cache_dir),
+            cache_dir=str(cache_directory(self._settings.config)),
             num_warm=self._settings.config.num_warm,
             engines=self._settings.engines,
         )
@@ -339,4 +339,4 @@ class _Life:
             self._loaded.set_exception(error)
 
 
-__all__ = ["SANDBOX_COMMAND", "GuestPeer", "LinkSettings", "SandboxLink"]
+__all__ = ["SANDBOX_COMMAND", "GuestPeer", "LinkSettings", "SandboxLink", "cache_directory"]

@@ -40,10 +40,10 @@ class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the manifest of ``source``; answered by ``Inspection`` of the same number."""
+    """Ask for the manifest of ``code``; answered by ``Inspection`` of the same number."""
 
     number: int
-    source: str
+    code: bytes
     limits: GuestLimits
 
 
@@ -52,7 +52,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     guest: int
     name: str
-    source: str
+    code: bytes
     launch: GuestLaunch
     limits: GuestLimits
     hosts: tuple[str, ...] | None

@@ -29,7 +29,7 @@ from quire.programs.runtime.host import check_traits
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestLaunch, GuestModel, Manifest
-from quire.programs.sandbox.program import GuestProgram, source_digest
+from quire.programs.sandbox.program import GuestProgram, code_digest
 
 logger = logging.getLogger(__name__)
 
@@ -75,28 +75,27 @@ class SandboxRuntime:
         """Of the processes that run."""
         return [pid for link in self._links if (pid := link.pid) is not None]
 
-    async def inspect(self, source: str) -> GuestProgram:
-        """The program that ``source`` is. Its module code runs, in the sandbox, once per source.
+    async def inspect(self, code: bytes) -> GuestProgram:
+        """The program that ``code`` is. A module is compiled, a source's module code runs: in the
+        sandbox, once for the same code.
 
         Raises:
             InvalidArgument: it is no program, or too large.
             QuireError: there is no sandbox here.
         """
-        num_bytes = len(source.encode("utf-8", "surrogatepass"))
-        if num_bytes > self._config.max_upload_bytes:
+        if len(code) > self._config.max_upload_bytes:
             raise InvalidArgument(
-                f"a program of {num_bytes} bytes; at most {self._config.max_upload_bytes} are "
+                f"a program of {len(code)} bytes; at most {self._config.max_upload_bytes} are "
                 "taken here"
             )
-        digest = source_digest(source)
+        digest = code_digest(code)
         manifest = self._manifests.get(digest)
         if manifest is None:
             self._ensure_thread()
-            link = self._links[0]
-            work = link.inspect(source, guest_limits(self._config, Quotas()))
+            work = self._links[0].inspect(code, guest_limits(self._config, Quotas()))
             manifest = await asyncio.wrap_future(self._submit(work))
             self._remember(digest, manifest)
-        return GuestProgram(source, digest, manifest)
+        return GuestProgram(code, digest, manifest)
 
     def _remember(self, digest: str, manifest: Manifest) -> None:
         self._manifests[digest] = manifest
@@ -177,7 +176,7 @@ class SandboxRuntime:
         return s.Start(
             guest=0,
             name=program.name,
-            source=program.source,
+            code=program.code,
             launch=GuestLaunch(
                 program=port.program,
                 args=tuple(args),

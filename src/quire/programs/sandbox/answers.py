@@ -40,6 +40,7 @@ class Answers:
     def __init__(self, models: Mapping[str, GuestTools], log: Log) -> None:
         self._models = models
         self._log = log
+        self._num_asked = 0
         self._by_name: dict[str, Callable[..., Any]] = {
             "tokenize": self._tokenize,
             "detokenize": self._detokenize,
@@ -48,7 +49,13 @@ class Answers:
             "log": self._write,
         }
 
+    def take_count(self) -> int:
+        """How many questions there were since the last time."""
+        count, self._num_asked = self._num_asked, 0
+        return count
+
     def __call__(self, question: str) -> str:
+        self._num_asked += 1
         try:
             name, *arguments = json.loads(question)
             answer = Answer(value=self._by_name[name](*arguments))

@@ -32,22 +32,27 @@ from quire.programs.services.network import Network
 
 logger = logging.getLogger(__name__)
 
-_JSON = msgspec.json.Encoder()
-_TURN = msgspec.json.Decoder(m.Turn)
 _CALLS = msgspec.msgpack.Encoder()
 TURNS_PER_ROUND = 32
 """After so many turns the loop looks at sockets and timers."""
 
 
-class Instance(Protocol):
-    """One guest's instance; ``GuestTrapped`` from any call ends it."""
+class Runner(Protocol):
+    """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
 
-    ask: Callable[[str], str]
-    cpu_ns: int
+    ``cpu_ns``: what its calls have computed so far.
+    """
 
-    def load(self, source: str, launch: str, limit_s: float) -> str: ...
+    @property
+    def cpu_ns(self) -> int: ...
 
-    def wake(self, events: str, limit_s: float) -> str: ...
+    def attach(self, answers: Answers) -> None:
+        """Before the first call: who answers its questions."""
+        ...
+
+    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn: ...
+
+    def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn: ...
 
     def close(self) -> None: ...
 
@@ -73,14 +78,14 @@ class Guest:
         self,
         number: int,
         name: str,
-        instance: Instance,
+        runner: Runner,
         limits: GuestLimits,
         network: Network,
         now_s: float,
     ) -> None:
         self.number = number
         self.name = name
-        self.instance = instance
+        self.runner = runner
         self.limits = limits
         self.network = network
         self.rate = CallRate(limits.calls_per_s, now_s)
@@ -89,13 +94,13 @@ class Guest:
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
-        self.num_questions = 0
+        self.answers: Answers
         self.log_bytes_left = limits.log_bytes
 
     @property
     def turn_s(self) -> float:
         """What the next turn may take: its own limit, or what is left of the whole."""
-        left_ms = self.limits.cpu_ms - self.instance.cpu_ns / 1e6
+        left_ms = self.limits.cpu_ms - self.runner.cpu_ns / 1e6
         return max(0.0, min(self.limits.turn_ms, left_ms)) / 1000
 
 
@@ -122,26 +127,19 @@ class GuestHost:
         self,
         number: int,
         name: str,
-        instance: Instance,
-        source: str,
+        runner: Runner,
         launch: m.GuestLaunch,
         *,
         limits: GuestLimits,
         network: Network,
         models: Mapping[str, GuestTools],
     ) -> None:
-        """Give ``source`` its first turn, now."""
-        guest = Guest(number, name, instance, limits, network, self._clock())
+        """Give a program its first turn, now."""
+        guest = Guest(number, name, runner, limits, network, self._clock())
+        guest.answers = Answers(models, lambda level, text: self._log(guest, level, text))
         self._guests[number] = guest
-        answers = Answers(models, lambda level, text: self._log(guest, level, text))
-
-        def ask(question: str) -> str:
-            guest.num_questions += 1
-            return answers(question)
-
-        instance.ask = ask
-        begun = _JSON.encode(launch).decode()
-        self._turn(guest, lambda limit_s: instance.load(source, begun, limit_s))
+        runner.attach(guest.answers)
+        self._turn(guest, lambda limit_s: runner.begin(launch, limit_s))
         self._schedule_round()
 
     def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
@@ -192,16 +190,14 @@ class GuestHost:
 
     def _wake(self, guest: Guest) -> None:
         events, guest.inbox = guest.inbox, []
-        text = _JSON.encode(events).decode()
-        self._turn(guest, lambda limit_s: guest.instance.wake(text, limit_s))
+        self._turn(guest, lambda limit_s: guest.runner.wake(events, limit_s))
 
-    def _turn(self, guest: Guest, call: Callable[[float], str]) -> None:
+    def _turn(self, guest: Guest, call: Callable[[float], m.Turn]) -> None:
         """One call into the guest; what is wrong with it or its answer ends the guest."""
         try:
             if guest.turn_s <= 0:
                 raise _out_of_time(guest)
-            text = call(guest.turn_s)
-            turn = self._decode(guest, text)
+            turn = call(guest.turn_s)
             self._check_rate(guest, turn.calls)
         except GuestTrapped as exc:
             self._end(guest, _trapped(guest, exc).record())
@@ -210,21 +206,8 @@ class GuestHost:
         else:
             self._carry_out(guest, turn)
 
-    def _decode(self, guest: Guest, text: str) -> m.Turn:
-        if len(text) > guest.limits.turn_bytes:
-            raise QuotaExceeded(
-                f"program {guest.name!r} asked for {len(text)} bytes in one turn, at most "
-                f"{guest.limits.turn_bytes} are allowed: await between calls"
-            )
-        try:
-            return _TURN.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as exc:
-            raise InvalidArgument(
-                f"program {guest.name!r} asked for something that is no call: {exc}"
-            ) from exc
-
     def _check_rate(self, guest: Guest, calls: Sequence[m.GuestCalls]) -> None:
-        num_calls, guest.num_questions = guest.num_questions, 0
+        num_calls = guest.answers.take_count()
         for call in calls:
             num_calls += len(call.commands) if isinstance(call, m.Issue) else 1
         if not guest.rate.take(num_calls, self._clock()):
@@ -283,7 +266,7 @@ class GuestHost:
             guest.timer.cancel()
         for task in guest.requests.values():
             task.cancel()
-        guest.instance.close()
+        guest.runner.close()
 
     # -- what a guest does besides commands --------------------------------------------------------
 
@@ -355,4 +338,4 @@ def _out_of_time(guest: Guest) -> QuireError:
     )
 
 
-__all__ = ["Guest", "GuestHost", "Instance", "Report"]
+__all__ = ["Guest", "GuestHost", "Report", "Runner"]

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from quire.core.events import Quotas
 from quire.programs.sandbox.messages import Manifest
 
+WASM_MAGIC = b"\0asm"
+
 
 @dataclass(frozen=True, slots=True)
 class GuestProgram:
-    """``digest``: SHA-256 of ``source`` in hexadecimal. ``manifest``: see ``Inferlet``."""
+    """``code``: Python source as UTF-8, or a WebAssembly module. ``digest``: its SHA-256 in
+    hexadecimal. ``manifest``: see ``Inferlet``."""
 
-    source: str
+    code: bytes
     digest: str
     manifest: Manifest
 
@@ -25,9 +28,18 @@ class GuestProgram:
     def quotas(self) -> Quotas:
         return self.manifest.quotas
 
+    @property
+    def is_module(self) -> bool:
+        return is_module(self.code)
 
-def source_digest(source: str) -> str:
-    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()
+
+def is_module(code: bytes) -> bool:
+    """Whether ``code`` is WebAssembly; everything else is taken for Python source."""
+    return code.startswith(WASM_MAGIC)
 
 
-__all__ = ["GuestProgram", "source_digest"]
+def code_digest(code: bytes) -> str:
+    return hashlib.sha256(code).hexdigest()
+
+
+__all__ = ["GuestProgram", "code_digest", "is_module"]

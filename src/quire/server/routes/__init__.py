@@ -9,6 +9,7 @@ from quire.server.routes import (
     models,
     programs,
     tokenize,
+    uploads,
 )
 
 ROUTERS = (
@@ -16,6 +17,7 @@ ROUTERS = (
     completions.router,
     models.router,
     tokenize.router,
+    uploads.router,  # before programs, whose ids would match its path
     programs.router,
     attach.router,
     health.router,

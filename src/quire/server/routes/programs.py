@@ -36,13 +36,13 @@ PublicId = Annotated[str, Path(max_length=256, description="The `id` of a progra
 
 @router.post("/v1/programs", response_model=Program, status_code=201)
 async def launch(request: Request, body: LaunchRequest) -> Response:
-    """Start a program of the library, or uploaded source: in the sandbox, unless it is trusted."""
-    context = context_of(request)
-    program = await program_of(body, context.config, context.node.inspect)
+    """Start a program of the library, an uploaded one, or one that the request brings along."""
+    context, tenant = context_of(request), caller_of(request)
+    program = await program_of(body, tenant, context.config, context.node)
     handle = context.node.launch(
         program,
         body.args,
-        tenant=caller_of(request),
+        tenant=tenant,
         client_id=body.client_id,
         priority=-(body.priority or 0),
         parent=body.parent,

@@ -17,15 +17,17 @@ MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
 
 
 class LaunchRequest(RequestModel):
-    """``program`` names one of the library; ``source`` is Python text.
+    """``program`` names one of the library, or one that was uploaded (by name or digest);
+    ``source`` is Python text, ``module`` WebAssembly in base64.
 
-    ``source`` runs in the sandbox, or with the rights of the server's own process where that was
+    Both run in the sandbox; ``source`` with the rights of the server's own process where that was
     started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
     caller's process table; ``priority``: as in vLLM, lower runs first.
     """
 
     program: Name | None = None
     source: Text | None = None
+    module: Text | None = None
     args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS)] = Field(default_factory=list)
     client_id: Name | None = None
     parent: Name | None = None
@@ -33,8 +35,22 @@ class LaunchRequest(RequestModel):
 
     @model_validator(mode="after")
     def _one(self) -> LaunchRequest:
-        if (self.program is None) == (self.source is None):
-            raise ValueError("give either program (a library name) or source")
+        given = (self.program, self.source, self.module)
+        if sum(entry is not None for entry in given) != 1:
+            raise ValueError("give one of program (a name), source and module")
+        return self
+
+
+class UploadRequest(RequestModel):
+    """A program to keep: ``source`` is Python text, ``module`` WebAssembly in base64."""
+
+    source: Text | None = None
+    module: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> UploadRequest:
+        if (self.source is None) == (self.module is None):
+            raise ValueError("give either source or module")
         return self
 
 
@@ -125,6 +141,25 @@ class Library(ResponseModel):
     data: list[LibraryProgram]
 
 
+class UploadedProgram(ResponseModel):
+    """``id`` is the SHA-256 of the code; its manifest asks for ``hosts`` and ``traits``."""
+
+    id: str
+    object: Literal["uploaded_program"]
+    name: str
+    description: str
+    kind: Literal["python", "module"]
+    num_bytes: int
+    traits: dict[str, int]
+    hosts: list[str]
+    created: float
+
+
+class UploadedPrograms(ResponseModel):
+    object: Literal["list"]
+    data: list[UploadedProgram]
+
+
 class MessageFrame(RequestModel):
     """Client to program: one message."""
 
@@ -153,4 +188,7 @@ __all__ = [
     "ProgramError",
     "ProgramList",
     "SignalRequest",
+    "UploadRequest",
+    "UploadedProgram",
+    "UploadedPrograms",
 ]

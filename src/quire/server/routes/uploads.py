@@ -1,0 +1,67 @@
+"""``/v1/programs/uploads``: programs that are kept under their content's hash, and launched by it.
+
+A caller sees those of its own tenant alone. They run in the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+from starlette.responses import Response
+
+from quire.node.uploads import Upload
+from quire.server.context import caller_of, context_of
+from quire.server.schemas.programs import UploadedProgram, UploadedPrograms, UploadRequest
+from quire.server.strict_json import StrictRoute
+from quire.server.upload import code_of
+
+router = APIRouter(route_class=StrictRoute, tags=["programs"])
+
+UploadName = Annotated[
+    str, Path(max_length=256, description="The `id` or the name of an uploaded program")
+]
+
+
+@router.post("/v1/programs/uploads", response_model=UploadedProgram, status_code=201)
+async def upload(request: Request, body: UploadRequest) -> Response:
+    """Check a program and keep it. The same code again is the same program."""
+    context = context_of(request)
+    code = code_of(body.source, body.module, context.config)
+    kept = await context.node.upload(code, caller_of(request))
+    return _json(_shown(kept), 201)
+
+
+@router.get("/v1/programs/uploads", response_model=UploadedPrograms)
+async def list_uploads(request: Request) -> Response:
+    """Uploaded programs, newest first."""
+    uploads = context_of(request).node.uploads
+    found = await asyncio.to_thread(uploads.all, caller_of(request))
+    return _json(UploadedPrograms(object="list", data=[_shown(entry) for entry in found]))
+
+
+@router.delete("/v1/programs/uploads/{program}", response_model=UploadedProgram)
+async def delete_upload(request: Request, program: UploadName) -> Response:
+    """Forget an uploaded program. What runs of it goes on."""
+    uploads = context_of(request).node.uploads
+    return _json(_shown(await asyncio.to_thread(uploads.delete, program, caller_of(request))))
+
+
+def _json(body: UploadedProgram | UploadedPrograms, status: int = 200) -> Response:
+    return Response(body.to_json(), status, media_type="application/json")
+
+
+def _shown(upload: Upload) -> UploadedProgram:
+    manifest = upload.manifest
+    return UploadedProgram(
+        id=upload.digest,
+        object="uploaded_program",
+        name=manifest.name,
+        description=manifest.description,
+        kind="module" if upload.program.is_module else "python",
+        num_bytes=len(upload.code),
+        traits=manifest.traits,
+        hosts=list(manifest.hosts),
+        created=upload.created_s,
+    )
