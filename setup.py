@@ -36,7 +36,7 @@ X86_FLAGS = {"avx2": AVX2, "avx512": AVX512, "avx512_bf16": AVX512_BF16, "amx": 
 COMMON_FLAGS = [
     *("-std=c++17", "-O3", "-g0", "-fPIC", "-pthread", "-fvisibility=hidden"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast"),
-    *("-Wall", "-Wextra", "-Wno-unknown-warning-option", "-Wno-maybe-uninitialized", "-Wno-psabi"),
+    *("-Wall", "-Wextra", "-Wno-uninitialized", "-Wno-maybe-uninitialized", "-Wno-psabi"),
 ]
 LINK_FLAGS = ["-shared", "-pthread"]
 
@@ -177,7 +177,12 @@ def first_error(output: str) -> str:
 
 setup(
     ext_modules=[
-        Extension(f"quire.engine.cpu._kernel_{isa}", [], optional=True)
+        Extension(
+            f"quire.engine.cpu._kernel_{isa}",
+            sources=sorted(os.path.relpath(path, ROOT) for path in SOURCES.glob("*.cpp")),
+            depends=sorted(os.path.relpath(path, ROOT) for path in SOURCES.glob("*.h")),
+            optional=True,
+        )
         for isa in instruction_sets()
     ],
     cmdclass={"build_ext": BuildKernel},

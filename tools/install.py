@@ -6,7 +6,9 @@ everything that decides its content; nothing happens while the stamp is current.
 """
 
 import argparse
+import glob
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MIN_PYTHON = (3, 11)
+KERNEL = os.path.join("src", "quire", "engine", "cpu")
 LOCKS = {"runtime": ["requirements.lock"], "dev": ["requirements.lock", "requirements-dev.lock"]}
 
 
@@ -32,12 +35,16 @@ def pinned(locks: list) -> list:
 
 
 def fingerprint(locks: list) -> str:
-    """A hash of the locks, the project's metadata, the interpreter and the checkout's place.
+    """A hash of the locks, the project's metadata, the kernel's sources, the interpreter and the
+    checkout's place.
 
     The place counts because the package is installed editable: a moved checkout needs a new one.
     """
     digest = hashlib.sha256(f"{sys.version} {sys.platform} {ROOT}".encode())
-    for name in [*locks, "pyproject.toml"]:
+    sources = [
+        os.path.relpath(path, ROOT) for path in glob.glob(os.path.join(ROOT, KERNEL, "csrc", "*"))
+    ]
+    for name in [*locks, "pyproject.toml", "setup.py", *sorted(sources)]:
         with open(os.path.join(ROOT, name), "rb") as file:
             digest.update(file.read())
     return digest.hexdigest()
@@ -80,6 +87,23 @@ def install(venv: str, locks: list) -> None:
     )
 
 
+def kernel_line() -> str:
+    """What became of the native CPU kernel, which is optional: one line for whoever installs."""
+    try:
+        with open(os.path.join(ROOT, KERNEL, "_kernel_build.json"), encoding="utf-8") as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return "the CPU kernel was not built: the engine uses PyTorch, which is slower"
+    failures = record["failures"]
+    built = sorted(glob.glob(os.path.join(ROOT, KERNEL, "_kernel_*.so")))
+    names = [os.path.basename(path)[len("_kernel_") : -len(".so")] for path in built]
+    if not names:
+        reason = next(iter(failures.values()), "no reason was recorded")
+        return f"the CPU kernel was not built ({reason}): the engine uses PyTorch, which is slower"
+    missing = "".join(f"; not {isa}: {reason}" for isa, reason in sorted(failures.items()))
+    return "the CPU kernel was built for {}{}".format(", ".join(names), missing)
+
+
 def stamp_path(venv: str, name: str) -> str:
     return os.path.join(venv, f"quire-{name}.stamp")
 
@@ -113,6 +137,7 @@ def main() -> None:
         if set(locks) <= set(LOCKS[arguments.set]):
             with open(stamp_path(venv, name), "w", encoding="utf-8") as file:
                 file.write(fingerprint(locks) + "\n")
+    print("==> " + kernel_line(), flush=True)
     print(f"==> ready after {time.monotonic() - started_s:.0f} s", flush=True)
 
 

@@ -81,6 +81,13 @@ const char* amx_reason() {
 }
 #endif
 
+// Of the whole 8-byte words that start at `bytes`.
+uint64_t sum_of_words(const uint8_t* bytes, int64_t num_bytes) {
+  uint64_t sum = 0;
+  for (int64_t i = 0; i + 8 <= num_bytes; i += 8) sum += quire::load_as<uint64_t>(bytes + i);
+  return sum;
+}
+
 }  // namespace
 
 int32_t quire_abi_version() { return quire::kAbiVersion; }
@@ -169,6 +176,7 @@ uint64_t quire_read_pass(quire::Team* team, const void* buffer, int64_t num_byte
     uint64_t sum = 0;
     for (const Words& words : sums)
       for (size_t i = 0; i < sizeof(Words) / 8; i++) sum += words[i];
+    if (thread == 0) sum += sum_of_words(bytes + num_bytes / kChunk * kChunk, num_bytes % kChunk);
     total.fetch_add(sum);
   });
   return total.load();

@@ -210,6 +210,7 @@ class Product {
 
 void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
                    int64_t first_panel, int64_t last_panel, Ordering) {
+  if (x.num_rows == 0) return;
   Product product(w, x, y);
   for (int64_t chunk = 0; chunk < product.num_chunks(); chunk++)
     product.chunk(chunk, first_panel, last_panel);
@@ -217,6 +218,7 @@ void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutp
 
 void matmul(const PackedMatrix& w, const Activations& x, const MatmulOutput& y, Ordering,
             Team& team, int thread) {
+  if (x.num_rows == 0) return;
   Product product(w, x, y);
   // Shares are groups of panels, smaller where that would leave a thread without work.
   const int64_t panels = num_panels(w);

@@ -30,9 +30,11 @@ struct MatmulOutput {
   float limit = 7.0f;  // of kClampedSwiglu
 };
 
-// How the sum over K is ordered. kFastest may choose the kernel by the number of rows, so that the
-// last bits of a row depend on what is batched with it; kBatchInvariant gives each row the same bits
-// whatever M, its place in the batch, the number of threads and the range of columns are.
+// Whether a kernel may be used with which the last bits of a row depend on what is batched with it.
+// kBatchInvariant: a row has the same bits whatever the number of rows, its place among them, the number
+// of threads and the range of columns are. The products of this file are so either way, because every
+// kernel adds along K in an order of its own that no blocking changes; attention has kernels that are
+// not.
 enum class Ordering : int32_t { kFastest = 0, kBatchInvariant = 1 };
 
 // Panels [first_panel, last_panel) for all rows of x, on the calling thread alone. y is indexed by

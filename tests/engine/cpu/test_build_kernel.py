@@ -1,0 +1,144 @@
+"""``setup.py``: what it compiles again, and what it leaves behind where no compiler works."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import setuptools
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def build(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """``setup.py`` as a module, without running it."""
+    monkeypatch.setattr(setuptools, "setup", lambda **options: None)
+    spec = importlib.util.spec_from_file_location("quire_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def command(build: Any, tmp_path: Path) -> Any:
+    """The build command with its outputs under ``tmp_path``."""
+    extension = setuptools.Extension("quire.engine.cpu._kernel_portable", [], optional=True)
+    made = build.BuildKernel(setuptools.Distribution({"ext_modules": [extension]}))
+    made.build_lib = str(tmp_path / "lib")
+    made.build_temp = str(tmp_path / "temp")
+    made.ensure_finalized()
+    return made
+
+
+def record_of(made: Any) -> dict[str, Any]:
+    text = (Path(made.folder) / "_kernel_build.json").read_text(encoding="utf-8")
+    record: dict[str, Any] = json.loads(text)
+    return record
+
+
+def test_without_a_compiler_the_record_says_so(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "find_compiler", list)
+    made = command(build, tmp_path)
+    made.build_extensions()
+    record = record_of(made)
+    assert record["compiler"] is None
+    assert set(record["failures"]) == set(build.instruction_sets())
+    assert "no C++ compiler was found" in record["failures"]["portable"]
+    assert not list(Path(made.folder).glob("*.so"))
+
+
+def test_a_compiler_that_fails_is_no_failed_install(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler = tmp_path / "cxx"
+    compiler.write_text("#!/bin/sh\necho 'cxx: error: no such option'; exit 1\n", encoding="utf-8")
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    made = command(build, tmp_path)
+    made.build_extensions()
+    failures = record_of(made)["failures"]
+    assert set(failures) == set(build.instruction_sets())
+    assert failures["portable"] == "cxx: error: no such option"
+
+
+def test_the_environment_chooses_the_compiler(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "ccache g++")
+    assert build.find_compiler() == ["ccache", "g++"]
+    monkeypatch.delenv("CXX")
+    monkeypatch.setattr(shutil, "which", lambda name: name == "clang++" or None)
+    assert build.find_compiler() == ["clang++"]
+
+
+def test_only_what_changed_is_compiled_again(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[str] = []
+
+    def fake_run(arguments: list[str]) -> None:
+        compiled.append(arguments[-3])
+        Path(arguments[-1]).touch()
+
+    monkeypatch.setattr(build, "run", fake_run)
+    source = tmp_path / "a.cpp"
+    source.touch()
+    library = build.Library(["c++"], "portable", [], tmp_path / "objects", tmp_path / "lib.so")
+    made = library.compile(source, 0.0)
+    library.compile(source, 0.0)
+    assert compiled == [str(source)]
+    later = made.stat().st_mtime + 10
+    library.compile(source, later)
+    assert len(compiled) == 2
+    os.utime(source, (later, later))
+    library.compile(source, 0.0)
+    assert len(compiled) == 3
+
+
+def test_every_set_has_a_flag_of_its_own(build: Any) -> None:
+    sets = build.instruction_sets()
+    assert sets["portable"] == []
+    assert len({tuple(flags) for flags in sets.values()}) == len(sets)
+
+
+def test_the_installer_reports_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import install
+
+    monkeypatch.setattr(install, "ROOT", str(tmp_path))
+    assert install.kernel_line().startswith("the CPU kernel was not built: ")
+    folder = tmp_path / install.KERNEL
+    folder.mkdir(parents=True)
+    (folder / "_kernel_portable.so").touch()
+    record = {"compiler": "cc", "failures": {"amx": "error: -mamx-tile"}}
+    (folder / "_kernel_build.json").write_text(json.dumps(record), encoding="utf-8")
+    line = install.kernel_line()
+    assert line == "the CPU kernel was built for portable; not amx: error: -mamx-tile"
+    sys.modules.pop("install")
+
+
+def test_the_installer_installs_again_when_the_kernel_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import install
+
+    monkeypatch.setattr(install, "ROOT", str(tmp_path))
+    for name in ("pyproject.toml", "setup.py"):
+        (tmp_path / name).touch()
+    folder = tmp_path / install.KERNEL / "csrc"
+    folder.mkdir(parents=True)
+    before = install.fingerprint([])
+    (folder / "matmul.cpp").write_text("int x;", encoding="utf-8")
+    after = install.fingerprint([])
+    sys.modules.pop("install")
+    assert before != after

@@ -1,0 +1,72 @@
+"""The kernel's threads: results do not depend on their number, and idle ones sleep."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+from quire.core.errors import ConfigError
+from quire.engine.cpu.library import kernel_report, load_kernel
+from quire.engine.cpu.packed_matrix import PackedMatrix, WeightType, matmul
+from quire.engine.cpu.team import Team
+
+pytestmark = pytest.mark.skipif(
+    kernel_report().chosen is None, reason="the kernel was not built on this machine"
+)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_a_read_pass_reads_every_byte_once(num_threads: int) -> None:
+    words = torch.arange(1 << 16, dtype=torch.int64) * 3
+    with Team(load_kernel(), num_threads) as team:
+        assert team.read_pass(words) == int(words.sum())
+        words[-1] += 5
+        words[0] += 1
+        assert team.read_pass(words) == int(words.sum())
+
+
+def test_a_read_pass_reads_a_ragged_end() -> None:
+    words = torch.ones(1003, dtype=torch.int64)
+    with Team(load_kernel(), 2) as team:
+        assert team.read_pass(words) == 1003
+
+
+def test_sleeping_threads_wake_for_the_next_call() -> None:
+    with Team(load_kernel(), 3) as team:
+        matrix = PackedMatrix(team, torch.eye(64), WeightType.F32)
+        x_MK = torch.arange(128.0).view(2, 64)
+        for _ in range(20):
+            time.sleep(0.002)  # far longer than an idle thread spins
+            assert torch.equal(matmul(team, matrix, x_MK), x_MK)
+
+
+def test_idle_threads_use_no_processor() -> None:
+    with Team(load_kernel(), 3) as team:
+        team.read_pass(torch.zeros(1024, dtype=torch.int64))
+        time.sleep(0.01)
+        before_s = time.process_time()
+        time.sleep(0.3)
+        used_s = time.process_time() - before_s
+    assert used_s < 0.15, "two spinning threads would have used 0.6 s"
+
+
+def test_a_closed_team_is_refused() -> None:
+    team = Team(load_kernel(), 2)
+    team.close()
+    team.close()
+    with pytest.raises(ConfigError, match="was closed"):
+        team.read_pass(torch.zeros(8))
+    with pytest.raises(ConfigError, match="at least 1"):
+        Team(load_kernel(), 0)
+
+
+def test_a_team_does_not_survive_a_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Team(load_kernel(), 2) as team:
+        parent = os.getpid()
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "getpid", lambda: parent + 1)
+            with pytest.raises(ConfigError, match="left behind by a fork"):
+                team.read_pass(torch.zeros(8))
