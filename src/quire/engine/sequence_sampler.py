@@ -76,6 +76,8 @@ class SequenceSampler:
         good_S = chosen_S & self._sequences.running(rows_S)
         if not good_S.all():
             entries_S, rows_S, tokens_S = entries_S[good_S], rows_S[good_S], tokens_S[good_S]
+            if not len(entries_S):
+                return
             logits_SV = logits_SV[torch.from_numpy(good_S).to(logits_SV.device)]
         report.record(Sampled(entries_S, tokens_S, self._logprobs(rows_S, logits_SV, tokens_S)))
         self._apply_stops(entries_S, rows_S, tokens_S, report, failures)

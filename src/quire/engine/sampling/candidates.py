@@ -66,6 +66,11 @@ class Candidates:
             self._masses_SC = mass.masses(self.scores_SC)
         return self._masses_SC
 
+    def is_worth_a_guess(self, count: int) -> bool:
+        """Whether trying the best ``count`` first may spare work. Not where looking whether the
+        guess was right would make the host wait for a device."""
+        return self.scores_SC.device.type == "cpu" and self.scores_SC.shape[1] > 4 * count
+
     def keep_best(self, k: int) -> None:
         """Keep the ``k`` best of each row, best first, ties by lower id."""
         self.in_id_order()

@@ -4,15 +4,17 @@ Owns compilation, its limits, and the allowed-token masks. A matcher can always 
 specification and the tokens generated so far, be forked, and be rolled back over tokens that were
 not kept after all.
 
-The time of a mask is limited by llguidance's fuel, which counts work and not time: the same grammar
-fails at the same token on every machine, whoever else is running.
+The time of a mask is limited twice: by llguidance's fuel, which counts work, so that the same
+grammar fails at the same token on every machine; and, since fuel does not see how long an ambiguous
+grammar's rows take, by the processor time that the mask took.
 
 Shapes: G constrained rows, V vocabulary, W words of 32 tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +36,10 @@ STEP_LEXER_FUEL = 200_000
 
 STEP_MAX_ITEMS = 50_000
 """Of one mask: about 3 ms of parsing, at 20 000 Earley items per millisecond."""
+
+
+MASK_LIMIT_S = 0.1
+"""Of processor time for one mask. Large schemas take a few milliseconds."""
 
 
 class GrammarMatcher:
@@ -80,19 +86,30 @@ class GrammarMatcher:
     def check(self) -> None:
         """Raises ``GrammarError`` when a limit was hit or a token was not allowed."""
         if self._matcher.is_error():
+            reason = self._matcher.get_error().split("<non-verbose/>")[0].strip()
             raise GrammarError(
-                f"the constraint cannot be followed: {self._matcher.get_error()[:500]}; "
-                "simplify the schema or grammar"
+                f"the constraint cannot be followed: {reason[:500]}; simplify the schema or grammar"
             )
 
 
 class GrammarMasks:
-    """The masks of several matchers at once, in the library's threads."""
+    """The masks of several matchers at once, in the library's threads.
 
-    def __init__(self, vocab_size: int) -> None:
+    ``cpu_time_s`` reads the processor time of this thread.
+    """
+
+    def __init__(
+        self,
+        vocab_size: int,
+        limit_s: float = MASK_LIMIT_S,
+        cpu_time_s: Callable[[], float] = time.thread_time,
+    ) -> None:
         self._vocab_size = vocab_size
         self._num_words = (vocab_size + 31) // 32
+        self._limit_s = limit_s
+        self._cpu_time_s = cpu_time_s
         self._executor: LLExecutor | None = None
+        self._was_slow = False
 
     def forbidden(
         self, matchers: Sequence[GrammarMatcher]
@@ -102,21 +119,39 @@ class GrammarMasks:
         Tokens beyond the vocabulary that the grammar was compiled for are forbidden.
         """
         masks_GW = np.zeros((len(matchers), self._num_words), np.int32)
-        if len(matchers) == 1:
-            matchers[0].library_matcher.unsafe_compute_mask_ptr(
-                masks_GW.ctypes.data, masks_GW.nbytes
-            )
+        started = time.monotonic()
+        if len(matchers) == 1 or self._was_slow:
+            # a step that was slow tells to look which matcher it was
+            errors = [
+                self._timed(one, mask_W) for one, mask_W in zip(matchers, masks_GW, strict=True)
+            ]
         else:
-            if self._executor is None:
-                self._executor = LLExecutor()
-            self._executor.unsafe_compute_mask_ptr(
-                [(one.library_matcher, place) for place, one in enumerate(matchers)],
-                masks_GW.ctypes.data,
-                masks_GW.strides[0],
-                len(matchers),
-            )
+            self._together(matchers, masks_GW)
+            errors = [_error_of(one) for one in matchers]
+        self._was_slow = time.monotonic() - started > self._limit_s
         bits_GV = np.unpackbits(masks_GW.view(np.uint8), axis=1, bitorder="little")
-        return bits_GV[:, : self._vocab_size] == 0, [_error_of(one) for one in matchers]
+        return bits_GV[:, : self._vocab_size] == 0, errors
+
+    def _together(self, matchers: Sequence[GrammarMatcher], masks_GW: NDArray[np.int32]) -> None:
+        if self._executor is None:
+            self._executor = LLExecutor()
+        self._executor.unsafe_compute_mask_ptr(
+            [(one.library_matcher, place) for place, one in enumerate(matchers)],
+            masks_GW.ctypes.data,
+            masks_GW.strides[0],
+            len(matchers),
+        )
+
+    def _timed(self, matcher: GrammarMatcher, mask_W: NDArray[np.int32]) -> GrammarError | None:
+        started = self._cpu_time_s()
+        matcher.library_matcher.unsafe_compute_mask_ptr(mask_W.ctypes.data, mask_W.nbytes)
+        took_s = self._cpu_time_s() - started
+        if took_s > self._limit_s:
+            return GrammarError(
+                f"the mask of one token took {1000 * took_s:.0f} ms, the limit is "
+                f"{1000 * self._limit_s:.0f} ms: make the grammar less ambiguous"
+            )
+        return _error_of(matcher)
 
 
 def _error_of(matcher: GrammarMatcher) -> GrammarError | None:
@@ -168,6 +203,7 @@ class GrammarCompiler:
                 initial_lexer_fuel=_LEXER_FUEL,
                 step_lexer_fuel=STEP_LEXER_FUEL,
                 step_max_items=STEP_MAX_ITEMS,
+                verbose_errors=False,
             ),
         )
         if matcher.is_error():

@@ -18,8 +18,8 @@ from quire.engine.sampling.group_memory import GroupMemory
 from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.selection import top_k
 
-_NUCLEUS_GUESS = 256
-"""Best tokens looked at before a whole vocabulary is sorted."""
+_GUESS = 256
+"""Best tokens that are tried first, before a whole vocabulary is looked at."""
 
 _FIXED_POINT = 2.0**32
 
@@ -58,6 +58,11 @@ class MinP:
         self._floor_S1 = column(p_S, rows.device, torch.float64) * mass.MAX_MASS
 
     def __call__(self, candidates: Candidates, memory: GroupMemory) -> None:
+        if candidates.is_worth_a_guess(_GUESS):
+            # all that is kept may be among the best few, whose masses need no others
+            best_SK, columns_SK = top_k(candidates.scores_SC, _GUESS)
+            if bool((mass.masses(best_SK)[:, -1:] < self._floor_S1).all()):
+                candidates.take(columns_SK)
         candidates.exclude(candidates.masses() < self._floor_S1)
 
 
@@ -77,8 +82,8 @@ class TopP:
         candidates.in_id_order()
         masses_SC = candidates.masses()
         limit_S1 = self._p_S1 * mass.total(masses_SC)
-        if masses_SC.device.type == "cpu" and masses_SC.shape[1] > 4 * _NUCLEUS_GUESS:
-            columns_SK = top_k(candidates.scores_SC, _NUCLEUS_GUESS)[1]
+        if candidates.is_worth_a_guess(_GUESS):
+            columns_SK = top_k(candidates.scores_SC, _GUESS)[1]
             best_masses_SK = masses_SC.gather(1, columns_SK)
             if bool((mass.total(best_masses_SK) >= limit_S1).all()):
                 candidates.take(columns_SK)
