@@ -16,7 +16,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
-from quire.engine.quantization.packed_integers import INT32, check_groups, unpack
+from quire.engine.quantization.packed_integers import INT32, check_groups, scaled, unpack
 from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
 
 _BITS = (4, 8)
@@ -54,16 +54,13 @@ class CompressedIntegers:
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
         size, inputs = shape
         bits = parts["packed"].shape[1] * 32 // inputs
-        scale_OG = parts["scale"].float()
-        num_groups = scale_OG.shape[1]
-        zeros_OG = torch.tensor(1 << (bits - 1)).expand(size, num_groups)
+        num_groups = parts["scale"].shape[1]
+        zeros_OG = torch.full((size, num_groups), 1 << (bits - 1))
         if "zeros" in parts:
-            zeros_OG = unpack(parts["zeros"], bits).transpose(1, 2).flatten(0, 1)[:size]
-        groups_I = torch.arange(inputs) // (inputs // num_groups)
-        if "groups" in parts:
-            groups_I = check_groups(name, parts["groups"], num_groups)
+            zeros_OG = unpack(parts["zeros"].T, bits).flatten(1)[:, :size].T
+        groups_I = check_groups(name, parts["groups"], num_groups) if "groups" in parts else None
         weights_OI = unpack(parts["packed"], bits).flatten(1)
-        return (weights_OI - zeros_OG[:, groups_I]).float() * scale_OG[:, groups_I]
+        return scaled(weights_OI, zeros_OG, parts["scale"], groups_I)
 
     def _bits(self, name: str, shape: Shape, packed: Shape) -> int:
         for bits in _BITS:

@@ -67,12 +67,13 @@ class Float8:
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
         weight, scale = parts["weight"].float(), parts["scale"].float()
-        if scale.dim() == 1 and len(scale) == shape[0] != 1:
-            return weight * scale[:, None]
         if scale.dim() == 2 and tuple(scale.shape) == self._num_blocks(shape):
-            for axis, size in enumerate(shape):
-                scale = scale.repeat_interleave(self._block[axis], axis).narrow(axis, 0, size)
-        return weight * scale
+            rows, columns = self._block
+            scale_RI = scale.repeat_interleave(columns, dim=1)[:, : shape[1]]
+            for part, scale_I in zip(weight.split(rows), scale_RI, strict=True):
+                part *= scale_I
+            return weight
+        return weight.mul_(scale[:, None] if scale.dim() == 1 and len(scale) != 1 else scale)
 
     def _scale_shapes(self, shape: Shape) -> list[Shape]:
         size = shape[0]

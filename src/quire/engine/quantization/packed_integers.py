@@ -30,9 +30,26 @@ _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
-    """int32 ``[R, C]`` to its unsigned integers ``[R, C, 32 / bits]``, lowest bits first."""
-    shifts = torch.arange(0, 32, bits, dtype=torch.int32)
-    return (words[..., None] >> shifts) & ((1 << bits) - 1)
+    """int32 ``[R, C]`` to its unsigned integers ``[R, C, 32 / bits]``, uint8, lowest bits first."""
+    octets = words.contiguous().view(torch.uint8).view(*words.shape, 4)  # lowest first
+    mask = (1 << bits) - 1
+    parts = [(octets >> shift) & mask for shift in range(0, 8, bits)]
+    return torch.stack(parts, dim=-1).flatten(-2)
+
+
+def scaled(
+    weights_OI: Tensor, zeros_OG: Tensor, scales_OG: Tensor, groups_I: Tensor | None
+) -> Tensor:
+    """``(weights - zeros) * scales`` in float32; groups follow one another if ``groups_I`` is None.
+
+    In place as far as possible: a checkpoint of billions of weights passes through here.
+    """
+    size, inputs = weights_OI.shape
+    zeros_OG, scales_OG = zeros_OG.float(), scales_OG.float()
+    if groups_I is not None:
+        return (weights_OI.float() - zeros_OG[:, groups_I]).mul_(scales_OG[:, groups_I])
+    plain = weights_OI.view(size, scales_OG.shape[1], -1).float()
+    return plain.sub_(zeros_OG[..., None]).mul_(scales_OG[..., None]).view(size, inputs)
 
 
 def check_groups(name: str, groups_I: Tensor, num_groups: int) -> Tensor:
@@ -85,10 +102,7 @@ class AWQ:
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
         weights_IO = unpack(parts["qweight"], 4)[..., _AWQ_ORDER].flatten(1)
         zeros_GO = unpack(parts["qzeros"], 4)[..., _AWQ_ORDER].flatten(1)
-        num_groups, num_inputs = len(zeros_GO), len(weights_IO)
-        weights_GIO = weights_IO.view(num_groups, num_inputs // num_groups, -1)
-        plain_GIO = (weights_GIO - zeros_GO[:, None]).float() * parts["scales"].float()[:, None]
-        return plain_GIO.flatten(0, 1).T
+        return scaled(weights_IO.T.contiguous(), zeros_GO.T, parts["scales"].T, None)
 
 
 class GPTQ:
@@ -134,18 +148,21 @@ class GPTQ:
         return parts
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
-        weights_IO = unpack(parts["qweight"], self._bits).transpose(1, 2).flatten(0, 1)
+        weights_OI = unpack(parts["qweight"].T, self._bits).flatten(1)
         zeros_GO = unpack(parts["qzeros"], self._bits).flatten(1) + self._zero_offset
         zeros_GO &= (1 << self._bits) - 1
         groups_I = self._groups(name, shape[1], len(zeros_GO), parts.get("g_idx"))
-        return ((weights_IO - zeros_GO[groups_I]).float() * parts["scales"].float()[groups_I]).T
+        return scaled(weights_OI, zeros_GO.T, parts["scales"].T, groups_I)
 
     def _groups(
         self, name: str, num_inputs: int, num_groups: int, stored_I: Tensor | None
-    ) -> Tensor:
-        if stored_I is None:
-            return torch.arange(num_inputs) // (self._group_size or num_inputs)
-        return check_groups(name, stored_I, num_groups)
+    ) -> Tensor | None:
+        """The group of every input; None if they follow one another, all of one size."""
+        group_size = self._group_size or num_inputs
+        ordered_I = torch.arange(num_inputs) // group_size
+        groups_I = ordered_I if stored_I is None else check_groups(name, stored_I, num_groups)
+        even = num_groups * group_size == num_inputs
+        return None if even and torch.equal(groups_I, ordered_I) else groups_I
 
 
 def _read_group_size(config: ConfigReader) -> int | None:
