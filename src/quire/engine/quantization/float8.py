@@ -70,8 +70,8 @@ class Float8:
         if scale.dim() == 2 and tuple(scale.shape) == self._num_blocks(shape):
             rows, columns = self._block
             scale_RI = scale.repeat_interleave(columns, dim=1)[:, : shape[1]]
-            for part, scale_I in zip(weight.split(rows), scale_RI, strict=True):
-                part *= scale_I
+            for number, scale_I in enumerate(scale_RI):
+                weight[number * rows : (number + 1) * rows] *= scale_I
             return weight
         return weight.mul_(scale[:, None] if scale.dim() == 1 and len(scale) != 1 else scale)
 
