@@ -109,7 +109,7 @@ async def test_source_that_is_no_program_is_told_why(node: Node) -> None:
         b"import no_such_module": "No module named 'no_such_module'",
         b"raise SystemExit(3)": "SystemExit: 3",
         program("@inferlet()\ndef main(api): pass"): "the entry must be 'async def",
-        b"while True: pass": "takes too long to import",
+        b"while True: pass": "takes too long to load",
     }.items():
         with pytest.raises(QuireError) as caught:
             await node.inspect(source)

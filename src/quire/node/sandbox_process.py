@@ -14,10 +14,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from io import RawIOBase
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import httpx
 import msgspec
@@ -25,7 +25,6 @@ import msgspec
 from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import (
-    ErrorRecord,
     ProgramTerminated,
     ProtocolMismatch,
     QuireError,
@@ -45,15 +44,12 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
-from quire.programs.sandbox.answers import Answers, GuestTools
+from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
-from quire.programs.sandbox.component import python_component
 from quire.programs.sandbox.hosting import GuestHost
-from quire.programs.sandbox.limits import GuestLimits
-from quire.programs.sandbox.messages import GuestCalls, Inspected
-from quire.programs.sandbox.python_runner import PythonRunner
-from quire.programs.sandbox.runners import Runners
-from quire.programs.sandbox.wasm import GuestTrapped, PythonTemplate, WasmEngine
+from quire.programs.sandbox.messages import GuestCalls, GuestEvents
+from quire.programs.sandbox.templates import Templates
+from quire.programs.sandbox.wasm import GuestTrapped
 from quire.programs.services.network import Network, NetworkPolicy
 
 logger = logging.getLogger(__name__)
@@ -96,7 +92,10 @@ class SandboxProcess:
         self._socket = PairSocket(self._on_frames)
         self._tools: dict[str, GuestTools] = {}
         self._host: GuestHost | None = None
-        self._runners: Runners
+        self._late: dict[int, list[GuestEvents]] = {}
+        """Guests whose code is being compiled, and what has come for them."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._templates: Templates
 
     async def run(self) -> int:
         """Returns the exit status."""
@@ -124,13 +123,11 @@ class SandboxProcess:
         def progress(stage: str, fraction: float) -> None:
             loop.call_soon_threadsafe(self._say, Progress(stage=stage, fraction=fraction))
 
-        engine = WasmEngine()
         try:
-            compiled = await asyncio.to_thread(
-                python_component, BuildCache(Path(self._order.cache_dir)), progress
-            )
+            cache = BuildCache(Path(self._order.cache_dir))
+            self._templates = Templates(loop, cache, self._order.num_warm)
+            await self._templates.load(progress)
             await asyncio.to_thread(self._read_models)
-            self._runners = Runners(loop, PythonTemplate(engine, compiled), self._order.num_warm)
         except QuireError as exc:
             self._say(LoadFailed(error=exc.record()))
             return EXIT_LOAD_FAILED
@@ -141,8 +138,10 @@ class SandboxProcess:
             try:
                 return await self._end
             finally:
+                for task in self._tasks:
+                    task.cancel()
                 await self._host.close()
-                self._runners.close()
+                self._templates.close()
 
     def _read_models(self) -> None:
         for config in self._order.engines:
@@ -174,13 +173,18 @@ class SandboxProcess:
         match message:
             case s.Tell() if self._host is not None:
                 for news in message.news:
-                    self._host.tell(news.guest, news.events)
+                    self._tell(self._host, news)
             case s.Start() if self._host is not None:
-                self._start(self._host, message)
+                if self._templates.is_ready(message.code):
+                    self._start(self._host, message)
+                else:
+                    self._late[message.guest] = []
+                    self._spawn(self._start_late(self._host, message))
             case s.Stop() if self._host is not None:
+                self._late.pop(message.guest, None)
                 self._host.stop(message.guest, message.error)
             case s.Inspect() if self._host is not None:
-                self._inspect(message)
+                self._spawn(self._inspect(message))
             case Welcome() if not self._welcomed.done():
                 self._welcomed.set_result(None)
             case Refused():
@@ -195,6 +199,29 @@ class SandboxProcess:
         if not self._welcomed.done():
             self._welcomed.set_result(None)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self, host: GuestHost, news: s.GuestNews) -> None:
+        late = self._late.get(news.guest)
+        if late is None:
+            host.tell(news.guest, news.events)
+        else:
+            late.extend(news.events)
+
+    async def _start_late(self, host: GuestHost, start: s.Start) -> None:
+        try:
+            await self._templates.prepare(start.code)
+        except QuireError as exc:
+            if self._late.pop(start.guest, None) is not None:
+                host.refuse(start.guest, exc.record())
+            return
+        if (events := self._late.pop(start.guest, None)) is not None:
+            self._start(host, start)
+            host.tell(start.guest, events)
+
     def _start(self, host: GuestHost, start: s.Start) -> None:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
         tools = {
@@ -202,37 +229,25 @@ class SandboxProcess:
             for model in start.launch.models
             if model.engine in self._tools
         }
+        try:
+            runner = self._templates.runner(start.code, start.limits)
+        except GuestTrapped as exc:
+            wrong = ProgramTerminated(f"program {start.name!r} broke its sandbox's rules: {exc}")
+            host.refuse(start.guest, wrong.record())
+            return
         host.start(
             start.guest,
             start.name,
-            self._runner(start.code, start.limits),
+            runner,
             start.launch,
             limits=start.limits,
             network=Network(self._client, policy),
             models=tools,
         )
 
-    def _runner(self, code: bytes, limits: GuestLimits) -> PythonRunner:
-        guest = self._runners.take(limits.memory_bytes)
-        return PythonRunner(guest, code.decode("utf-8", "replace"), limits.turn_bytes)
-
-    def _inspect(self, wanted: s.Inspect) -> None:
-        runner = self._runner(wanted.code, wanted.limits)
-        runner.attach(Answers({}, lambda level, text: None))
-        try:
-            inspected = runner.inspect(wanted.limits.turn_ms / 1000)
-        except GuestTrapped as exc:
-            why = "takes too long to import" if exc.interrupted else f"breaks the rules: {exc}"
-            inspected = Inspected(error=_refusal(f"the uploaded source {why}"))
-        except QuireError as exc:
-            inspected = Inspected(error=exc.record())
-        finally:
-            runner.close()
+    async def _inspect(self, wanted: s.Inspect) -> None:
+        inspected = await self._templates.inspect(wanted.code, wanted.limits)
         self._say(s.Inspection(number=wanted.number, inspected=inspected))
-
-
-def _refusal(text: str) -> ErrorRecord:
-    return ProgramTerminated(text).record()
 
 
 class LoopWatch:

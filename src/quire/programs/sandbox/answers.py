@@ -42,12 +42,16 @@ class Answers:
         self._log = log
         self._num_asked = 0
         self._by_name: dict[str, Callable[..., Any]] = {
-            "tokenize": self._tokenize,
-            "detokenize": self._detokenize,
+            "tokenize": self.tokenize,
+            "detokenize": self.detokenize,
             "token_bytes": self._token_bytes,
             "render": self._render,
-            "log": self._write,
+            "log": self.log,
         }
+
+    def note_question(self) -> None:
+        """For guests that do not ask in words: one more question."""
+        self._num_asked += 1
 
     def take_count(self) -> int:
         """How many questions there were since the last time."""
@@ -71,14 +75,16 @@ class Answers:
             raise InvalidArgument(f"no model {name!r} here")
         return model
 
-    def _tokenize(self, model: str, text: str, special: bool) -> list[int]:
+    def tokenize(self, model: str, text: str, special: bool) -> list[int]:
+        """Raises ``InvalidArgument``: no such model, or too much text."""
         if len(text) > MAX_TEXT_CHARS:
             raise InvalidArgument(
                 f"tokenize {len(text)} characters: at most {MAX_TEXT_CHARS} at a time"
             )
         return self._model(model).tokenizer.encode(text, special=bool(special))
 
-    def _detokenize(self, model: str, token_ids: list[int], skip_special: bool) -> str:
+    def detokenize(self, model: str, token_ids: list[int], skip_special: bool) -> str:
+        """Raises ``InvalidArgument``: no such model, or ids that it does not have."""
         tokenizer = self._model(model).tokenizer
         if len(token_ids) > MAX_TOKENS:
             raise InvalidArgument(f"detokenize {len(token_ids)} tokens: at most {MAX_TOKENS}")
@@ -100,7 +106,8 @@ class Answers:
         messages = arguments.pop("messages")
         return template.render(messages, **arguments)
 
-    def _write(self, level: str, text: str) -> None:
+    def log(self, level: str, text: str) -> None:
+        """A line (or several) for the program's log."""
         self._log(level if level in LEVELS else "info", str(text))
 
 

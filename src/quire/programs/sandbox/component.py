@@ -18,6 +18,7 @@ from pathlib import Path
 from quire.core.errors import ConfigError
 from quire.programs.sandbox.bundle import APP_MODULE, WORLD, bundle_digest, component_files, world
 from quire.programs.sandbox.cache import BuildCache
+from quire.programs.sandbox.compiler import Compiler
 from quire.programs.sandbox.messages import GUEST_PROTOCOL
 from quire.programs.sandbox.wasm import engine_version
 
@@ -27,11 +28,10 @@ BUILD_LIMIT_S = 300.0
 COMPILE_LIMIT_S = 300.0
 _KEPT_FILES = 6
 """Component and machine code of this release and two others."""
-_COMPILER = "quire.programs.sandbox.compile_process"
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 
 
-def python_component(cache: BuildCache, on_progress: OnProgress) -> Path:
+def python_component(cache: BuildCache, compiler: Compiler, on_progress: OnProgress) -> Path:
     """The compiled component, from the cache or built now; blocks.
 
     Raises:
@@ -47,21 +47,9 @@ def python_component(cache: BuildCache, on_progress: OnProgress) -> Path:
         on_progress("building the Python sandbox (once per release)", 0.0)
         component = cache.find(f"{name}.wasm") or _build(cache, f"{name}.wasm")
         on_progress("compiling the Python sandbox (once per release)", 0.6)
-        compiled = compile_file("component", component, cache, compiled_name, COMPILE_LIMIT_S)
+        compiled = compiler.compile("component", component, compiled_name, COMPILE_LIMIT_S)
         cache.keep_newest("python-", _KEPT_FILES)
         return compiled
-
-
-def compile_file(kind: str, source: Path, cache: BuildCache, name: str, limit_s: float) -> Path:
-    """``source`` compiled by a process of its own, put into the cache as ``name``.
-
-    Raises:
-        ConfigError: it does not compile within ``limit_s``.
-    """
-    with tempfile.TemporaryDirectory(prefix="quire-compile-") as folder:
-        target = Path(folder) / "compiled"
-        _run([sys.executable, "-P", "-m", _COMPILER, kind, str(source), str(target)], limit_s)
-        return cache.put(name, target.read_bytes())
 
 
 def _component_name() -> str:
@@ -115,4 +103,4 @@ def _run(command: list[str], limit_s: float) -> None:
         raise ConfigError(f"building the sandbox failed with status {done.returncode}:\n{words}")
 
 
-__all__ = ["OnProgress", "compile_file", "python_component"]
+__all__ = ["OnProgress", "python_component"]

@@ -150,6 +150,12 @@ class GuestHost:
         guest.inbox += events
         self._schedule(guest)
 
+    def refuse(self, number: int, error: ErrorRecord) -> None:
+        """A guest that cannot be started has ended."""
+        ended = m.Ended("terminated", "null", error, [], [])
+        self._report.calls(number, _encoded([ended]))
+        self._schedule_round()
+
     def stop(self, number: int, error: ErrorRecord) -> None:
         """End a guest without asking it."""
         guest = self._guests.get(number)

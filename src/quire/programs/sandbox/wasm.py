@@ -1,4 +1,4 @@
-"""Instances of WebAssembly guests: the one module that knows wasmtime.
+"""The WebAssembly engine and Python guests: the one module that imports wasmtime.
 
 Owns the engine, its compiled code, what a Python guest may import, and the interruption of a call
 that takes too long. A guest gets a clock, random bytes and ``ask``; every other import that its
@@ -36,7 +36,7 @@ class GuestTrapped(Exception):
         self.interrupted = interrupted
 
 
-def _wasmtime() -> Any:
+def load_wasmtime() -> Any:
     try:
         import wasmtime
         import wasmtime.component
@@ -53,20 +53,20 @@ def engine_version() -> str:
     Raises:
         ConfigError: wasmtime is not installed.
     """
-    _wasmtime()
+    load_wasmtime()
     uname = os.uname()
     return f"{version('wasmtime')}-{_ENGINE_SETTINGS}-{uname.sysname}-{uname.machine}"
 
 
 def compile_component(wasm: bytes) -> bytes:
     """Machine code of a component for this machine; seconds of work for a large one."""
-    engine = _new_engine()
-    compiled: bytearray = _wasmtime().component.Component(engine, wasm).serialize()
+    engine = new_engine()
+    compiled: bytearray = load_wasmtime().component.Component(engine, wasm).serialize()
     return bytes(compiled)
 
 
-def _new_engine() -> Any:
-    wasmtime = _wasmtime()
+def new_engine() -> Any:
+    wasmtime = load_wasmtime()
     config = wasmtime.Config()
     config.epoch_interruption = True
     config.max_wasm_stack = _MAX_STACK_BYTES
@@ -85,13 +85,14 @@ class WasmEngine:
     """The engine of one process. Made by the thread that calls guests; ``close`` ends the other."""
 
     def __init__(self) -> None:
-        self._engine = _new_engine()
+        self._engine = new_engine()
         self._busy = threading.Event()
         self._closed = False
         self._clock = _thread_clock()
         self._ticker = threading.Thread(target=self._tick, name="quire-epoch", daemon=True)
         self._ticker.start()
-        self.current: PythonGuest | None = None
+        self.current: Any = None
+        """The guest that is being called."""
 
     @property
     def raw(self) -> Any:
@@ -117,7 +118,7 @@ class WasmEngine:
         a system does not tell that of another thread, time as it passes."""
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)
 
-    def enter(self, guest: PythonGuest) -> None:
+    def enter(self, guest: object) -> None:
         self.current = guest
         self._busy.set()
 
@@ -126,8 +127,8 @@ class WasmEngine:
 
     def answer(self, question: str) -> str:
         """For the import ``ask``: only one guest runs at a time, and it asks."""
-        assert self.current is not None, "a guest asks within a call"
-        return self.current.ask(question)
+        guest: PythonGuest = self.current  # a guest asks within a call
+        return guest.ask(question)
 
     def close(self) -> None:
         """Idempotent; every guest must have been closed."""
@@ -144,7 +145,7 @@ class PythonTemplate:
     """
 
     def __init__(self, engine: WasmEngine, compiled: Path) -> None:
-        component = _wasmtime().component
+        component = load_wasmtime().component
         self.engine = engine
         self._component = component.Component.deserialize_file(engine.raw, str(compiled))
         self._linker = component.Linker(engine.raw)
@@ -165,7 +166,7 @@ class PythonTemplate:
 
     def instantiate(self, memory_bytes: int) -> PythonGuest:
         """A fresh guest with at most so much memory."""
-        wasmtime = _wasmtime()
+        wasmtime = load_wasmtime()
         store = wasmtime.Store(self.engine.raw)
         store.set_limits(memory_size=memory_bytes)
         store.set_epoch_deadline(_INSTANTIATE_TICKS)
@@ -234,8 +235,8 @@ class PythonGuest:
         try:
             answer: str = function(store, *arguments)
             function.post_return(store)
-        except _wasmtime().WasmtimeError as exc:
-            raise _trapped(str(exc)) from exc
+        except load_wasmtime().WasmtimeError as exc:
+            raise trapped(str(exc)) from exc
         finally:
             self._engine.leave()
             self.cpu_ns += time.thread_time_ns() - started
@@ -247,7 +248,7 @@ class PythonGuest:
         self._store.close()
 
 
-def _trapped(words: str) -> GuestTrapped:
+def trapped(words: str) -> GuestTrapped:
     """wasmtime gives a backtrace of the interpreter, then the cause; a guest's owner needs that."""
     _, _, cause = words.rpartition("Caused by:")
     return GuestTrapped(cause.strip(), interrupted="wasm trap: interrupt" in words)
@@ -265,4 +266,7 @@ __all__ = [
     "WasmEngine",
     "compile_component",
     "engine_version",
+    "load_wasmtime",
+    "new_engine",
+    "trapped",
 ]

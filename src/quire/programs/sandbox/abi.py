@@ -1,0 +1,151 @@
+"""The guest ABI, version 1, as numbers and layouts; docs/reference/guest-abi.md is its text.
+
+All numbers are little-endian; addresses are byte offsets into the module's memory.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from quire.core.errors import ErrorRecord
+
+ABI_EXPORT = "quire_abi_1"
+START_EXPORT = "quire_start"
+POLL_EXPORT = "quire_poll"
+MANIFEST_EXPORT = "quire_manifest"
+
+IO = Struct("<8I")
+COMMAND = Struct("<HHIIIIIII")
+EVENT = Struct("<HHIiIIIII")
+U32 = Struct("<I")
+
+FLAG_LAST = 1
+"""On an event: the command's last one."""
+
+MAX_RING = 1 << 16
+"""Entries of one ring."""
+
+HOST_IDS = 1 << 32
+"""Commands whose answers the guest does not want have ids from here on."""
+
+
+class Op(IntEnum):
+    SEND = 1
+    RECEIVE = 2
+    LOG = 3
+    SLEEP = 4
+    HTTP_GET = 5
+    HTTP_POST = 6
+    END = 7
+    CANCEL_ASKED = 8
+    TOKENIZE = 16
+    DETOKENIZE = 17
+    MODEL_INFO = 18
+    OPEN_QUEUE = 32
+    CLOSE_QUEUE = 33
+    RESET_QUEUE = 34
+    SYNCHRONIZE = 35
+    CANCEL = 36
+    ALLOC_PAGES = 40
+    FREE_PAGES = 41
+    ALLOC_EMBEDS = 42
+    FREE_EMBEDS = 43
+    EXPORT_PAGES = 44
+    IMPORT_PAGES = 45
+    EMBED_TEXT = 48
+    FORWARD = 49
+    NEXT_DIST = 50
+    SAMPLE = 51
+    DECODE = 52
+
+
+class Status(IntEnum):
+    OK = 0
+    INVALID = 1
+    UNKNOWN_HANDLE = 2
+    CAPACITY = 3
+    POISONED = 4
+    CANCELLED = 5
+    ENGINE = 6
+    FORBIDDEN = 7
+    CLOSED = 8
+    TOO_LARGE = 9
+    OTHER = 15
+
+
+_STATUS_OF_CODE = {
+    "invalid_argument": Status.INVALID,
+    "invalid_request": Status.INVALID,
+    "invalid_grammar": Status.INVALID,
+    "never_fits": Status.INVALID,
+    "context_length_exceeded": Status.INVALID,
+    "trait_missing": Status.INVALID,
+    "unknown_handle": Status.UNKNOWN_HANDLE,
+    "pool_exhausted": Status.CAPACITY,
+    "quota_exceeded": Status.CAPACITY,
+    "mailbox_full": Status.CAPACITY,
+    "queue_poisoned": Status.POISONED,
+    "program_cancelled": Status.CANCELLED,
+    "engine_lost": Status.ENGINE,
+    "engine_fault": Status.ENGINE,
+    "page_lost": Status.ENGINE,
+    "forbidden": Status.FORBIDDEN,
+    "mailbox_closed": Status.CLOSED,
+}
+
+FINISH = {"stop": 1, "length": 2, "cancelled": 3}
+"""``b`` of a decode's last event."""
+
+
+def status_of(error: ErrorRecord) -> Status:
+    return _STATUS_OF_CODE.get(error.code, Status.OTHER)
+
+
+class RingCommand(NamedTuple):
+    """One entry of the command ring, in the order of its fields in memory."""
+
+    op: int
+    flags: int
+    id: int
+    a: int
+    b: int
+    c: int
+    d: int
+    address: int
+    length: int
+
+
+class IoArea(NamedTuple):
+    """What ``quire_abi_1`` points to."""
+
+    commands: int
+    max_commands: int
+    events: int
+    max_events: int
+    inbox: int
+    inbox_bytes: int
+    reserved_1: int
+    reserved_2: int
+
+
+__all__ = [
+    "ABI_EXPORT",
+    "COMMAND",
+    "EVENT",
+    "FINISH",
+    "FLAG_LAST",
+    "HOST_IDS",
+    "IO",
+    "MANIFEST_EXPORT",
+    "MAX_RING",
+    "POLL_EXPORT",
+    "START_EXPORT",
+    "U32",
+    "IoArea",
+    "Op",
+    "RingCommand",
+    "Status",
+    "status_of",
+]

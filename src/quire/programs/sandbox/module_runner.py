@@ -1,0 +1,406 @@
+"""A compiled guest as its host drives it: rings in its memory become calls, events become rings.
+
+Owns what has come for the guest and waits for room in its ring or inbox, and which command each
+answer belongs to.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+
+import msgspec
+
+from quire.core.actions import Reply
+from quire.core.commands import Dists, Imported, Sampled
+from quire.core.decoding import DecodeChunk
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    MailboxClosed,
+    MailboxFull,
+    ProgramCancelled,
+    ProgramFailed,
+    QuireError,
+)
+from quire.core.ids import CommandId
+from quire.core.traits import VERSIONS
+from quire.programs.sandbox import abi
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.abi import Op, RingCommand, Status
+from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.module_commands import Memory, queue_call
+from quire.programs.sandbox.wasm_module import ModuleGuest
+
+REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
+_MAX_MANIFEST_BYTES = 1 << 14
+_ALIGNMENT = 8
+
+
+class RingEvent(msgspec.Struct, frozen=True):
+    """An event for the guest. ``payload`` goes into its inbox."""
+
+    op: int
+    command: int
+    payload: bytes = b""
+    status: int = Status.OK
+    a: int = 0
+    b: int = 0
+    c: int = 0
+    last: bool = True
+
+
+class ModuleRunner:
+    """``Runner`` of one program in ``guest``."""
+
+    def __init__(self, guest: ModuleGuest) -> None:
+        self._guest = guest
+        self._events: deque[RingEvent] = deque()
+        self._waiting: dict[int, Op] = {}
+        """Answers to come: the command's own id, and what it was."""
+        self._sends: deque[int] = deque()
+        self._receives: deque[int] = deque()
+        self._messages: deque[str] = deque()
+        self._sleeps: list[tuple[float, int]] = []
+        self._requests: dict[int, tuple[int, Op]] = {}
+        self._input_closed = False
+        self._num_read = 0
+        self._client_gone: ErrorRecord | None = None
+        self._cancel_reason: str | None = None
+        self._host_ids = count(abi.HOST_IDS)
+        self._request_numbers = count(1)
+        self._answers: Answers
+        self._launch: m.GuestLaunch
+        self._io: abi.IoArea
+
+    @property
+    def cpu_ns(self) -> int:
+        return self._guest.cpu_ns
+
+    def attach(self, answers: Answers) -> None:
+        self._answers = answers
+        self._guest.log = answers.log
+
+    def manifest(self, name: str, limit_s: float, *, has_manifest: bool) -> m.Manifest:
+        """What the module says of itself; one that says nothing is called ``name``."""
+        if not has_manifest:
+            return m.Manifest(name=name)
+        address = self._guest.call(abi.MANIFEST_EXPORT, limit_s)
+        memory = self._guest.memory()
+        text = bytes(memory[address : address + _MAX_MANIFEST_BYTES])
+        end = text.find(b"\0")
+        try:
+            if end < 0:
+                raise InvalidArgument("the manifest has no end")
+            manifest = msgspec.json.decode(text[:end], type=m.Manifest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise InvalidArgument(f"the module's manifest cannot be read: {exc}") from exc
+        _check_traits(manifest)
+        return manifest
+
+    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+        self._launch = launch
+        self._io = self._read_io(self._guest.call(abi.ABI_EXPORT, limit_s))
+        arguments = b"".join(arg.encode("utf-8", "replace") + b"\0" for arg in launch.args)
+        if len(arguments) > self._io.inbox_bytes:
+            raise InvalidArgument(
+                f"{len(arguments)} bytes of arguments do not fit into the program's inbox of "
+                f"{self._io.inbox_bytes}"
+            )
+        inbox = self._io.inbox
+        self._guest.memory()[inbox : inbox + len(arguments)] = arguments
+        return self._turn(self._guest.call(abi.START_EXPORT, limit_s, inbox, len(arguments)))
+
+    def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
+        for event in events:
+            self._take(event)
+        self._take_due()
+        if not self._events:
+            return m.Turn(self._read_calls(), self._next_sleep_s())
+        return self._turn(self._guest.call(abi.POLL_EXPORT, limit_s, self._write_events()))
+
+    def close(self) -> None:
+        self._guest.close()
+
+    # -- rings -------------------------------------------------------------------------------------
+
+    def _read_io(self, address: int) -> abi.IoArea:
+        memory = Memory(self._guest.memory())
+        io = abi.IoArea(*abi.IO.unpack(memory.take(address, abi.IO.size)))
+        if not 1 <= io.max_commands <= abi.MAX_RING or not 1 <= io.max_events <= abi.MAX_RING:
+            raise InvalidArgument(
+                f"rings of {io.max_commands} commands and {io.max_events} events: each has 1 to "
+                f"{abi.MAX_RING} entries"
+            )
+        memory.take(io.commands, io.max_commands * abi.COMMAND.size)
+        memory.take(io.events, io.max_events * abi.EVENT.size)
+        memory.take(io.inbox, io.inbox_bytes)
+        return io
+
+    def _turn(self, num_commands: int) -> m.Turn:
+        if num_commands > self._io.max_commands:
+            raise InvalidArgument(
+                f"the program announced {num_commands} commands, its ring has "
+                f"{self._io.max_commands}"
+            )
+        memory = Memory(self._guest.memory())
+        ring = memory.take(self._io.commands, num_commands * abi.COMMAND.size)
+        calls: list[m.GuestCalls] = self._read_calls()
+        for fields in abi.COMMAND.iter_unpack(ring):
+            entry = RingCommand(*fields)
+            call = self._carry_out(entry, memory)
+            if call is None:
+                self._answers.note_question()  # it counts against the rate of calls all the same
+            else:
+                calls.append(call)
+            if isinstance(call, m.Ended):
+                return m.Turn(calls)
+        if self._events:
+            return m.Turn(calls, 0.0)
+        self._check_waits()
+        return m.Turn(calls, self._next_sleep_s())
+
+    def _check_waits(self) -> None:
+        waits = self._waiting, self._sends, self._receives, self._sleeps, self._requests
+        if not any(waits):
+            raise ProgramFailed(
+                "the program waits for nothing: it returned without a command that has an answer, "
+                "and nothing is left to answer"
+            )
+
+    def _write_events(self) -> int:
+        """As many as there is room for; how many."""
+        io, memory = self._io, self._guest.memory()
+        used, number = 0, 0
+        while self._events and number < io.max_events:
+            event = self._events[0]
+            if len(event.payload) > io.inbox_bytes:
+                size = len(event.payload)
+                event = RingEvent(event.op, event.command, status=Status.TOO_LARGE, c=size)
+            elif used + len(event.payload) > io.inbox_bytes:
+                break
+            self._events.popleft()
+            start = io.inbox + used
+            memory[start : start + len(event.payload)] = event.payload
+            abi.EVENT.pack_into(
+                memory, io.events + number * abi.EVENT.size,
+                event.op, abi.FLAG_LAST if event.last else 0, event.command, event.status,
+                event.a, event.b, event.c, start, len(event.payload),
+            )  # fmt: skip
+            used += -(-len(event.payload) // _ALIGNMENT) * _ALIGNMENT
+            number += 1
+        return number
+
+    # -- from the guest ----------------------------------------------------------------------------
+
+    def _carry_out(self, entry: RingCommand, memory: Memory) -> m.GuestCalls | None:
+        command = CommandId(entry.id or next(self._host_ids))
+        engines = [model.engine for model in self._launch.models]
+        call = queue_call(entry, command, memory, engines)
+        if call is not None:
+            if isinstance(call, m.Issue):
+                if command in self._waiting:
+                    raise InvalidArgument(f"the program used the command id {command} twice")
+                self._waiting[command] = Op(entry.op)
+            return call
+        if entry.op in (Op.TOKENIZE, Op.DETOKENIZE, Op.MODEL_INFO):
+            self._events.append(self._question(entry, memory))
+            return None
+        return self._other(entry, memory)
+
+    def _other(self, entry: RingCommand, memory: Memory) -> m.GuestCalls | None:
+        match entry.op:
+            case Op.SEND:
+                return self._send(entry, memory)
+            case Op.RECEIVE:
+                self._receives.append(entry.id)
+                self._pass_message()
+                return None
+            case Op.LOG:
+                text = memory.text(entry.address, entry.length)
+                self._answers.log("error" if entry.a else "info", text)
+                return None
+            case Op.SLEEP:
+                self._sleeps.append((time.monotonic() + entry.a / 1000, entry.id))
+                return None
+            case Op.HTTP_GET | Op.HTTP_POST:
+                return self._fetch(entry, memory)
+            case Op.END:
+                return self._end(entry, memory)
+        raise InvalidArgument(f"the program asked for operation {entry.op}, which does not exist")
+
+    def _send(self, entry: RingCommand, memory: Memory) -> m.Send | None:
+        error: QuireError | None = None
+        if self._client_gone is not None:
+            error = MailboxClosed(self._client_gone.message)
+        elif len(self._sends) >= self._launch.mailbox_limit:
+            error = MailboxFull(f"{len(self._sends)} messages wait and nobody reads")
+        elif entry.length > self._launch.max_message_bytes:
+            error = InvalidArgument(f"a message of {entry.length} bytes is too long")
+        if error is not None:
+            self._events.append(_failed(Op.SEND, entry.id, error.record()))
+            return None
+        text = memory.text(entry.address, entry.length)
+        self._sends.append(entry.id)
+        return m.Send(text)
+
+    def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
+        content = bytes(memory.take(entry.address, entry.length))
+        split = entry.a if entry.op == Op.HTTP_POST else len(content)
+        number = next(self._request_numbers)
+        self._requests[number] = (entry.id, Op(entry.op))
+        url = content[:split].decode("utf-8", "replace")
+        if entry.op == Op.HTTP_GET:
+            return m.Fetch(number, "GET", url, None, None)
+        return m.Fetch(number, "POST", url, content[split:], None)
+
+    def _end(self, entry: RingCommand, memory: Memory) -> m.Ended:
+        text = memory.text(entry.address, entry.length)
+        if self._cancel_reason is not None:
+            cancelled = ProgramCancelled(self._cancel_reason).record()
+            return m.Ended("cancelled", "null", cancelled, [], [])
+        if entry.a:
+            return m.Ended("failed", "null", ProgramFailed(text).record(), [], [])
+        return m.Ended("finished", text or "null", None, [], [])
+
+    def _question(self, entry: RingCommand, memory: Memory) -> RingEvent:
+        given = memory.take(
+            entry.address, 4 * entry.b if entry.op == Op.DETOKENIZE else entry.length
+        )
+        try:
+            return self._answered(entry, bytes(given))
+        except QuireError as exc:
+            return _failed(entry.op, entry.id, exc.record())
+
+    def _answered(self, entry: RingCommand, given: bytes) -> RingEvent:
+        models = self._launch.models
+        if entry.a >= len(models):
+            raise InvalidArgument(f"model {entry.a} of {len(models)}: there are fewer")
+        model = models[entry.a]
+        if entry.op == Op.TOKENIZE:
+            tokens = self._answers.tokenize(model.id, given.decode("utf-8", "replace"), True)
+            return RingEvent(entry.op, entry.id, _u32s(tokens), a=len(tokens))
+        if entry.op == Op.DETOKENIZE:
+            ids = list(struct.unpack(f"<{entry.b}I", given))
+            text = self._answers.detokenize(model.id, ids, bool(entry.c))
+            return RingEvent(entry.op, entry.id, text.encode("utf-8", "replace"))
+        eos = model.eos_token_ids
+        words = [model.vocab_size, model.info.pool.page_size, model.info.max_model_len, len(eos)]
+        return RingEvent(entry.op, entry.id, _u32s([*words, *eos]), a=len(models))
+
+    # -- to the guest ------------------------------------------------------------------------------
+
+    def _take(self, event: m.GuestEvents) -> None:
+        match event:
+            case m.Replied():
+                self._replied(event.command, event.reply, event.last)
+            case m.CommandFailed():
+                op = self._waiting.pop(event.command, None)
+                if op is not None and event.command < abi.HOST_IDS:
+                    self._events.append(_failed(op, event.command, event.error))
+            case m.Message():
+                self._messages.append(event.text)
+            case m.Taken():
+                for _ in range(min(event.count, len(self._sends))):
+                    if wanted := self._sends.popleft():
+                        self._events.append(RingEvent(Op.SEND, wanted))
+            case m.ClientGone():
+                self._client_gone = event.error
+                while self._sends:
+                    self._events.append(_failed(Op.SEND, self._sends.popleft(), event.error))
+            case m.InputClosed():
+                self._input_closed = True
+            case m.Fetched():
+                command, op = self._requests.pop(event.request)
+                self._events.append(RingEvent(op, command, event.body, a=event.status))
+            case m.FetchFailed():
+                command, op = self._requests.pop(event.request)
+                self._events.append(_failed(op, command, event.error))
+            case m.CancelAsked():
+                self._cancel_reason = event.reason
+                reason = event.reason.encode("utf-8", "replace")
+                self._events.append(RingEvent(Op.CANCEL_ASKED, 0, reason))
+            case m.Terminated() | m.TimeCome():
+                pass
+        self._pass_message()
+
+    def _read_calls(self) -> list[m.GuestCalls]:
+        """What the host is to know of messages that were read."""
+        num_read, self._num_read = self._num_read, 0
+        return [m.Received(num_read)] if num_read else []
+
+    def _pass_message(self) -> None:
+        """Give messages to those who wait for one."""
+        while self._receives and (self._messages or self._input_closed):
+            command = self._receives.popleft()
+            if not self._messages:
+                closed = MailboxClosed("the client has closed its side").record()
+                self._events.append(_failed(Op.RECEIVE, command, closed))
+                continue
+            payload = self._messages.popleft().encode("utf-8", "replace")
+            self._events.append(RingEvent(Op.RECEIVE, command, payload))
+            self._num_read += 1
+
+    def _replied(self, command: CommandId, reply: Reply, last: bool) -> None:
+        op = self._waiting.pop(command, None) if last else self._waiting.get(command)
+        if op is not None and command < abi.HOST_IDS:
+            self._events.append(_reply_event(op, command, reply, last))
+
+    def _take_due(self) -> None:
+        now_s = time.monotonic()
+        due = [entry for entry in self._sleeps if entry[0] <= now_s]
+        if due:
+            self._sleeps = [entry for entry in self._sleeps if entry[0] > now_s]
+            self._events.extend(RingEvent(Op.SLEEP, command) for _, command in sorted(due))
+
+    def _next_sleep_s(self) -> float | None:
+        if not self._sleeps:
+            return None
+        return max(0.0, min(self._sleeps)[0] - time.monotonic())
+
+
+def _reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:
+    match reply:
+        case DecodeChunk():
+            finish = abi.FINISH.get(reply.finish_reason or "", 0)
+            tokens = reply.token_ids
+            return RingEvent(
+                op, command, _u32s(tokens),
+                a=len(tokens), b=finish, c=reply.num_cached_tokens, last=last,
+            )  # fmt: skip
+        case Dists():
+            (dist,) = reply.dists
+            probs = struct.pack(f"<{len(dist.probs)}f", *dist.probs)
+            payload = _u32s(dist.token_ids) + probs
+            return RingEvent(op, command, payload, a=len(dist.token_ids))
+        case Sampled():
+            return RingEvent(op, command, _u32s(reply.token_ids), a=len(reply.token_ids))
+        case Imported():
+            fills = [page.fill for page in reply.pages]
+            return RingEvent(op, command, _u32s(fills), a=len(fills), b=reply.num_tokens)
+    return RingEvent(op, command, last=last)
+
+
+def _failed(op: int, command: int, error: ErrorRecord) -> RingEvent:
+    message = error.message.encode("utf-8", "replace")[:4096]
+    return RingEvent(op, command, message, status=abi.status_of(error))
+
+
+def _u32s(numbers: Sequence[int]) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def _check_traits(manifest: m.Manifest) -> None:
+    known = {str(trait): version for trait, version in VERSIONS.items()}
+    for trait, version in manifest.traits.items():
+        if not 1 <= version <= known.get(trait, 0):
+            raise InvalidArgument(
+                f"the manifest needs trait {trait} version {version}: this release has "
+                f"{known.get(trait, 'none')}"
+            )
+
+
+__all__ = ["REQUIRED_EXPORTS", "ModuleRunner", "RingEvent"]

@@ -1,0 +1,161 @@
+"""What guests are made from: the Python component, and modules that were compiled here.
+
+Owns the warm Python instances and the modules' compiled code in memory (on disk the cache has it).
+Belongs to one loop; compiling happens in child processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import OrderedDict
+
+from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
+from quire.programs.sandbox.abi import MANIFEST_EXPORT
+from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.cache import BuildCache
+from quire.programs.sandbox.compiler import Compiler
+from quire.programs.sandbox.component import OnProgress, python_component
+from quire.programs.sandbox.hosting import Runner
+from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.messages import Inspected
+from quire.programs.sandbox.module_runner import REQUIRED_EXPORTS, ModuleRunner
+from quire.programs.sandbox.program import code_digest, is_module
+from quire.programs.sandbox.python_runner import PythonRunner
+from quire.programs.sandbox.runners import Runners
+from quire.programs.sandbox.wasm import GuestTrapped, PythonTemplate, WasmEngine, engine_version
+from quire.programs.sandbox.wasm_module import ModuleTemplate
+
+logger = logging.getLogger(__name__)
+
+MODULE_COMPILE_LIMIT_S = 60.0
+_MAX_LOADED = 64
+_KEPT_MODULES = 1024
+
+
+class Templates:
+    """``load`` builds what is missing; it blocks, on a thread of the caller's choice."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, cache: BuildCache, num_warm: int) -> None:
+        self._loop = loop
+        self._cache = cache
+        self._compiler = Compiler(cache)
+        self._num_warm = num_warm
+        self._engine = WasmEngine()
+        self._modules: OrderedDict[str, ModuleTemplate] = OrderedDict()
+        self._compiling: dict[str, asyncio.Task[ModuleTemplate]] = {}
+        self._runners: Runners | None = None
+
+    async def load(self, on_progress: OnProgress) -> None:
+        """The Python component, from the cache or built now.
+
+        Raises:
+            ConfigError: it cannot be built here.
+        """
+        compiled = await asyncio.to_thread(
+            python_component, self._cache, self._compiler, on_progress
+        )
+        template = PythonTemplate(self._engine, compiled)
+        self._runners = Runners(self._loop, template, self._num_warm)
+
+    def close(self) -> None:
+        """Every runner must have been closed."""
+        if self._runners is not None:
+            self._runners.close()
+        self._engine.close()
+        self._compiler.close()
+
+    def is_ready(self, code: bytes) -> bool:
+        """Whether ``runner`` may be called; else ``prepare`` first."""
+        return not is_module(code) or code_digest(code) in self._modules
+
+    async def prepare(self, code: bytes) -> None:
+        """Compile a module, once.
+
+        Raises:
+            InvalidArgument: it is not valid, or has not the exports of the guest ABI.
+        """
+        digest = code_digest(code)
+        if self.is_ready(code):
+            return
+        if digest not in self._compiling:
+            self._compiling[digest] = self._loop.create_task(self._compile(code, digest))
+        await asyncio.shield(self._compiling[digest])
+
+    async def _compile(self, code: bytes, digest: str) -> ModuleTemplate:
+        version = hashlib.sha256(engine_version().encode()).hexdigest()[:24]
+        name = f"module-{digest[:40]}-{version}.cwasm"
+        try:
+            compiled = self._cache.find(name)
+            if compiled is None:
+                source = await asyncio.to_thread(self._cache.put, f"module-{digest}.wasm", code)
+                compiled = await asyncio.to_thread(
+                    self._compiler.compile, "module", source, name, MODULE_COMPILE_LIMIT_S
+                )
+                source.unlink(missing_ok=True)
+                self._cache.keep_newest("module-", _KEPT_MODULES)
+            template = ModuleTemplate(self._engine, compiled, REQUIRED_EXPORTS)
+        finally:
+            del self._compiling[digest]
+        self._modules[digest] = template
+        if len(self._modules) > _MAX_LOADED:
+            self._modules.popitem(last=False)
+        return template
+
+    def runner(self, code: bytes, limits: GuestLimits) -> Runner:
+        """A fresh instance for a program.
+
+        Raises:
+            GuestTrapped: a module's static initialisers did not end well.
+        """
+        if is_module(code):
+            return self._module_runner(code, limits)
+        return self._python_runner(code, limits)
+
+    async def inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
+        """The manifest of ``code``, or why it is no program."""
+        try:
+            await self.prepare(code)
+            return self._inspect(code, limits)
+        except GuestTrapped as exc:
+            why = "takes too long to load" if exc.interrupted else f"breaks the rules: {exc}"
+            return Inspected(error=_refusal(f"the uploaded program {why}"))
+        except QuireError as exc:
+            return Inspected(error=exc.record())
+
+    def _inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
+        turn_s = limits.turn_ms / 1000
+        silent = Answers({}, lambda level, text: None)
+        if not is_module(code):
+            python = self._python_runner(code, limits)
+            python.attach(silent)
+            try:
+                return python.inspect(turn_s)
+            finally:
+                python.close()
+        digest = code_digest(code)
+        has_manifest = MANIFEST_EXPORT in self._modules[digest].exports
+        module = self._module_runner(code, limits)
+        try:
+            name = f"module-{digest[:8]}"
+            return Inspected(manifest=module.manifest(name, turn_s, has_manifest=has_manifest))
+        finally:
+            module.close()
+
+    def _python_runner(self, code: bytes, limits: GuestLimits) -> PythonRunner:
+        assert self._runners is not None, "load() comes first"
+        guest = self._runners.take(limits.memory_bytes)
+        return PythonRunner(guest, code.decode("utf-8", "replace"), limits.turn_bytes)
+
+    def _module_runner(self, code: bytes, limits: GuestLimits) -> ModuleRunner:
+        template = self._modules[code_digest(code)]
+        self._modules.move_to_end(code_digest(code))
+        return ModuleRunner(template.instantiate(limits.memory_bytes, limits.turn_ms / 1000))
+
+
+def _refusal(text: str) -> ErrorRecord:
+    return InvalidArgument(text).record()
+
+
+__all__ = ["Templates"]

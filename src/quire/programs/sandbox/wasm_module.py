@@ -1,0 +1,172 @@
+"""Guests that are core modules: compiled once, called through three exports, read through memory.
+
+The wasmtime package comes from ``wasm``. As with Python guests, what is not given here has no
+implementation: a clock, random bytes and standard output are all of WASI that there is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.sandbox.wasi import WASI_FUNCTIONS, WASI_MODULE, WasiFunction
+from quire.programs.sandbox.wasm import (
+    EPOCH_S,
+    GuestTrapped,
+    WasmEngine,
+    load_wasmtime,
+    new_engine,
+    trapped,
+)
+
+
+def compile_module(wasm: bytes) -> bytes:
+    """Machine code of a core module for this machine."""
+    wasmtime = load_wasmtime()
+    try:
+        module = wasmtime.Module(new_engine(), wasm)
+    except wasmtime.WasmtimeError as exc:
+        raise InvalidArgument(f"the module is not valid: {str(exc).strip()}") from exc
+    compiled: bytearray = module.serialize()
+    return bytes(compiled)
+
+
+class ModuleTemplate:
+    """A compiled core module, ready to be instantiated. ``compiled``: see ``PythonTemplate``.
+
+    Raises:
+        InvalidArgument: it has not the exports that the guest ABI asks for.
+    """
+
+    def __init__(self, engine: WasmEngine, compiled: Path, exports: Mapping[str, int]) -> None:
+        wasmtime = load_wasmtime()
+        self._engine = engine
+        self._module = wasmtime.Module.deserialize_file(engine.raw, str(compiled))
+        self._check(wasmtime, exports)
+        linker = wasmtime.Linker(engine.raw)
+        linker.allow_shadowing = True
+        linker.define_unknown_imports_as_traps(self._module)
+        for entry in self._module.imports:
+            if entry.module == WASI_MODULE and entry.name in WASI_FUNCTIONS:
+                body = partial(_call_wasi, engine, WASI_FUNCTIONS[entry.name])
+                linker.define_func(WASI_MODULE, entry.name, entry.type, body)
+        self._instance_pre = linker.instantiate_pre(self._module)
+
+    def _check(self, wasmtime: Any, exports: Mapping[str, int]) -> None:
+        """``exports``: functions of i32 to one i32, with how many parameters."""
+        i32 = wasmtime.ValType.i32()
+        found = {one.name: one.type for one in self._module.exports}
+        for name, num_parameters in exports.items():
+            kind: Any = found.get(name)
+            wanted = ([i32] * num_parameters, [i32])
+            is_function = isinstance(kind, wasmtime.FuncType)
+            if not is_function or (list(kind.params), list(kind.results)) != wanted:
+                raise InvalidArgument(
+                    f"the module exports no function {name} of {num_parameters} i32 to one i32: "
+                    "see the guest ABI"
+                )
+        if not isinstance(found.get("memory"), wasmtime.MemoryType):
+            raise InvalidArgument("the module exports no memory: see the guest ABI")
+        self.exports = frozenset(found)
+
+    def instantiate(self, memory_bytes: int, limit_s: float) -> ModuleGuest:
+        """A fresh guest, its static initialisers run.
+
+        Raises:
+            GuestTrapped: they did not end well.
+        """
+        store = load_wasmtime().Store(self._engine.raw)
+        store.set_limits(memory_size=memory_bytes, instances=1, memories=1, tables=4)
+        guest = ModuleGuest(self._engine, store)
+        guest.begin(self._instance_pre, limit_s)
+        return guest
+
+
+class ModuleGuest:
+    """One instance of a core module. Every call may raise ``GuestTrapped``.
+
+    ``log`` takes what it writes to WASI's standard output and error, before the first call.
+    """
+
+    def __init__(self, engine: WasmEngine, store: Any) -> None:
+        self._engine = engine
+        self._store = store
+        self._exports: Any = None
+        self._functions: dict[str, Any] = {}
+        self._view = memoryview(b"")
+        self._base = 0
+        self.log: Callable[[str, str], None] = lambda level, text: None
+        self.cpu_ns = 0
+
+    def begin(self, instance_pre: Any, limit_s: float) -> None:
+        self._limit(limit_s)
+        with self._entered():
+            instance = instance_pre.instantiate(self._store)
+        self._exports = instance.exports(self._store)
+        self._memory = self._exports["memory"]
+        if "_initialize" in list(self._exports):
+            self.call("_initialize", limit_s)
+
+    def call(self, name: str, limit_s: float, *arguments: int) -> int:
+        """Call an export; its result as an unsigned number, 0 without one."""
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = self._exports[name]
+        self._limit(limit_s)
+        with self._entered():
+            result = function(self._store, *map(_signed, arguments))
+        return 0 if result is None else int(result) & 0xFFFFFFFF
+
+    def memory(self) -> memoryview:
+        """The memory as it is now; a call may make it larger, and move it."""
+        size = self._memory.data_len(self._store)
+        base = ctypes.cast(self._memory.data_ptr(self._store), ctypes.c_void_p).value or 0
+        if size != len(self._view) or base != self._base:
+            self._view = memoryview((ctypes.c_char * size).from_address(base)).cast("B")
+            self._base = base
+        return self._view
+
+    def close(self) -> None:
+        """Free the instance's memory. Views of it must not be used any more."""
+        self._view.release()
+        self._functions.clear()
+        self._exports = self._memory = None
+        self._store.close()
+
+    def _limit(self, limit_s: float) -> None:
+        self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        started = time.thread_time_ns()
+        self._engine.enter(self)
+        wasmtime = load_wasmtime()
+        try:
+            yield
+        except wasmtime.Trap as exc:
+            interrupted = exc.trap_code is wasmtime.TrapCode.INTERRUPT
+            raise GuestTrapped(exc.message.strip(), interrupted=interrupted) from exc
+        except wasmtime.WasmtimeError as exc:
+            raise trapped(str(exc)) from exc
+        finally:
+            self._engine.leave()
+            self.cpu_ns += time.thread_time_ns() - started
+
+
+def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:
+    guest: ModuleGuest = engine.current
+    return function(guest.memory(), guest.log, *arguments)
+
+
+def _signed(number: int) -> int:
+    """As wasmtime wants an i32."""
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+__all__ = ["ModuleGuest", "ModuleTemplate", "compile_module"]
