@@ -94,6 +94,12 @@ def greedy(operation: object) -> None:
     operation.sampler = SamplerSpec(operation.sampler.processors)
 
 
+def first_processor_alone(operation: object) -> None:
+    assert isinstance(operation, OpenSequence)
+    sampler = operation.sampler
+    operation.sampler = SamplerSpec(sampler.processors[:1], sampler.greedy, sampler.seed)
+
+
 def forget_history(operation: object) -> None:
     assert isinstance(operation, OpenSequence)
     operation.num_generated = 0
@@ -142,6 +148,9 @@ TAMPERINGS: list[tuple[str, Tamper]] = [
     ("test_explicit_mask_separates_branches", positions_by_list_order),
     ("test_same_seed_same_tokens", each(OpenSequence, greedy)),
     ("test_resumes_where_it_was_preempted", each(OpenSequence, forget_history)),
+    ("test_samplers_are_rebuilt_from_history", each(OpenSequence, forget_history)),
+    ("test_a_word_is_forbidden_at_its_last_token", each(OpenSequence, first_processor_alone)),
+    ("test_dry_ends_a_repetition", each(OpenSequence, first_processor_alone)),
     ("test_stop_tokens_end_it_and_belong_to_it", each(OpenSequence, without_stops)),
     ("test_stop_strings_end_it_where_they_are_complete", each(OpenSequence, without_stops)),
     ("test_min_tokens_hold_stop_tokens_back", each(OpenSequence, without_stops)),

@@ -12,7 +12,9 @@ NAMES = """
     expected_tokens fake_pool token_content
 """
 
-SUITES = "DispatchPolicySuite EngineCoreSuite PolicySuite ProgramPortSuite TokenizerSuite"
+SUITES = """
+    DispatchPolicySuite EngineCoreSuite PolicySuite ProcessorSuite ProgramPortSuite TokenizerSuite
+"""
 
 
 def test_names() -> None:

@@ -79,9 +79,16 @@ def _masses(scores_SC: Tensor) -> Tensor:
     return power.mul_(scale).trunc_()
 
 
+def totals(scores_SC: Tensor) -> Tensor:
+    """``total(masses(scores_SC))`` without keeping the masses."""
+    rows = rows_at_a_time(scores_SC)
+    starts = range(0, len(scores_SC), rows)
+    return torch.cat([total(_masses(scores_SC[start : start + rows])) for start in starts])
+
+
 def total(masses_SC: Tensor) -> Tensor:
     """The sum of each row ``[S, 1]``, exact, in float64."""
     return masses_SC.sum(dim=-1, keepdim=True, dtype=torch.float64)
 
 
-__all__ = ["COEFFICIENTS", "LOG2_E", "MAX_MASS", "masses", "rows_at_a_time", "total"]
+__all__ = ["COEFFICIENTS", "LOG2_E", "MAX_MASS", "masses", "rows_at_a_time", "total", "totals"]

@@ -80,14 +80,12 @@ class TopP:
         if not self._cuts:
             return
         candidates.in_id_order()
-        masses_SC = candidates.masses()
-        limit_S1 = self._p_S1 * mass.total(masses_SC)
+        limit_S1 = self._p_S1 * mass.totals(candidates.scores_SC)
         if candidates.is_worth_a_guess(_GUESS):
-            columns_SK = top_k(candidates.scores_SC, _GUESS)[1]
-            best_masses_SK = masses_SC.gather(1, columns_SK)
-            if bool((mass.total(best_masses_SK) >= limit_S1).all()):
+            best_SK, columns_SK = top_k(candidates.scores_SC, _GUESS)
+            if bool((mass.total(mass.masses(best_SK)) >= limit_S1).all()):
                 candidates.take(columns_SK)
-                masses_SC = best_masses_SK
+        masses_SC = candidates.masses()
         # the column within each row is the rank of equal scores: best first here, by id else
         scores_SC = candidates.scores_SC
         last_S1, exists_S1 = crossing(-scores_SC, masses_SC, limit_S1)

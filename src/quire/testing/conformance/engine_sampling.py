@@ -6,11 +6,33 @@ import re
 
 import pytest
 
-from quire.core.batch import SequenceEnd
+from quire.core.batch import CloseSequences, SequenceEnd
 from quire.core.decoding import GrammarSpec, Params, Processor, SamplerSpec, StopSpec
+from quire.core.ids import SequenceId
 from quire.core.traits import Trait
 from quire.testing.conformance.engine_driver import Decoded, EngineDriver, gather
 from quire.testing.conformance.engine_suite import EngineSuite
+
+
+def remembering_samplers() -> list[SamplerSpec]:
+    """Samplers whose choices depend on the tokens before, each in its way."""
+    penalised = (
+        Processor("repetition_penalty", {"penalty": 1.5}),
+        Processor("frequency_penalty", {"penalty": 0.5}),
+        Processor("presence_penalty", {"penalty": 0.5}),
+        Processor("temperature", {"temperature": 1.5}),
+        Processor("top_p", {"p": 0.9}),
+    )
+    narrow = Processor("allowed_tokens", {"tokens": [5, 6, 7]})
+    dry = Processor("dry", {"multiplier": 2.0, "allowed_length": 1, "breakers": [7]})
+    words: Params = {"tokens": [[5, 5], [6, 7, 5], [6, 6, 6]]}
+    return [
+        SamplerSpec(penalised, greedy=False, seed=1),
+        SamplerSpec((narrow, dry), greedy=False, seed=2),
+        SamplerSpec((narrow, dry)),
+        SamplerSpec((narrow, Processor("bad_words", words)), greedy=False, seed=3),
+        SamplerSpec((Processor("typical", {"p": 0.8}), dry), greedy=False, seed=4),
+    ]
 
 
 class EngineSamplingSuite(EngineSuite):
@@ -58,6 +80,7 @@ class EngineSamplingSuite(EngineSuite):
             assert self.sample(driver, Processor("top_k", {"k": 1}), seed=1) == greedy
             assert self.sample(driver, Processor("top_p", {"p": 1e-9}), seed=1) == greedy
             assert self.sample(driver, Processor("min_p", {"p": 1.0}), seed=1) == greedy
+            assert self.sample(driver, Processor("allowed_tokens", {"tokens": [3]})) == [3] * 8
             cold = Processor("temperature", {"temperature": 1e-6})
             assert self.sample(driver, cold, seed=1) == greedy
 
@@ -76,6 +99,69 @@ class EngineSamplingSuite(EngineSuite):
             assert self.sample(driver, forced) == [11] * 8
             banned = Processor("bad_words", {"tokens": [11]})
             assert 11 not in self.sample(driver, forced, banned)
+
+    def test_a_word_is_forbidden_at_its_last_token(self) -> None:
+        for driver in self.drivers():
+            biases: Params = {"tokens": [11, 12], "biases": [2e4, 1e4]}
+            loud = Processor("logit_bias", biases)
+            no_pair = Processor("bad_words", {"tokens": [[11, 11]]})
+            assert self.sample(driver, loud, no_pair) == [11, 12] * 4
+            no_triple = Processor("bad_words", {"tokens": [[11, 11, 11], [12, 11, 12]]})
+            assert self.sample(driver, loud, no_triple) == [11, 11, 12] * 2 + [11, 11]
+
+    def test_dry_ends_a_repetition(self) -> None:
+        for driver in self.drivers():
+            biases: Params = {"tokens": [11, 12], "biases": [2_000.0, 1_000.0]}
+            loud = Processor("logit_bias", biases)
+            dry: Params = {"multiplier": 700.0, "base": 2.0, "allowed_length": 2}
+            # 11 after 11 11 costs 700, then 1400: more than what 12 lacks
+            assert self.sample(driver, loud, Processor("dry", dry))[:5] == [11, 11, 11, 11, 12]
+            broken = Processor("dry", {**dry, "breakers": [11]})
+            assert self.sample(driver, loud, broken) == [11] * 8
+
+    def test_samplers_are_rebuilt_from_history(self) -> None:
+        """Preempted in the middle, a sequence goes on as if nothing had been: whatever its sampler
+        remembers follows from its tokens."""
+        for driver in self.drivers():
+            prompt, pages, stop = self.prompt(driver, 6), driver.pages_for(20), StopSpec(12)
+            for sampler in remembering_samplers():
+                whole = driver.decode(range(pages), prompt, stop, sampler=sampler)
+                for cut in (1, 5, 11):
+                    holder = driver.holder(range(pages))
+                    opened = driver.open(
+                        1,
+                        holder,
+                        prompt + whole.tokens[:cut],
+                        stop,
+                        sampler=sampler,
+                        num_generated=cut,
+                    )
+                    resumed = Decoded()
+                    gather(resumed, driver.start(opened, holder, num_steps=12), 0)
+                    assert resumed.tokens == whole.tokens[cut:]
+                    driver.execute(operations=[CloseSequences(sequences=[SequenceId(1)])])
+
+    def test_samplers_do_not_depend_on_the_batch(self) -> None:
+        """All kinds of samplers in one message, in any order, sample what each samples alone."""
+        samplers = [SamplerSpec(), *remembering_samplers()]
+        for driver in self.drivers():
+            pages, stop = driver.pages_for(12), StopSpec(max_tokens=6)
+            if len(samplers) * pages > driver.info.pool.groups[0].num_blocks:
+                samplers = samplers[: driver.info.pool.groups[0].num_blocks // pages]
+            prompt = self.prompt(driver, 6)
+            alone = [driver.decode(range(pages), prompt, stop, sampler=s) for s in samplers]
+            together = [Decoded() for _ in samplers]
+            for index, sampler in enumerate(samplers):
+                holder = driver.holder(range(index * pages, (index + 1) * pages))
+                opened = driver.open(index, holder, prompt, stop, sampler=sampler)
+                gather(together[index], driver.start(opened, holder), 0)
+            order = list(range(len(samplers)))[::-1]
+            for _ in range(5):
+                report = driver.advance(order)
+                for place, index in enumerate(order):
+                    gather(together[index], report, place)
+                order = order[1:] + order[:1]
+            assert together == alone
 
     def test_penalties_discourage_repetition(self) -> None:
         for driver in self.drivers():
