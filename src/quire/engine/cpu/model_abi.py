@@ -129,6 +129,39 @@ class StepArguments(ctypes.Structure):
     )
 
 
+class LayerAttention(ctypes.Structure):
+    """``quire::LayerAttention``: what one layer asks of attention."""
+
+    _fields_ = (
+        ("scale", c_float),
+        ("softcap", c_float),
+        ("window", c_int64),
+        ("sinks", c_void_p),
+    )
+
+
+class AttentionArguments(ctypes.Structure):
+    """``AttentionArguments``: one layer's attention by itself, for tests."""
+
+    _fields_ = (
+        ("step", POINTER(StepArguments)),
+        ("layer", POINTER(LayerAttention)),
+        ("slot_positions", c_void_p),
+        ("q", c_void_p),
+        ("new_keys", c_void_p),
+        ("new_values", c_void_p),
+        ("keys", c_void_p),
+        ("values", c_void_p),
+        ("out", c_void_p),
+        ("num_heads", c_int64),
+        ("num_kv_heads", c_int64),
+        ("head_dim", c_int64),
+        ("page_size", c_int64),
+        ("kv_type", c_int32),
+        ("ordering", c_int32),
+    )
+
+
 class DecodeRows(ctypes.Structure):
     """``quire::DecodeRows``: the rows of a decode loop, and where its results go."""
 
@@ -196,6 +229,7 @@ SIGNATURES: Mapping[str, Signature] = {
             c_int64,
         ),
     ),
+    "quire_attend": (c_int32, (c_void_p, POINTER(AttentionArguments))),
     "quire_cache_elements": (c_int64, (c_int64, c_int64, c_int64)),
     "quire_copy_slots": (
         c_int32,
@@ -205,9 +239,11 @@ SIGNATURES: Mapping[str, Signature] = {
 
 __all__ = [
     "SIGNATURES",
+    "AttentionArguments",
     "CacheView",
     "DecodeRows",
     "ExpertsSpec",
+    "LayerAttention",
     "LayerSpec",
     "ModelSpec",
     "RopeSpec",

@@ -37,12 +37,21 @@ inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
 template <class T>
 constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
 
+// Lines of 64 bytes from `source` on. Tiles of one row lie anywhere, so the next one is asked for
+// while this one is worked on.
+inline void prefetch(const void* source, int64_t num_bytes) {
+  for (int64_t i = 0; i < num_bytes; i += 64)
+    __builtin_prefetch(static_cast<const char*>(source) + i);
+}
+
 // Scores of one tile for `Rows` query rows: q is [Rows][padded_dim], scores have stride `stride`.
 template <class T, int Rows>
-void score_tile(const float* q, int64_t padded_dim, const T* keys, float* scores, int64_t stride) {
+void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next, float* scores,
+                int64_t stride) {
   F32 even_sum[Rows][kParts] = {}, odd_sum[Rows][kParts] = {};
   for (int64_t d = 0; d < padded_dim; d += 2) {
     const T* pair = keys + d * kTileSlots;
+    prefetch(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
     for (int part = 0; part < kParts; part++) {
       F32 even, odd;
       load_pair(pair + part * kWidth * pair_step<T>, kTileSlots, even, odd);
@@ -58,13 +67,14 @@ void score_tile(const float* q, int64_t padded_dim, const T* keys, float* scores
 }
 
 template <class T, int Rows = kScoreRows>
-void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* keys, float* scores,
-                int64_t stride) {
+void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* keys, const T* next,
+                float* scores, int64_t stride) {
   int64_t row = 0;
   for (; row + Rows <= num_rows; row += Rows)
-    score_tile<T, Rows>(q + row * padded_dim, padded_dim, keys, scores + row * stride, stride);
+    score_tile<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride,
+                        stride);
   if constexpr (Rows > 1)
-    score_rows<T, Rows / 2>(num_rows - row, q + row * padded_dim, padded_dim, keys,
+    score_rows<T, Rows / 2>(num_rows - row, q + row * padded_dim, padded_dim, keys, next,
                             scores + row * stride, stride);
 }
 
@@ -85,8 +95,11 @@ void add_values(const ChunkTiles<T>& chunk, int64_t d, int64_t padded_dim, const
     for (int i = 0; i < Vectors; i++) sums[row][i] = load(out + row * padded_dim + d + i * kWidth);
   for (int64_t tile = 0; tile < chunk.num_tiles; tile++) {
     const T* values = chunk.heads[tile] + d * pair_step<T>;
+    const T* next = chunk.heads[std::min(tile + 1, chunk.num_tiles - 1)] + d * pair_step<T>;
     const float* p = probs + tile * kTileSlots;
     for (uint32_t lanes = chunk.lanes[tile], lane = 0; lanes; lanes >>= 2, lane += 2) {
+      prefetch(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
+      if (sizeof(T) == 4) prefetch(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
       if (!(lanes & 3)) continue;
       F32 even[Vectors], odd[Vectors];
       for (int i = 0; i < Vectors; i++)
@@ -212,7 +225,8 @@ void attend_block(const AttentionStep& step, const LayerAttention& layer, const 
       const T* tile_keys = keys + tile.tile * shape.tile_elements();
       scratch.values[static_cast<size_t>(i)] = values + tile.tile * shape.tile_elements();
       scratch.lanes[static_cast<size_t>(i)] = tile.lanes;
-      score_rows<T>(num_rows, scratch.q.data(), dim, tile_keys,
+      const int64_t next = step.context->tile(chunk.first_tile + std::min(i + 1, num_tiles - 1)).tile;
+      score_rows<T>(num_rows, scratch.q.data(), dim, tile_keys, keys + next * shape.tile_elements(),
                     scratch.scores.data() + i * kTileSlots, stride);
     }
     for (int64_t row = 0; row < num_rows; row++) {
@@ -273,14 +287,22 @@ void ChunkLanes::find(const AttentionStep& step, const QueryBlock& block, int64_
   bool seen_any = false;
   for (int64_t query = 0; query < block.num_queries; query++) {
     uint16_t* of_query = lanes.data() + query * num_tiles;
-    if (row.mask >= 0) {
-      const uint16_t* source = context.lane_masks(
-          row.mask + (block.first_query + query) * row.num_tiles + first_tile - row.first_tile);
-      for (int64_t i = 0; i < num_tiles; i++) seen_any |= (of_query[i] = source[i]) != 0;
-      continue;
-    }
     const int64_t position = query_positions[query];
     const int64_t lowest = window > 0 ? position - window : -1;
+    if (row.mask >= 0) {  // in place of the rule about higher positions; windows hide what they hide
+      const uint16_t* source = context.lane_masks(
+          row.mask + (block.first_query + query) * row.num_tiles + first_tile - row.first_tile);
+      for (int64_t i = 0; i < num_tiles; i++) {
+        const ContextTile& tile = context.tile(first_tile + i);
+        uint32_t seen = source[i];
+        if (tile.first_position <= lowest)
+          seen &= lanes_between(step.slot_positions + tile.tile * kTileSlots, tile, lowest,
+                                std::numeric_limits<int64_t>::max());
+        of_query[i] = static_cast<uint16_t>(seen);
+        seen_any |= seen != 0;
+      }
+      continue;
+    }
     for (int64_t i = 0; i < num_tiles; i++) {
       const ContextTile& tile = context.tile(first_tile + i);
       uint32_t seen = 0;

@@ -73,6 +73,35 @@ int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy, in
       {greedy != 0, top_k, static_cast<float>(temperature), min_p, top_p, seed}, position);
 }
 
+int32_t quire_attend(quire::Team* team, const AttentionArguments* a) {
+  return guarded([&] {
+    const quire::StepRows& rows = a->step->input.rows;
+    const quire::KVShape shape{a->num_kv_heads, a->head_dim, quire::padded_head_dim(a->head_dim),
+                               static_cast<quire::KVType>(a->kv_type)};
+    const int64_t width = a->num_kv_heads * a->head_dim;
+    for (int64_t t = 0; t < rows.num_tokens; t++) {
+      const float *k = a->new_keys + t * width, *v = a->new_values + t * width;
+      if (shape.type == quire::KVType::kBF16)
+        quire::write_slot(shape, static_cast<quire::bf16*>(a->keys),
+                          static_cast<quire::bf16*>(a->values), rows.slots[t], k, v);
+      else
+        quire::write_slot(shape, static_cast<float*>(a->keys), static_cast<float*>(a->values),
+                          rows.slots[t], k, v);
+    }
+    quire::AttentionContext context;
+    context.build(rows, a->step->tables, a->page_size, a->slot_positions);
+    const quire::AttentionStep step{&rows, &context, a->slot_positions, shape, a->num_heads,
+                                    a->page_size, static_cast<quire::Ordering>(a->ordering)};
+    quire::AttentionWork work;
+    work.plan(step);
+    const int64_t q_size = a->num_heads * a->head_dim;
+    team->run([&](int thread) {
+      work.attend(step, *a->layer, {a->keys, a->values}, a->q, q_size, a->out, q_size, *team,
+                  thread);
+    });
+  });
+}
+
 int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads, int64_t head_dim) {
   const int64_t tiles = (num_slots + quire::kTileSlots - 1) / quire::kTileSlots;
   return tiles * num_kv_heads * quire::padded_head_dim(head_dim) * quire::kTileSlots;

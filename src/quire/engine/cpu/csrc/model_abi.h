@@ -51,6 +51,28 @@ QUIRE_EXPORT int64_t quire_choose(const float* logits, int64_t vocab_size, int32
                                   int64_t top_k, double temperature, double min_p, double top_p,
                                   uint64_t seed, int64_t position);
 
+// Attention of one layer by itself, for tests: writes K and V of the step's tokens to their slots,
+// then attends. q [num_tokens][num_heads][head_dim]; new_keys and new_values [num_tokens]
+// [num_kv_heads][head_dim]; out like q. `slot_positions` holds those of the step's tokens already.
+struct AttentionArguments {
+  const quire::StepArguments* step;
+  const quire::LayerAttention* layer;
+  const int32_t* slot_positions;
+  const float* q;
+  const float* new_keys;
+  const float* new_values;
+  void* keys;
+  void* values;
+  float* out;
+  int64_t num_heads;
+  int64_t num_kv_heads;
+  int64_t head_dim;
+  int64_t page_size;
+  int32_t kv_type;
+  int32_t ordering;
+};
+QUIRE_EXPORT int32_t quire_attend(quire::Team* team, const AttentionArguments* arguments);
+
 // Elements of K (or of V) of one layer for so many slots.
 QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads,
                                           int64_t head_dim);

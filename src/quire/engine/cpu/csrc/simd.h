@@ -28,8 +28,9 @@ using I32 = int32_t __attribute__((vector_size(kWidth * 4)));
 using U16 = uint16_t __attribute__((vector_size(kWidth * 2)));
 using bf16 = uint16_t;  // the upper half of a float32
 
-inline F32 broadcast(float value) { return F32{} + value; }
-inline I32 broadcast(int32_t value) { return I32{} + value; }
+// x - 0 is x for every x, -0 included, so that nothing is left of it but the broadcast.
+inline F32 broadcast(float value) { return value - F32{}; }
+inline I32 broadcast(int32_t value) { return value - I32{}; }
 
 // ---- memory: no alignment is asked for; load_n and store_n touch the first n lanes only, 0 <= n
 template <class Vector>
