@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from quire.core.config import EngineConfig
 from quire.core.ids import ModelId
+from quire.engine.cpu.library import kernel_report
 from quire.engine.engine import Engine
 
 logging.disable_progress_bar()
@@ -43,6 +44,15 @@ def reference(checkpoint: Callable[[str], Path]) -> Callable[[str], PreTrainedMo
         return loaded[name]
 
     return get
+
+
+@pytest.fixture(params=["torch", "cpu"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Every backend that runs on this machine's processor."""
+    name: str = request.param
+    if name == "cpu" and kernel_report().chosen is None:
+        pytest.skip(kernel_report().fallback_reason())
+    return name
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,6 +20,12 @@ NUM_TOKENS = 23
 
 MakeDriver = Callable[..., Driver]
 Reference = Callable[[str], PreTrainedModel]
+
+
+@pytest.fixture
+def make_driver(make_driver: MakeDriver, backend: str) -> MakeDriver:
+    """Drivers of engines on every backend."""
+    return partial(make_driver, backend=backend)
 
 
 def random_tokens(count: int, seed: int = 0) -> list[int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,12 @@ NUM_PROMPT = 19
 
 MakeDriver = Callable[..., Driver]
 Reference = Callable[[str], PreTrainedModel]
+
+
+@pytest.fixture
+def make_driver(make_driver: MakeDriver, backend: str) -> MakeDriver:
+    """Drivers of engines on every backend."""
+    return partial(make_driver, backend=backend)
 
 
 def random_tokens(count: int, seed: int = 0) -> list[int]:
@@ -49,7 +56,7 @@ def in_chunks(driver: Driver, tokens: Sequence[int], ends: Sequence[int]) -> NDA
 
 @pytest.mark.parametrize("name", MODELS)
 def test_prefill_and_chunks(name: str, make_driver: MakeDriver, reference: Reference) -> None:
-    driver = make_driver(name, backend="torch")
+    driver = make_driver(name)
     tokens = random_tokens(NUM_TOKENS)
     wanted = logprobs_of(reference(name), tokens)
     assert np.abs(driver.logprobs([Row(tokens)]) - wanted).max() <= TOLERANCE
@@ -83,7 +90,7 @@ def regret(logprobs: NDArray[np.float64], prompt: Sequence[int], tokens: Sequenc
 def test_greedy_decode(name: str, make_driver: MakeDriver, reference: Reference) -> None:
     """Every token is the reference's best, to within the tolerance on logits."""
     prompts = [random_tokens(NUM_PROMPT, 3), random_tokens(NUM_PROMPT, 4)]
-    answers = decoded(make_driver(name, backend="torch"), prompts, NUM_TOKENS - NUM_PROMPT)
+    answers = decoded(make_driver(name), prompts, NUM_TOKENS - NUM_PROMPT)
     for prompt, tokens in zip(prompts, answers, strict=True):
         wanted = logprobs_of(reference(name), [*prompt, *tokens])
         assert len(tokens) == NUM_TOKENS - NUM_PROMPT
@@ -108,7 +115,7 @@ def test_bfloat16(
     rounded_model = load_reference(name, checkpoint(name), torch.bfloat16)
     exact = [logprobs_of(reference(name), prompt) for prompt in prompts]
     rounding = largest([logprobs_of(rounded_model, prompt) for prompt in prompts], exact)
-    driver = make_driver(name, backend="torch", dtype="bfloat16")
+    driver = make_driver(name, dtype="bfloat16")
     error = largest([driver.logprobs([Row(prompt)]) for prompt in prompts], exact)
     limit = 2.5 * np.quantile(rounding, held)
     assert np.quantile(error, held) <= limit
