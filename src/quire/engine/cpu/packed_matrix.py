@@ -129,50 +129,80 @@ class PackedMatrix:
         return packed.flatten()
 
 
+class Product:
+    """One product ``y_MN = epilogue(x_MK . weights)``, checked and with its memory allocated once.
+
+    Calling it costs one call of the C function, which is what a step pays inside the kernel; so
+    benchmarks hold on to it, and others use :func:`matmul`.
+
+    ``bias`` comes from :meth:`PackedMatrix.pack_bias`. ``Epilogue.ADD`` adds to ``y_MN``.
+
+    Raises:
+        ConfigError: shapes, types or the epilogue do not fit the matrix.
+    """
+
+    def __init__(
+        self,
+        team: Team,
+        matrix: PackedMatrix,
+        x_MK: torch.Tensor,
+        y_MN: torch.Tensor,
+        *,
+        epilogue: Epilogue = Epilogue.STORE,
+        bias: torch.Tensor | None = None,
+        scale: float = 1.0,
+        limit: float = 7.0,
+        ordering: Ordering = Ordering.FASTEST,
+    ) -> None:
+        num_rows = _check_product(matrix, x_MK, epilogue)
+        _check_output(y_MN, num_rows, matrix.num_columns)
+        native = team.library.native
+        num_bytes = native.quire_activation_bytes(matrix.weight_type, num_rows, matrix.depth)
+        self._converted = huge_page_buffer(int(num_bytes))
+        self._borrowed = (team, matrix, x_MK, y_MN, bias)
+        bias_address = None if bias is None else bias.data_ptr()
+        output = MatmulOutput(y_MN.data_ptr(), y_MN.stride(0), bias_address, epilogue, scale, limit)
+        self._run = native.quire_matmul
+        self._arguments = (
+            team.handle,
+            ctypes.byref(matrix.view),
+            x_MK.data_ptr(),
+            x_MK.stride(0),
+            num_rows,
+            self._converted.data_ptr(),
+            ctypes.byref(output),
+            ordering,
+        )
+
+    def __call__(self) -> None:
+        self._run(*self._arguments)
+
+
 def matmul(
     team: Team,
     matrix: PackedMatrix,
     x_MK: torch.Tensor,
     *,
+    out_MN: torch.Tensor | None = None,
     epilogue: Epilogue = Epilogue.STORE,
     bias: torch.Tensor | None = None,
-    out_MN: torch.Tensor | None = None,
     scale: float = 1.0,
     limit: float = 7.0,
     ordering: Ordering = Ordering.FASTEST,
 ) -> torch.Tensor:
-    """One product, as the kernel does it inside a step; float32 in and out.
-
-    ``bias`` comes from :meth:`PackedMatrix.pack_bias`. ``out_MN`` is added to by ``Epilogue.ADD``.
-
-    Raises:
-        ConfigError: shapes, types or the epilogue do not fit the matrix.
-    """
-    num_rows = _check_product(matrix, x_MK, epilogue)
-    y_MN = torch.zeros(num_rows, matrix.num_columns) if out_MN is None else out_MN
-    _check_output(y_MN, num_rows, matrix.num_columns)
-    native = team.library.native
-    num_bytes = int(native.quire_activation_bytes(matrix.weight_type, num_rows, matrix.depth))
-    buffer = torch.empty(num_bytes + 64, dtype=torch.uint8)
-    aligned = -(-buffer.data_ptr() // 64) * 64
-    output = MatmulOutput(
-        y_MN.data_ptr(),
-        y_MN.stride(0),
-        None if bias is None else bias.data_ptr(),
-        epilogue,
-        scale,
-        limit,
-    )
-    native.quire_matmul(
-        team.handle,
-        matrix.view,
-        x_MK.data_ptr(),
-        x_MK.stride(0),
-        num_rows,
-        aligned,
-        ctypes.byref(output),
-        ordering,
-    )
+    """One :class:`Product`, once; float32 in and out."""
+    y_MN = torch.zeros(len(x_MK), matrix.num_columns) if out_MN is None else out_MN
+    Product(
+        team,
+        matrix,
+        x_MK,
+        y_MN,
+        epilogue=epilogue,
+        bias=bias,
+        scale=scale,
+        limit=limit,
+        ordering=ordering,
+    )()
     return y_MN
 
 
@@ -223,6 +253,7 @@ __all__ = [
     "Epilogue",
     "Ordering",
     "PackedMatrix",
+    "Product",
     "WeightType",
     "huge_page_buffer",
     "matmul",

@@ -1,0 +1,305 @@
+"""The kernel's matrix products next to PyTorch's (oneDNN, MKL) in the same run.
+
+    python benchmarks/engine/products.py [--models tiny small 1b] [--rows 1 8 32 512] [--quick]
+
+Every product of a decoder layer and the output matrix, with random weights in the model's shapes,
+each layer with weights of its own so that they come from where a step finds them. Both take turns;
+ours takes and gives float32 rows, as inside a step, and converts them, PyTorch takes and gives its
+weight type. The share of the limit compares our product with the larger of reading the weights once
+at the speed of a pure read of 1 GiB by the same threads, and multiplying at the best rate that
+either contender reaches on a square of 2048 in this run; weights that stay in a cache may exceed
+it. Quote the ratios, not the milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import torch
+
+from benchmarks.checkpoints import SHAPES, Limits, Shape
+from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+from quire.engine.cpu.library import INSTRUCTION_SETS, load_kernel
+from quire.engine.cpu.packed_matrix import (
+    Epilogue,
+    PackedMatrix,
+    Product,
+    WeightType,
+    huge_page_buffer,
+)
+from quire.engine.cpu.team import Team
+
+READ_BYTES = 1 << 30
+SQUARE = 2048
+NUM_LAYERS = 4  # of each model: enough that the layers of small and 1b leave the caches
+TORCH_TYPES = {WeightType.F32: torch.float32, WeightType.BF16: torch.bfloat16}
+OURS, THEIRS = "quire", "torch"
+Times = dict[tuple[str, int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """``y[M, N] = x[M, K] . w[N, K]``; ``num_columns`` counts both halves of a gated one."""
+
+    name: str
+    num_columns: int
+    depth: int
+    is_gated: bool = False
+
+    def limit_s(self, num_rows: int, weight_type: WeightType, limits: Limits) -> float:
+        num_bytes = {WeightType.F32: 4, WeightType.BF16: 2, WeightType.INT8: 1}[weight_type]
+        size = self.num_columns * self.depth
+        return max(size * num_bytes / limits.bytes_per_s, 2 * num_rows * size / limits.flops)
+
+
+def products_of(shape: Shape) -> list[Shaped]:
+    hidden, inner = shape.hidden_size, shape.intermediate_size
+    kv = shape.num_key_value_heads * shape.head_dim
+    return [
+        Shaped("qkv", hidden + 2 * kv, hidden),
+        Shaped("output", hidden, hidden),
+        Shaped("gate_up", 2 * inner, hidden, is_gated=True),
+        Shaped("down", hidden, inner),
+        Shaped("logits", shape.vocab_size, hidden),
+    ]
+
+
+class Ours:
+    """The packed weights of a few layers, and a turn through all of their products."""
+
+    def __init__(self, team: Team, products: list[Shaped], weight_type: WeightType) -> None:
+        self._team = team
+        self._products = products
+        self._layers = [
+            [self._pack(product, weight_type) for product in products_in_layer(products, layer)]
+            for layer in range(NUM_LAYERS)
+        ]
+
+    def _pack(self, product: Shaped, weight_type: WeightType) -> PackedMatrix:
+        halves = 2 if product.is_gated else 1
+        rows = [random_weights(product.num_columns // halves, product.depth) for _ in range(halves)]
+        return PackedMatrix(self._team, rows[0], weight_type, *rows[1:])
+
+    def turn(self, all_rows: list[int]) -> Times:
+        return timed(self._products, all_rows, self._runs)
+
+    def _runs(self, index: int, num_rows: int) -> list[Callable[[], object]]:
+        product = self._products[index]
+        x_MK = torch.randn(num_rows, product.depth)
+        width = product.num_columns // (2 if product.is_gated else 1)
+        y_MN = torch.zeros(num_rows, width)
+        epilogue = Epilogue.SILU_MUL if product.is_gated else Epilogue.STORE
+        return [
+            Product(self._team, layer[index], x_MK, y_MN, epilogue=epilogue)
+            for layer in self._layers
+            if index < len(layer)
+        ]
+
+
+class Theirs:
+    """The same products by PyTorch, without what follows them."""
+
+    def __init__(self, products: list[Shaped], dtype: torch.dtype) -> None:
+        self._products = products
+        self._dtype = dtype
+        self._layers = [
+            [
+                random_weights(product.num_columns, product.depth).to(dtype)
+                for product in products_in_layer(products, layer)
+            ]
+            for layer in range(NUM_LAYERS)
+        ]
+
+    def turn(self, all_rows: list[int]) -> Times:
+        return timed(self._products, all_rows, self._runs)
+
+    def _runs(self, index: int, num_rows: int) -> list[Callable[[], object]]:
+        product = self._products[index]
+        x_MK = torch.randn(num_rows, product.depth).to(self._dtype)
+        y_MN = torch.zeros(num_rows, product.num_columns, dtype=self._dtype)
+        return [
+            partial(torch.mm, x_MK, layer[index].T, out=y_MN)
+            for layer in self._layers
+            if index < len(layer)
+        ]
+
+
+def random_weights(num_columns: int, depth: int) -> torch.Tensor:
+    return torch.randn(num_columns, depth) / depth**0.5
+
+
+def products_in_layer(products: list[Shaped], layer: int) -> list[Shaped]:
+    """The output matrix, which is the last one, belongs to the first layer alone."""
+    return products if layer == 0 else products[:-1]
+
+
+def timed(
+    products: list[Shaped],
+    all_rows: list[int],
+    runs: Callable[[int, int], list[Callable[[], object]]],
+) -> Times:
+    """Seconds of one product, averaged over the layers that were run one after the other."""
+    times = {}
+    for index, product in enumerate(products):
+        for num_rows in all_rows:
+            steps = runs(index, num_rows)
+            steps[0]()  # touches rows and outputs, so that no page fault is counted
+            started_s = time.perf_counter()
+            for step in steps[1:] or steps:
+                step()
+            times[product.name, num_rows] = (time.perf_counter() - started_s) / max(
+                1, len(steps) - 1
+            )
+    return times
+
+
+def measure_limits(team: Team, weight_type: WeightType, num_passes: int) -> Limits:
+    read_s = best_s(partial(team.read_pass, huge_page_buffer(READ_BYTES).fill_(1)), num_passes)
+    weights = random_weights(SQUARE, SQUARE)
+    x = torch.randn(SQUARE, SQUARE)
+    packed, y = PackedMatrix(team, weights, weight_type), torch.zeros(SQUARE, SQUARE)
+    ours_s = best_s(Product(team, packed, x, y), num_passes)
+    dtype = TORCH_TYPES.get(weight_type, torch.bfloat16)
+    x_typed, weights_typed = x.to(dtype), weights.to(dtype)
+    theirs_s = best_s(lambda: x_typed @ weights_typed.T, num_passes)
+    return Limits(READ_BYTES / read_s, 2 * SQUARE**3 / min(ours_s, theirs_s))
+
+
+def best_s(run: Callable[[], object], num_passes: int) -> float:
+    times = []
+    for _ in range(num_passes):
+        started_s = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - started_s)
+    return min(times)
+
+
+def rows_of_model(
+    model: str, team: Team, weight_type: WeightType, limits: Limits, arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    products = products_of(SHAPES[model])
+    ours = Ours(team, products, weight_type)
+    theirs = Theirs(products, TORCH_TYPES.get(weight_type, torch.bfloat16))
+    turns: Mapping[str, list[Times]] = take_turns(
+        model,
+        {OURS: partial(ours.turn, arguments.rows), THEIRS: partial(theirs.turn, arguments.rows)},
+        arguments.rounds,
+    )
+    return [
+        row(model, product, num_rows, turns, product.limit_s(num_rows, weight_type, limits))
+        for product in products
+        for num_rows in arguments.rows
+    ]
+
+
+def row(
+    model: str, product: Shaped, num_rows: int, turns: Mapping[str, list[Times]], limit_s: float
+) -> dict[str, Any]:
+    key = (product.name, num_rows)
+    seconds = {name: [times[key] for times in taken] for name, taken in turns.items()}
+    ours = figure(seconds[OURS])
+    return {
+        "model": model,
+        "product": product.name,
+        "num_rows": num_rows,
+        "shape": [product.num_columns, product.depth],
+        "ms": {name: figure(values).scaled(1e3).rounded() for name, values in seconds.items()},
+        "ahead_of_torch": ratio(seconds[THEIRS], seconds[OURS]).rounded(3),
+        "share_of_limit": round(limit_s / ours.median, 3),
+    }
+
+
+def shown(one: dict[str, Any]) -> dict[str, object]:
+    ahead = one["ahead_of_torch"]
+    return {
+        "model": one["model"],
+        "product": f"{one['product']} {one['shape'][0]}x{one['shape'][1]}",
+        "rows": one["num_rows"],
+        "quire ms": f"{one['ms'][OURS]['median']:.3g}",
+        "torch ms": f"{one['ms'][THEIRS]['median']:.3g}",
+        "quire / torch": f"{ahead['median']}x [{ahead['low']}, {ahead['high']}]",
+        "share of limit": one["share_of_limit"],
+    }
+
+
+def draw(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
+    """How many times faster than PyTorch, for each product of the largest model measured."""
+    model = arguments.models[-1]
+    chosen = [one for one in rows if one["model"] == model]
+    names = list(dict.fromkeys(one["product"] for one in chosen))
+    series = {
+        f"{num_rows} rows": [
+            Figure(**one["ahead_of_torch"])
+            for name in names
+            for one in chosen
+            if one["product"] == name and one["num_rows"] == num_rows
+        ]
+        for num_rows in arguments.rows
+    }
+    title = f"Products of {model}, {arguments.weights}: speed over PyTorch"
+    draw_bars(arguments.out / "engine-products.png", title, "times faster", names, series)
+
+
+def parse() -> argparse.Namespace:
+    made = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--models", nargs="+", choices=SHAPES, default=list(SHAPES))
+    made.add_argument("--rows", nargs="+", type=int, default=[1, 8, 32, 512], metavar="M")
+    types = [kind.name.lower() for kind in WeightType]
+    made.add_argument("--weights", choices=types, default="bf16", help="default: %(default)s")
+    made.add_argument("--isa", choices=INSTRUCTION_SETS, help="default: the best of this machine")
+    made.add_argument("--num-threads", type=int, default=torch.get_num_threads())
+    made.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
+    made.add_argument("--quick", action="store_true", help="2 rounds: to try it")
+    made.add_argument("--out", type=Path, default=Path("benchmark-results"))
+    arguments = made.parse_args()
+    arguments.rounds = 2 if arguments.quick else max(1, arguments.rounds)
+    return arguments
+
+
+def main() -> None:
+    arguments = parse()
+    torch.manual_seed(0)
+    torch.set_num_threads(arguments.num_threads)
+    weight_type = WeightType[arguments.weights.upper()]
+    with Team(load_kernel(arguments.isa), arguments.num_threads) as team:
+        limits = measure_limits(team, weight_type, arguments.rounds)
+        rows = [
+            one
+            for model in arguments.models
+            for one in rows_of_model(model, team, weight_type, limits, arguments)
+        ]
+        isa = team.library.isa
+    print_table(
+        f"Products in {arguments.weights}, {isa}, {arguments.num_threads} threads; limits "
+        f"{limits.bytes_per_s / 1e9:.1f} GB/s, {limits.flops / 1e9:.0f} GFLOP/s",
+        [shown(one) for one in rows],
+    )
+    emit(
+        "engine/products",
+        arguments.out,
+        isa=isa,
+        weights=arguments.weights,
+        num_threads=arguments.num_threads,
+        rounds=arguments.rounds,
+        bytes_per_s=limits.bytes_per_s,
+        flops=limits.flops,
+        rows=rows,
+    )
+    draw(rows, arguments)
+
+
+if __name__ == "__main__":
+    main()
