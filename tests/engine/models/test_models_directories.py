@@ -13,13 +13,16 @@ import pytest
 import torch
 from engine_checkpoints import VOCAB_SIZE
 from engine_driver import Driver, Row
+from safetensors.torch import load_file, save_file
 from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, UnsupportedModel
 from quire.core.ids import ModelId
 from quire.engine.engine import Engine
+from quire.engine.loading import load_model
 from quire.engine.model_directory import ModelDirectory
+from quire.engine.models.decoder import Decoder
 
 
 def write_config(path: Path, **changes: Any) -> None:
@@ -115,3 +118,18 @@ def test_every_family_offers_the_whole_interface(checkpoint: Callable[[str], Pat
         info = start(checkpoint(name)).info
         assert info.traits == whole
         assert len(info.pool.groups) == 1
+
+
+def test_small_deviations_of_a_norm_from_one_are_kept(copy: Callable[[str], Path]) -> None:
+    """Gemma stores them in bfloat16, which has no number between 1 and 1.0078."""
+    path = copy("gemma")
+    tensors = load_file(path / "model.safetensors")
+    stored = {name: tensor.to(torch.bfloat16) for name, tensor in tensors.items()}
+    stored["model.norm.weight"].fill_(0.001)
+    save_file(stored, path / "model.safetensors")
+    config = EngineConfig(source=str(path), name=ModelId("m"), dtype="bfloat16", device="cpu")
+    with torch.inference_mode():
+        model = load_model(config, ModelDirectory(path)).model
+    assert isinstance(model, Decoder)
+    assert model.norm.weight_H.dtype == torch.float32
+    assert torch.allclose(model.norm.weight_H, torch.tensor(1.001), atol=1e-5)

@@ -132,3 +132,38 @@ def largest(
 ) -> list[float]:
     """The largest difference of each prompt."""
     return [float(np.abs(a - w).max()) for a, w in zip(actual, wanted, strict=True)]
+
+
+def bias_of(shown_TT: NDArray[np.bool_]) -> torch.Tensor:
+    bias = torch.zeros(1, 1, *shown_TT.shape)
+    return bias.masked_fill_(~torch.from_numpy(shown_TT), torch.finfo(torch.float32).min)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "gpt-oss"])
+def test_an_explicit_mask_replaces_causality_and_not_the_window(
+    name: str, make_driver: MakeDriver, reference: Reference
+) -> None:
+    """One random mask, upwards in position too; layers with a window see less of it."""
+    driver, num_old, num_new = make_driver(name), 13, 7
+    tokens = random_tokens(num_old + num_new)
+    blocks = list(range(driver.num_pages(num_old)))
+    span = range(num_old)
+    table = driver.write_table(0, blocks, span)
+    driver.logprobs([Row(tokens[:num_old], 0, span, driver.flat(blocks, span))], [table])
+
+    shown = np.random.default_rng(5).random((num_new, num_old + num_new)) < 0.6
+    shown[np.arange(num_new), num_old + np.arange(num_new)] = True
+    num_slots = len(blocks) * driver.page_size
+    mask = np.ones((num_new, num_slots + num_new), bool)
+    mask[:, :num_old], mask[:, num_slots:] = shown[:, :num_old], shown[:, num_old:]
+    row = Row(tokens[num_old:], 0, range(num_old, num_old + num_new), mask=mask)
+
+    full = np.tril(np.ones((num_old + num_new, num_old + num_new), bool))
+    full[num_old:] = shown
+    place = np.arange(num_old + num_new)
+    within = full & (place[None, :] > place[:, None] - MODELS[name].changes["sliding_window"])
+    masks = {"full_attention": bias_of(full), "sliding_attention": bias_of(within)}
+    with torch.inference_mode():
+        logits = reference(name)(torch.tensor([tokens]), attention_mask=masks).logits[0]
+    wanted = logits.double().log_softmax(-1).numpy()[num_old:]
+    assert np.abs(driver.logprobs([row]) - wanted).max() <= TOLERANCE

@@ -31,8 +31,9 @@ class Destination:
         """Copy a tensor of ``shape`` in, converted to the model's dtype."""
         if self.pick is not None:
             stored = self.pick(stored)
-        stored = stored.reshape(self.target.shape)
-        self.target.copy_(stored + self.offset if self.offset else stored)
+        self.target.copy_(stored.reshape(self.target.shape))
+        if self.offset:  # in the target's own dtype, which is the more exact one
+            self.target.add_(self.offset)
 
 
 class Parameters:
