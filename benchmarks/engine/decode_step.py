@@ -1,270 +1,102 @@
-"""Time of one decode step: Quire's engine next to transformers' ``generate``, in the same run.
+"""Time of one decode step, next to vLLM, openvino-genai and transformers in the same run.
 
-    python benchmarks/engine/decode_step.py [--models tiny small] [--batches 1 8 32] [--rounds 5]
+    python benchmarks/engine/decode_step.py [--models tiny small 1b] [--batches 1 8 32] [--quick]
 
-Random Llama checkpoints (tiny: 5M parameters, small: 125M), fixed seeds, greedy, prompts of 128
-tokens, 64 decode steps. Rounds of the two are interleaved; figures are medians. Prints a table on
-stderr and one JSON line on stdout; quote its ratios, not its seconds.
+Random Llama checkpoints (tiny: 6M parameters, small: 125M, 1b: 1.1B) in bf16, greedy, prompts of
+128 tokens, 64 tokens of output. All contenders stay loaded in processes of their own, in turns.
+A step is counted from when every request has its first token on, so prefill is not in it. The share
+of the limit compares our step with the larger of reading (weights once, K and V of each request) at
+the memory's speed and multiplying at the bf16 matrix rate, both measured in the same run; a model
+that stays in the processor's caches may exceed it. Quote the ratios, not the milliseconds.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from rich.console import Console
-from rich.progress import track
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
-from transformers.utils import logging
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from quire.core.batch import (
-    AdvanceRows,
-    Batch,
-    CloseSequences,
-    DropTables,
-    ForwardRows,
-    OpenSequence,
-    WriteTable,
-)
-from quire.core.config import EngineConfig
-from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.ids import ModelId, SequenceId, TableId
-from quire.engine.engine import Engine
+from benchmarks.checkpoints import SHAPES, Limits, step_limit_s
+from benchmarks.generation_rounds import Outcome, Workload, run_workloads
+from benchmarks.machine_limits import limits_of_this_machine
+from benchmarks.options import add_contenders, parser, rounds_of
+from benchmarks.peers.catalog import OURS, available
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
 
-PROMPT, STEPS, STEPS_PER_MESSAGE, PAGE_SIZE = 128, 64, 8, 16
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
-SHAPES: dict[str, dict[str, int]] = {
-    "tiny": {
-        "hidden_size": 256,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "intermediate_size": 688,
-        "vocab_size": 4096,
-    },
-    "small": {
-        "hidden_size": 768,
-        "num_hidden_layers": 12,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 4,
-        "intermediate_size": 2048,
-        "vocab_size": 32000,
-    },
-}
+PROMPT, OUTPUT = 128, 64
 
 
-def make_checkpoint(name: str, path: Path) -> None:
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        **SHAPES[name],
-        max_position_embeddings=4096,
-        initializer_range=0.05,
-        tie_word_embeddings=False,
-    )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({c: i for i, c in enumerate(alphabet)}, []))
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(path / "tokenizer.json"))
-
-
-def i32(values: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
-    return np.array(values, np.int32)
-
-
-class QuireDecode:
-    """The engine, driven as control would: prompts one by one, then messages of several steps."""
-
-    def __init__(self, path: Path, dtype: str, num_threads: int | None, clock: str) -> None:
-        self._clock = clock
-        self.engine = Engine(
-            EngineConfig(
-                source=str(path),
-                name=ModelId("bench"),
-                dtype=dtype,  # type: ignore[arg-type]
-                num_threads=num_threads,
-            )
-        )
-        self._step = 0
-
-    def send(self, **fields: Any) -> Any:
-        result = self.engine.execute(Batch(step=self._step, **fields))
-        assert not result.failures, result.failures
-        self._step += 1
-        return result
-
-    def seconds_per_step(self, prompts: list[list[int]]) -> float:
-        for sequence, prompt in enumerate(prompts):
-            self._start(sequence, prompt)
-        count = len(prompts)
-        advance = AdvanceRows(
-            sequences=i32(range(count)),
-            epochs=i32([1] * count),
-            max_steps=i32([STEPS_PER_MESSAGE] * count),
-        )
-        started = CLOCKS[self._clock]()
-        for _ in range(STEPS // STEPS_PER_MESSAGE):
-            self.send(num_steps=STEPS_PER_MESSAGE, advance=advance)
-        elapsed = CLOCKS[self._clock]() - started
-        ids = list(range(count))
-        self.send(
-            operations=[
-                CloseSequences(sequences=[SequenceId(i) for i in ids]),
-                DropTables(tables=[TableId(i) for i in ids]),
-            ]
-        )
-        return elapsed / STEPS
-
-    def _start(self, sequence: int, prompt: list[int]) -> None:
-        length, num_pages = len(prompt), (PROMPT + STEPS + PAGE_SIZE) // PAGE_SIZE
-        blocks = np.arange(num_pages, dtype=np.int32) + sequence * num_pages
-        visible = np.zeros(num_pages, np.uint64)
-        visible[: length // PAGE_SIZE] = (1 << PAGE_SIZE) - 1
-        slots = blocks[:, None] * PAGE_SIZE + np.arange(PAGE_SIZE)
-        self.send(
-            operations=[
-                WriteTable(table=TableId(sequence), start=0, blocks=blocks, visible=visible),
-                OpenSequence(
-                    sequence=SequenceId(sequence),
-                    epoch=1,
-                    table=TableId(sequence),
-                    cursor=length,
-                    limit=num_pages * PAGE_SIZE,
-                    position=length,
-                    sampler=SamplerSpec(),
-                    stop=StopSpec(max_tokens=STEPS + 8),
-                    history=i32(prompt),
-                ),
-            ],
-            forward=ForwardRows(
-                row_starts=i32([0, length]),
-                tables=i32([sequence]),
-                sequences=i32([sequence]),
-                tokens=i32(prompt),
-                embeds=i32([-1] * length),
-                positions=i32([range(length)]),
-                slots=slots.reshape(1, -1)[:, :length].astype(np.int32),
-                outputs=i32([-1] * length),
-            ),
-        )
-
-
-class TransformersDecode:
-    """``generate`` with its default cache, on as many threads as the engine chose.
-
-    The prompt's time is measured apart and taken off.
-    """
-
-    def __init__(self, path: Path, dtype: torch.dtype, clock: str) -> None:
-        self._clock = clock
-        self._model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype).eval()
-
-    def seconds_per_step(self, prompts: list[list[int]]) -> float:
-        return (self._seconds(prompts, STEPS + 1) - self._seconds(prompts, 1)) / STEPS
-
-    def _seconds(self, prompts: list[list[int]], count: int) -> float:
-        started = CLOCKS[self._clock]()
-        with torch.inference_mode():
-            self._model.generate(
-                torch.tensor(prompts),
-                max_new_tokens=count,
-                min_new_tokens=count,
-                do_sample=False,
-                pad_token_id=0,
-            )
-        return CLOCKS[self._clock]() - started
-
-
-def measure(
-    path: Path,
-    name: str,
-    dtype: str,
-    batches: list[int],
-    rounds: int,
-    num_threads: int | None,
-    clock: str,
-) -> list[Any]:
-    quire = QuireDecode(path, dtype, num_threads, clock)
-    used = quire.engine.info.dtype
-    baseline = TransformersDecode(path, getattr(torch, used), clock)
-    random = np.random.default_rng(0)
-    rows = []
-    for batch in batches:
-        prompts = random.integers(3, SHAPES[name]["vocab_size"], (batch, PROMPT)).tolist()
-        ours, theirs = [], []
-        title = f"{name} {used}, batch {batch}"
-        for _ in track(range(rounds + 1), title, console=Console(stderr=True)):
-            ours.append(quire.seconds_per_step(prompts))
-            theirs.append(baseline.seconds_per_step(prompts))
-        row = {
-            "model": name,
-            "dtype": used,
-            "num_threads": quire.engine.info.extra["num_threads"],
-            "batch": batch,
-            "quire_ms": round(1e3 * statistics.median(ours[1:]), 3),
-            "transformers_ms": round(1e3 * statistics.median(theirs[1:]), 3),
+def row(outcome: Outcome, limits: Limits) -> dict[str, Any]:
+    """One line of the report: every contender's step, ratios over the best peer, our share."""
+    context = PROMPT + OUTPUT // 2
+    limit_s = step_limit_s(SHAPES[outcome.model], outcome.workload.num_requests, context, limits)
+    steps = outcome.figures("step_s")
+    best = outcome.best_peer("step_s", larger_is_better=False)
+    ours = [name for name in OURS if name in steps]
+    return {
+        "model": outcome.model,
+        "num_requests": outcome.workload.num_requests,
+        "step_ms": {name: one.scaled(1e3).rounded() for name, one in steps.items()},
+        "limit_ms": float(f"{1e3 * limit_s:.3g}"),
+        "share_of_limit": {name: round(limit_s / steps[name].median, 3) for name in steps},
+        "best_peer": best,
+        "ahead_of_best_peer": {
+            name: outcome.speedup(name, best, "step_s", larger_is_better=False).rounded(3)
+            for name in ours
         }
-        row["ratio"] = round(row["transformers_ms"] / row["quire_ms"], 2)
-        print(row, file=sys.stderr)
-        rows.append(row)
-    return rows
+        if best is not None
+        else {},
+    }
+
+
+def shown(one: dict[str, Any]) -> dict[str, object]:
+    cells: dict[str, object] = {"model": one["model"], "requests": one["num_requests"]}
+    cells |= {f"{name} ms": f"{step['median']:.3g}" for name, step in one["step_ms"].items()}
+    cells["limit ms"] = one["limit_ms"]
+    for name, ratio in one["ahead_of_best_peer"].items():
+        cells[f"{name} / {one['best_peer']}"] = f"{ratio['median']}x"
+    return cells
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--models", nargs="+", default=["tiny", "small"], choices=SHAPES)
-    parser.add_argument("--dtypes", nargs="+", default=["auto"])
-    parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--num-threads", type=int, help="default: the engine's choice")
-    parser.add_argument(
-        "--clock",
-        choices=CLOCKS,
-        default="wall",
-        help="cpu: processor time, for machines shared with others (with --num-threads 1)",
-    )
-    arguments = parser.parse_args()
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
+    made = parser(__doc__, models=("tiny", "small"))
+    add_contenders(made)
+    made.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="requests at once")
+    arguments = made.parse_args()
+    limits = limits_of_this_machine()
     rows = []
-    with tempfile.TemporaryDirectory() as root:
-        for name in arguments.models:
-            make_checkpoint(name, Path(root) / name)
-            for dtype in arguments.dtypes:
-                path = Path(root) / name
-                rows += measure(
-                    path,
-                    name,
-                    dtype,
-                    arguments.batches,
-                    arguments.rounds,
-                    arguments.num_threads,
-                    arguments.clock,
-                )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    outcomes: list[Outcome] = []
+    for model in arguments.models:
+        launches = available(arguments.contenders, model, arguments.cache)
+        workloads = [Workload(count, PROMPT, OUTPUT) for count in arguments.batches]
+        found = run_workloads(
+            model, launches, workloads, rounds_of(arguments), arguments.num_threads
+        )
+        outcomes += found
+        rows += [row(one, limits) for one in found]
+    print_table("one decode step", [shown(one) for one in rows])
+    names = list(dict.fromkeys(name for one in outcomes for name in one.reports))
+    steps = [one.figures("step_s") for one in outcomes]
+    draw_bars(
+        arguments.out / "engine-decode_step.png",
+        "one decode step, bf16, greedy",
+        "ms (median, 95 % interval)",
+        [f"{one.model}, {one.workload.num_requests}" for one in outcomes],
+        {name: [one[name].scaled(1e3) if name in one else None for one in steps] for name in names},
+        logarithmic=True,
     )
-    report = {
-        "benchmark": "engine/decode_step",
-        "hardware": f"{platform.machine()}, {len(os.sched_getaffinity(0))} cores",
-        "commit": commit.stdout.strip(),
-        "torch": torch.__version__,
-        "clock": arguments.clock,
-        "results": rows,
-    }
-    print(json.dumps(report))
+    emit(
+        "engine/decode_step",
+        arguments.out,
+        limits={
+            "gb_per_s": round(limits.bytes_per_s / 1e9, 1),
+            "gflops": round(limits.flops / 1e9),
+        },
+        results=rows,
+    )
 
 
 if __name__ == "__main__":

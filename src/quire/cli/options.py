@@ -16,6 +16,7 @@ from quire.core.config import EngineConfig, ServerConfig
 from quire.core.ids import ModelId
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
+BackendOption = Literal["auto", "cpu", "cuda", "torch"]
 PolicyOption = Literal["fcfs", "round_robin"]
 DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
 
@@ -91,6 +92,25 @@ Device = Annotated[
     str,
     typer.Option(
         envvar="QUIRE_DEVICE", help="cpu, cuda, cuda:1, or auto.", rich_help_panel=_ENGINE
+    ),
+]
+Backend = Annotated[
+    BackendOption,
+    typer.Option(
+        envvar="QUIRE_BACKEND",
+        help="What runs the model: the CPU kernel (cpu), CUDA kernels (cuda), plain PyTorch "
+        "(torch); auto: the fastest that can.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+KernelIsa = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ISA",
+        envvar="QUIRE_KERNEL_ISA",
+        help="Instruction set of the CPU kernel: amx, avx512_bf16, avx512, avx2 or portable; "
+        "default: the best that this machine has.",
+        rich_help_panel=_ENGINE,
     ),
 ]
 NumThreads = Annotated[

@@ -1,0 +1,123 @@
+"""The models that are measured: random Llama checkpoints in three sizes, made once per machine.
+
+Owns their shapes and what one decode step of each must at least read and compute. The weights are
+random and the range is wide, so that greedy decoding does not repeat one token; the tokenizers are
+trained on Python's own library, so that nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    vocab_size: int
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def num_step_weights(self) -> int:
+        """Weights that every step multiplies with: all but the table of embeddings."""
+        kv = self.num_key_value_heads * self.head_dim
+        attention = 2 * self.hidden_size * (self.hidden_size + kv)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size
+        return self.num_hidden_layers * layer + self.vocab_size * self.hidden_size
+
+    def kv_bytes_per_token(self, element_bytes: int = 2) -> int:
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * element_bytes
+
+
+SHAPES = {
+    "tiny": Shape(256, 6, 8, 4, 688, 4096),
+    "small": Shape(768, 12, 12, 4, 2048, 32000),
+    "1b": Shape(2048, 16, 32, 8, 8192, 32000),
+}
+MAX_POSITIONS = 4096
+_NUM_TEXTS = 900
+
+
+def step_limit_s(shape: Shape, num_requests: int, context: int, limits: Limits) -> float:
+    """The least that one bf16 decode step of ``num_requests`` can take on a machine with
+    ``limits``: the larger of reading (weights once, K and V of each request) and multiplying."""
+    read = 2 * shape.num_step_weights + num_requests * context * shape.kv_bytes_per_token()
+    operations = 2 * num_requests * shape.num_step_weights
+    return max(read / limits.bytes_per_s, operations / limits.flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the machine can do: reading memory, and multiplying bf16 matrices."""
+
+    bytes_per_s: float
+    flops: float
+
+
+def make_checkpoint(name: str, path: Path) -> None:
+    """Write the model ``name`` to ``path``. Takes a minute for 1b; needs transformers."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    shape = SHAPES[name]
+    torch.manual_seed(0)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=_train_tokenizer(shape.vocab_size),
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+        model_max_length=MAX_POSITIONS,
+    )
+    fields: dict[str, Any] = {field: getattr(shape, field) for field in Shape.__slots__}
+    config = LlamaConfig(
+        **fields,
+        max_position_embeddings=MAX_POSITIONS,
+        rms_norm_eps=1e-5,
+        initializer_range=0.05,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+
+
+def _train_tokenizer(vocab_size: int) -> Any:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE(unk_token=None))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=["<s>", "</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_texts(), trainer)
+    return tokenizer
+
+
+def _texts() -> list[str]:
+    found: list[str] = []
+    for path in sorted(Path(sysconfig.get_paths()["stdlib"]).rglob("*.py")):
+        if "site-packages" in path.parts or len(found) == _NUM_TEXTS:
+            continue
+        try:
+            found.append(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError):
+            continue
+    return found
+
+
+__all__ = ["MAX_POSITIONS", "SHAPES", "Limits", "Shape", "make_checkpoint", "step_limit_s"]

@@ -1,0 +1,142 @@
+"""What HTTP with streaming costs: tokens per second through the server over those offline.
+
+    python benchmarks/engine/http_streaming.py [--models small] [--requests 32] [--quick]
+
+Requests at once, prompts of 128 tokens, 64 tokens of output, greedy, one event per token. Every
+server is read by the same client, which counts events without parsing them. Offline is the same
+system without HTTP: for Quire programs on a node, for vLLM its engine stepped in process. The gap
+is the time between two events of one request; its median and 99th percentile are over all requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.http.servers import Server, start_quire, start_vllm
+from benchmarks.http.stream_client import Streamed, completion_body, stream_all
+from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.options import parser, rounds_of
+from benchmarks.peers.catalog import PeerMissing, available
+from benchmarks.peers.process import PeerProcess
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+
+PROMPT, OUTPUT = 128, 64
+SYSTEMS: dict[str, Callable[[str, Path], Server]] = {"quire": start_quire, "vllm": start_vllm}
+
+
+def run_http(server: Server, model: str, count: int, random: np.random.Generator) -> dict[str, Any]:
+    """One round over HTTP. Raises ``SystemExit`` if tokens did not come one per event."""
+    prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
+    bodies = [completion_body(model, prompt, OUTPUT) for prompt in prompts]
+    answers = asyncio.run(stream_all(server.completions_url, bodies))
+    check_events(answers)
+    started_s = min(answer.start_s for answer in answers)
+    total_s = max(answer.end_s for answer in answers) - started_s
+    gaps = np.concatenate([np.diff(answer.event_s[:OUTPUT]) for answer in answers])
+    return {
+        "tokens_per_s": count * OUTPUT / total_s,
+        "gap_p50_s": float(np.median(gaps)),
+        "gap_p99_s": float(np.quantile(gaps, 0.99)),
+    }
+
+
+def check_events(answers: list[Streamed]) -> None:
+    """A server may end with events without a token; it must not put several into one."""
+    fewest = min(len(answer.event_s) for answer in answers)
+    if fewest < OUTPUT:
+        raise SystemExit(f"{fewest} events came for {OUTPUT} tokens: not one event per token")
+
+
+def run_offline(
+    worker: PeerProcess, model: str, count: int, random: np.random.Generator
+) -> dict[str, Any]:
+    prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
+    report = worker.generate(prompts, OUTPUT)
+    return {"tokens_per_s": report["num_tokens"] / report["total_s"]}
+
+
+def measure(model: str, count: int, num_rounds: int, cache: Path, systems: list[str]) -> Any:
+    """Rounds of every system's server and offline run, in turn."""
+    random = np.random.default_rng(0)
+    with ExitStack() as stack:
+        turns: dict[str, Callable[[], dict[str, Any]]] = {}
+        for name, launch in available(systems, model, cache).items():
+            try:
+                server = stack.enter_context(SYSTEMS[name](model, cache))
+            except PeerMissing as exc:
+                print(f"without {name}: {exc}", file=sys.stderr)
+                continue
+            worker = stack.enter_context(launch.start())
+            turns[f"{name} http"] = partial(run_http, server, model, count, random)
+            turns[f"{name} offline"] = partial(run_offline, worker, model, count, random)
+        return take_turns(f"{model}, {count} streams", turns, num_rounds)
+
+
+def row(model: str, count: int, name: str, results: dict[str, list[dict[str, Any]]]) -> Any:
+    http, offline = results[f"{name} http"], results[f"{name} offline"]
+
+    def of(rounds: list[dict[str, Any]], field: str) -> list[float]:
+        return [one[field] for one in rounds]
+
+    rate = "tokens_per_s"
+    return {
+        "model": model,
+        "num_requests": count,
+        "system": name,
+        "http_tokens_per_s": figure(of(http, rate)).rounded(),
+        "offline_tokens_per_s": figure(of(offline, rate)).rounded(),
+        "http_over_offline": ratio(of(http, rate), of(offline, rate)).rounded(3),
+        "gap_p50_ms": figure(of(http, "gap_p50_s")).scaled(1e3).rounded(),
+        "gap_p99_ms": figure(of(http, "gap_p99_s")).scaled(1e3).rounded(),
+    }
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--requests", type=int, default=32, help="at once (default: %(default)s)")
+    made.add_argument(
+        "--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="default: %(default)s"
+    )
+    arguments = made.parse_args()
+    rows = []
+    for model in arguments.models:
+        results = measure(
+            model, arguments.requests, rounds_of(arguments), arguments.cache, arguments.systems
+        )
+        names = [name for name in arguments.systems if f"{name} http" in results]
+        rows += [row(model, arguments.requests, name, results) for name in names]
+    print_table("HTTP with streaming over offline", [shown(one) for one in rows])
+    bars = {
+        name: [Figure(**one[f"{name}_tokens_per_s"]) for one in rows]
+        for name in ("offline", "http")
+    }
+    draw_bars(
+        arguments.out / "engine-http_streaming.png",
+        f"{arguments.requests} streams, one event per token",
+        "tokens/s (median, 95 % interval)",
+        [f"{one['system']}, {one['model']}" for one in rows],
+        bars,
+    )
+    emit("engine/http_streaming", arguments.out, results=rows)
+
+
+def shown(one: dict[str, Any]) -> dict[str, object]:
+    return {
+        name: value["median"] if isinstance(value, dict) else value for name, value in one.items()
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Offline generations of all contenders in turn: what ``decode_step``, ``throughput`` and ``ttft``
+read their figures from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.peers.catalog import PEERS, Launch
+from benchmarks.peers.process import PeerProcess
+
+Report = dict[str, float]
+"""See ``peers.worker.Stopwatch.report``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``num_requests`` prompts at once; fresh random ones in each run, so that no cache helps."""
+
+    num_requests: int
+    prompt_tokens: int
+    output_tokens: int
+
+    @property
+    def title(self) -> str:
+        return f"{self.num_requests} x {self.prompt_tokens}+{self.output_tokens}"
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The reports of one workload by contender, round by round."""
+
+    model: str
+    workload: Workload
+    reports: dict[str, list[Report]]
+    pss_bytes: dict[str, int] = field(default_factory=dict)
+
+    def figures(self, name: str) -> dict[str, Figure]:
+        """Each contender's figure: ``first_s``, ``step_s``, ``total_s`` or ``tokens_per_s``."""
+        return {who: figure(self.values(who, name)) for who in self.reports}
+
+    def values(self, who: str, name: str) -> list[float]:
+        reports = self.reports[who]
+        if name == "tokens_per_s":
+            return [report["num_tokens"] / report["total_s"] for report in reports]
+        return [report[name] for report in reports]
+
+    def best_peer(self, name: str, *, larger_is_better: bool) -> str | None:
+        """The peer with the best median."""
+        peers = {who: one.median for who, one in self.figures(name).items() if who in PEERS}
+        if not peers:
+            return None
+        return (max if larger_is_better else min)(peers, key=lambda who: peers[who])
+
+    def speedup(self, who: str, peer: str, name: str, *, larger_is_better: bool) -> Figure:
+        """How many times ``who`` is ahead of ``peer``, round by round."""
+        ours, theirs = self.values(who, name), self.values(peer, name)
+        return ratio(ours, theirs) if larger_is_better else ratio(theirs, ours)
+
+
+def run_workloads(
+    model: str,
+    launches: Mapping[str, Launch],
+    workloads: Sequence[Workload],
+    num_rounds: int,
+    num_threads: int | None = None,
+) -> list[Outcome]:
+    """All contenders stay loaded while they take turns; memory for all of them is needed."""
+    outcomes = []
+    with ExitStack() as stack:
+        workers = {
+            name: stack.enter_context(launch.start(num_threads))
+            for name, launch in launches.items()
+        }
+        for workload in workloads:
+            random = np.random.default_rng(0)
+            reports = take_turns(
+                f"{model}, {workload.title}",
+                {
+                    name: partial(_run, worker, model, workload, random)
+                    for name, worker in workers.items()
+                },
+                num_rounds,
+            )
+            memory = {name: worker.pss_bytes() for name, worker in workers.items()}
+            outcomes.append(Outcome(model, workload, reports, memory))
+    return outcomes
+
+
+def _run(
+    worker: PeerProcess, model: str, workload: Workload, random: np.random.Generator
+) -> Report:
+    size = (workload.num_requests, workload.prompt_tokens)
+    prompts = random.integers(3, SHAPES[model].vocab_size, size).tolist()
+    return worker.generate(prompts, workload.output_tokens)
+
+
+__all__ = ["Outcome", "Workload", "run_workloads"]

@@ -1,0 +1,142 @@
+"""Servers as a user starts them, each in processes of its own: ``quire serve`` and vLLM's.
+
+Owns the process, the wait until it is ready, and its end.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from benchmarks.peers.catalog import (
+    MAX_MODEL_LEN,
+    MAX_SEQUENCES,
+    PeerMissing,
+    install_command,
+    model_directory,
+    vllm_environment,
+)
+from benchmarks.process_memory import pss_bytes
+
+_POLL_S = 0.005
+_SHOWN_LINES = 15
+
+
+class ServerFailed(Exception):
+    """The server has ended or was not ready in time; the message has its last words."""
+
+
+class Server:
+    """A running server. ``ready_s``: from its start until it answered ``path`` with 200."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        port: int,
+        path: str,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float = 300.0,
+    ) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by close()
+        started_s = time.perf_counter()
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            env=_environment(environment or {}),
+            start_new_session=True,
+        )
+        while not self._answers(path):
+            if self._process.poll() is not None or time.perf_counter() - started_s > timeout_s:
+                raise ServerFailed(self._last_words())
+            time.sleep(_POLL_S)
+        self.ready_s = time.perf_counter() - started_s
+
+    @property
+    def completions_url(self) -> str:
+        return f"{self.url}/v1/completions"
+
+    def pss_bytes(self) -> int:
+        return pss_bytes(self._process.pid)
+
+    def _answers(self, path: str) -> bool:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=5) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def _last_words(self) -> str:
+        self.close()
+        return f"the server did not become ready; it last said:\n{self._said}"
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+        self._log.seek(0)
+        self._said = "\n".join(self._log.read().splitlines()[-_SHOWN_LINES:])
+        self._log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Compiled modules may be written: otherwise every start would compile what it imports."""
+    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, **changes}
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def start_quire(model: str, cache: Path, *options: str) -> Server:
+    """``quire serve`` on the model, ready to answer."""
+    port = free_port()
+    command = [sys.executable, "-m", "quire.cli", "serve", str(model_directory(cache, model))]
+    command += ["--model-name", model, "--port", str(port), "--no-log-requests"]
+    return Server([*command, *options], port, "/ready")
+
+
+def start_vllm(model: str, cache: Path) -> Server:
+    """vLLM's OpenAI server on every core.
+
+    Raises:
+        PeerMissing: vLLM is not installed.
+    """
+    python = cache / "vllm" / "bin" / "python"
+    if not python.exists():
+        raise PeerMissing(f"{python} is not there: {install_command('vllm', cache)}")
+    port = free_port()
+    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--port", str(port)]
+    command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
+    command += ["--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN)]
+    command += ["--max-num-seqs", str(MAX_SEQUENCES)]
+    return Server(command, port, "/health", vllm_environment(cache))
+
+
+__all__ = ["Server", "ServerFailed", "free_port", "start_quire", "start_vllm"]

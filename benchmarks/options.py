@@ -1,0 +1,67 @@
+"""Options that the scripts share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.peers.catalog import DEFAULT_CACHE, OURS, PEERS
+
+ROUNDS, QUICK_ROUNDS = 7, 2
+DEFAULT_OUT = Path("benchmark-results")
+
+
+def parser(
+    description: str | None, *, models: Sequence[str] = ("small",)
+) -> argparse.ArgumentParser:
+    """With the options of every script; ``rounds_of`` reads the number of rounds."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument(
+        "--models", nargs="+", choices=SHAPES, default=list(models), help="default: %(default)s"
+    )
+    made.add_argument(
+        "--rounds",
+        type=int,
+        default=None,
+        help=f"interleaved rounds behind a first one that is not kept (default: {ROUNDS})",
+    )
+    made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: to try it")
+    made.add_argument(
+        "--cache",
+        type=Path,
+        default=DEFAULT_CACHE,
+        help="where models and peers lie, see benchmarks/peers/install.py (default: %(default)s)",
+    )
+    made.add_argument(
+        "--out",
+        type=Path,
+        default=DEFAULT_OUT,
+        help="folder for the JSON and the figure (default: %(default)s)",
+    )
+    made.add_argument("--num-threads", type=int, help="of our engine (default: its own choice)")
+    return made
+
+
+def add_contenders(made: argparse.ArgumentParser, default: Sequence[str] = (*OURS, *PEERS)) -> None:
+    made.add_argument(
+        "--contenders",
+        nargs="+",
+        choices=(*OURS, *PEERS),
+        default=list(default),
+        help="default: %(default)s; those that are not installed are left out. quire-fine: a "
+        "program that looks at every step; quire-torch: without the native kernel; quire-engine: "
+        "the engine without node and programs",
+    )
+
+
+def rounds_of(arguments: argparse.Namespace) -> int:
+    if arguments.rounds is not None:
+        return max(1, int(arguments.rounds))
+    return QUICK_ROUNDS if arguments.quick else ROUNDS
+
+
+__all__ = ["add_contenders", "parser", "rounds_of"]

@@ -1,0 +1,149 @@
+"""Which contenders there are, how each is started, and where what it needs lies.
+
+Everything lives below one folder, ``--cache``: the models, and an environment for each peer (see
+``install``). A peer that is not there is left out, with the command that installs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.checkpoints import SHAPES, make_checkpoint
+from benchmarks.peers.process import PeerProcess
+from benchmarks.report import ROOT
+
+DEFAULT_CACHE = ROOT / "benchmarks" / ".cache"
+_HERE = Path(__file__).resolve().parent
+MAX_MODEL_LEN = 2048
+MAX_SEQUENCES = 32
+
+OURS = ("quire", "quire-fine", "quire-torch", "quire-engine")
+PEERS = ("vllm", "openvino", "transformers")
+
+
+class PeerMissing(Exception):
+    """The peer is not installed; the message says how to install it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What starts a worker."""
+
+    command: tuple[str, ...]
+    model: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def start(self, num_threads: int | None = None) -> PeerProcess:
+        order = {
+            "model": str(self.model),
+            "max_model_len": MAX_MODEL_LEN,
+            "max_sequences": MAX_SEQUENCES,
+            "num_threads": num_threads,
+            **self.options,
+        }
+        return PeerProcess(self.command, order, self.environment)
+
+
+def model_directory(cache: Path, model: str) -> Path:
+    """The checkpoint called ``model``, made now if it is not there yet."""
+    if model not in SHAPES:
+        raise SystemExit(f"no model is called {model!r}: choose from {', '.join(SHAPES)}")
+    path = cache / "models" / model
+    if not (path / "tokenizer.json").is_file():
+        print(f"making the model {model} in {path} ...", file=sys.stderr)
+        make_checkpoint(model, path)
+    return path
+
+
+def launch(name: str, model: str, cache: Path) -> Launch:
+    """How contender ``name`` is started on ``model``.
+
+    Raises:
+        PeerMissing: it is not installed below ``cache``.
+    """
+    path = model_directory(cache, model)
+    if name == "vllm":
+        return Launch(
+            (_python(cache, name), str(_HERE / "vllm_worker.py")), path, vllm_environment(cache)
+        )
+    if name == "openvino":
+        exported = cache / "openvino-models" / model
+        if not (exported / "openvino_model.xml").is_file():
+            raise PeerMissing(f"{exported} is not there: {install_command(name, cache)}")
+        return Launch((_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
+    if name == "transformers":
+        return Launch((sys.executable, str(_HERE / "transformers_worker.py")), path)
+    if name in OURS:
+        mode = {"quire-fine": "fine", "quire-engine": "engine"}.get(name, "decode")
+        backend = "torch" if name == "quire-torch" else "auto"
+        return Launch(
+            (sys.executable, str(_HERE / "quire_worker.py")),
+            path,
+            options={"mode": mode, "backend": backend},
+        )
+    raise SystemExit(f"no contender is called {name!r}: choose from {', '.join((*OURS, *PEERS))}")
+
+
+def available(names: Iterable[str], model: str, cache: Path) -> dict[str, Launch]:
+    """Those of ``names`` that are installed; says on stderr which are not, and what to do."""
+    found = {}
+    for name in names:
+        try:
+            found[name] = launch(name, model, cache)
+        except PeerMissing as exc:
+            print(f"without {name}: {exc}", file=sys.stderr)
+    return found
+
+
+def install_command(name: str, cache: Path) -> str:
+    shown = "" if cache == DEFAULT_CACHE else f" --cache {cache}"
+    return f"run 'python benchmarks/peers/install.py {name}{shown}'"
+
+
+def _python(cache: Path, name: str) -> str:
+    path = cache / name / "bin" / "python"
+    if not path.exists():
+        raise PeerMissing(f"{path} is not there: {install_command(name, cache)}")
+    return str(path)
+
+
+def vllm_environment(cache: Path) -> dict[str, str]:
+    """What vLLM needs to run on every core, offline, with the allocator that it asks for."""
+    preload = [
+        path
+        for path in (
+            Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4"),
+            cache / "vllm" / "lib" / "libiomp5.so",
+        )
+        if path.exists()
+    ]
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_TARGET_DEVICE": "cpu",
+        "VLLM_CPU_KVCACHE_SPACE": "2",
+        "VLLM_CPU_NUM_OF_RESERVED_CPU": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "LD_PRELOAD": ":".join(map(str, preload)),
+    }
+
+
+__all__ = [
+    "DEFAULT_CACHE",
+    "MAX_MODEL_LEN",
+    "MAX_SEQUENCES",
+    "OURS",
+    "PEERS",
+    "Launch",
+    "PeerMissing",
+    "available",
+    "install_command",
+    "launch",
+    "model_directory",
+    "vllm_environment",
+]

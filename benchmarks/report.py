@@ -1,0 +1,88 @@
+"""What a benchmark prints: a table for people on stderr, one JSON line for machines on stdout.
+
+Owns the description of the machine and of the commit, and the file that figures are drawn into.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+_INSTRUCTION_SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+
+
+def processor() -> str:
+    """Its name as the system gives it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
+    found = {name.strip(): value.strip() for name, value in fields.items()}
+    isa = [
+        flag
+        for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+        if flag in found.get("flags", "").split()
+    ]
+    return (
+        f"{found.get('model name', platform.machine())} ({isa[0] if isa else platform.machine()})"
+    )
+
+
+def commit() -> str:
+    """The checkout's commit, with a plus if files of the package or of the benchmarks differ."""
+    try:
+        head = _git("rev-parse", "--short", "HEAD")
+        return head + ("+" if _git("status", "--porcelain", "--", "src", "benchmarks") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def machine() -> dict[str, Any]:
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return {
+        "processor": processor(),
+        "num_cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "load_average_1min": None if load is None else round(load, 1),
+    }
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """``rows`` have the same keys, which are the headings."""
+    table = Table(title=title)
+    for name in rows[0] if rows else ():
+        table.add_column(name, justify="right" if name != "model" else "left")
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console(stderr=True).print(table)
+
+
+def emit(benchmark: str, out: Path | None, **fields: Any) -> None:
+    """The JSON line; with ``out`` also as ``NAME.json`` in that folder."""
+    line = json.dumps({"benchmark": benchmark, **machine(), "commit": commit(), **fields})
+    print(line)
+    sys.stdout.flush()
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{benchmark.replace('/', '-')}.json"
+        path.write_text(json.dumps(json.loads(line), indent=1) + "\n", encoding="utf-8")
+
+
+__all__ = ["commit", "emit", "machine", "print_table", "processor"]
