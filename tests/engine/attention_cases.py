@@ -96,13 +96,14 @@ def make_case(
     dtype: torch.dtype = torch.float32,
     device: str = "cpu",
     seed: int = 0,
+    num_slots: int = NUM_SLOTS,
 ) -> Case:
     """Kinds: ``holes`` hides some of the context; ``gapped`` has context at positions beyond the
     new tokens; ``shuffled`` writes the new tokens in another order than that of their positions;
     ``scratch`` writes them to slots of no page; ``masked`` brings an explicit mask."""
     random = np.random.default_rng(seed)
     num_heads, num_kv_heads, head_dim = heads
-    num_slots = NUM_SLOTS // page_size * page_size
+    num_slots = num_slots // page_size * page_size
     total = -(-(num_slots + NUM_SCRATCH + 1) // page_size) * page_size  # as CudaKVPool has it
     slot_positions = np.full(total, -1, np.int32)
     free = random.permutation(num_slots // page_size).astype(np.int32)

@@ -112,17 +112,3 @@ def test_the_loop_is_taken(
     monkeypatch.setattr(DecodeLoop, "run", spy)
     run(make_driver(**SETTINGS), 4, stop=[StopSpec(max_tokens=9)] * 3)
     assert calls == [3, 4, 1]
-
-
-def test_batch_invariant_decoding_does_not_depend_on_the_batch(
-    make_driver: MakeDriver, cuda_backend: AnywhereBackend
-) -> None:
-    """Bit for bit: the log probabilities of a sequence alone and among others are equal."""
-
-    def logprobs(rows: list[Row]) -> np.ndarray[Any, Any]:
-        driver = make_driver("qwen3-moe", **SETTINGS, batch_invariant=True)
-        return driver.logprobs(rows)
-
-    together = logprobs([Row(prompt) for prompt in PROMPTS])
-    alone = logprobs([Row(PROMPTS[2])])
-    assert np.array_equal(together[-len(PROMPTS[2]) :], alone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import torch
 
@@ -61,8 +62,14 @@ class CudaBackend:
         return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
 
 
-def make_runner(config: EngineConfig, loaded: LoadedModel, recorder: Recorder) -> CudaRunner:
-    """A runner whose decode steps are recorded by ``recorder``.
+def make_runner(
+    config: EngineConfig,
+    loaded: LoadedModel,
+    recorder: Recorder,
+    sizes: Sequence[int] | None = None,
+) -> CudaRunner:
+    """A runner whose decode steps are recorded by ``recorder``, for batches of ``sizes`` (None:
+    of all sizes up to ``max_sequences``).
 
     Raises:
         ConfigError: cache or decode memory cannot be allocated.
@@ -81,7 +88,7 @@ def make_runner(config: EngineConfig, loaded: LoadedModel, recorder: Recorder) -
     attention = CudaAttention.choose(triton, loaded.config, loaded.dtype)
     logger.info("attention by %s, decode steps by recorded %s kernels", attention.name, triton.name)
     embeds = EmbedSlots(config.num_embeds, loaded.config.hidden_size, loaded.device, loaded.dtype)
-    loop = _make_loop(config, loaded, model, pool, triton, recorder)
+    loop = _make_loop(config, loaded, model, pool, triton, recorder, sizes)
     return CudaRunner(model, pool, attention, embeds, loaded.device, loop)
 
 
@@ -92,6 +99,7 @@ def _make_loop(
     pool: CudaKVPool,
     triton: TritonAttention,
     recorder: Recorder,
+    sizes: Sequence[int] | None,
 ) -> DecodeLoop:
     largest = min(config.max_sequences, config.max_batch_tokens)
     state = DecodeState(largest, _MAX_STEPS, _MAX_STOPS, pool.idle_slot, loaded.device)
@@ -113,7 +121,7 @@ def _make_loop(
         state,
         static,
         recorder,
-        bucket_sizes(largest),
+        sizes or bucket_sizes(largest),
     )
 
 
