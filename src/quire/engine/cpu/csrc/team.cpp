@@ -28,11 +28,18 @@ inline void pause_briefly() {
 
 Team::Team(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
   states_ = std::vector<ThreadState>(static_cast<size_t>(num_threads_));
-  for (int thread = 1; thread < num_threads_; thread++)
-    threads_.emplace_back([this, thread] { serve(thread); });
+  try {
+    for (int thread = 1; thread < num_threads_; thread++)
+      threads_.emplace_back([this, thread] { serve(thread); });
+  } catch (...) {  // the system gives no more threads: those that started must be joined
+    stop();
+    throw;
+  }
 }
 
-Team::~Team() {
+Team::~Team() { stop(); }
+
+void Team::stop() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     stopping_.store(true);

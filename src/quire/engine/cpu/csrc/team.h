@@ -79,6 +79,7 @@ class Team {
   std::atomic<int64_t>& next_share(int thread);
   void wait_for_all(int thread);
   void serve(int thread);
+  void stop();
 
   const int num_threads_;
   Function function_ = nullptr;
