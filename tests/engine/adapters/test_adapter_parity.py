@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from engine_adapters import RECIPES, merged, write_adapter
+from engine_adapters import RECIPES, Recipe, merged, write_adapter
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
@@ -17,16 +17,22 @@ from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.decoding import StopSpec
 from quire.core.ids import ModelId
 from quire.core.interfaces import EngineCore, Tokenizer
+from quire.engine.cpu.library import kernel_report
 from quire.engine.engine import Engine
 from quire.engine.tokenizer import load_tokenizer
 from quire.testing.conformance import EngineCoreSuite
+from quire.testing.conformance.engine_adapters import EngineAdapterSuite
 from quire.testing.conformance.engine_driver import Decoded, EngineDriver, RowSpec, gather
 from quire.testing.fake_engine import fake_pool
 
 Checkpoint = Callable[[str], Path]
 Reference = Callable[[str], PreTrainedModel]
 
-NAMES = tuple(RECIPES)
+USABLE = [state.isa for state in kernel_report().states if state.problem is None]
+BACKENDS = ["torch", *USABLE]
+"""PyTorch, and the CPU kernel of every instruction set that this machine has."""
+
+FUSED = {"fused": Recipe(targets=("qkv_proj", "o_proj", "gate_up_proj", "down_proj"))}
 
 
 @pytest.fixture(scope="module")
@@ -39,18 +45,28 @@ def adapters(
         root = tmp_path_factory.mktemp("adapters")
         return tuple(
             AdapterConfig(name, str(write_adapter(root / name, reference(model), recipe)))
-            for name, recipe in RECIPES.items()
+            for name, recipe in recipes_of(model).items()
         )
 
     return get
 
 
-def make_engine(source: Path, adapters: tuple[AdapterConfig, ...], pool: PoolSpec) -> Engine:
+def recipes_of(model: str) -> dict[str, Recipe]:
+    return FUSED if model == "phi3" else RECIPES
+
+
+def make_engine(
+    source: Path,
+    adapters: tuple[AdapterConfig, ...],
+    pool: PoolSpec,
+    backend: str,
+    **changes: object,
+) -> Engine:
+    settings: dict[str, object] = {"dtype": "float32", "num_threads": 1, **changes}
     return Engine(
         EngineConfig(
             source=str(source),
             name=ModelId("m"),
-            dtype="float32",
             page_size=pool.page_size,
             num_blocks=pool.groups[0].num_blocks,
             host_cache_bytes=pool.groups[0].num_host_blocks * 64 << 10,
@@ -58,9 +74,10 @@ def make_engine(source: Path, adapters: tuple[AdapterConfig, ...], pool: PoolSpe
             num_token_slots=pool.num_token_slots,
             max_sequences=pool.max_sequences,
             max_batch_tokens=pool.max_batch_tokens,
-            num_threads=1,
-            backend="torch",
+            backend="torch" if backend == "torch" else "cpu",
+            kernel_isa=None if backend == "torch" else backend,
             adapters=adapters,
+            **settings,  # type: ignore[arg-type]
         )
     )
 
@@ -83,15 +100,24 @@ def prompts(count: int) -> list[list[int]]:
     return [random.integers(3, 300, 5 + 3 * i).tolist() for i in range(count)]
 
 
-@pytest.mark.parametrize("model", ["llama", "qwen2", "qwen3", "llama-mqa-head-dim"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "model",
+    ["llama", "qwen2", "qwen3", "llama-mqa-head-dim", "gemma2", "granite", "olmo2", "phi3"],
+)
 def test_every_adapter_equals_its_merged_model(
-    model: str, checkpoint: Checkpoint, reference: Reference, adapters: Callable[[str], tuple]
+    model: str,
+    backend: str,
+    checkpoint: Checkpoint,
+    reference: Reference,
+    adapters: Callable[[str], tuple],
 ) -> None:
     """One message: each adapter twice and plain rows between, no two adjacent rows alike."""
-    driver = EngineDriver(make_engine(checkpoint(model), adapters(model), fake_pool()))
-    assert [adapter.name for adapter in driver.info.adapters] == list(NAMES)
-    models = [reference(model), *(merged(reference(model), one) for one in RECIPES.values())]
-    order = [*range(-1, len(NAMES)), *range(len(NAMES) - 1, -2, -1)]
+    driver = EngineDriver(make_engine(checkpoint(model), adapters(model), fake_pool(), backend))
+    recipes = recipes_of(model)
+    assert [adapter.name for adapter in driver.info.adapters] == list(recipes)
+    models = [reference(model), *(merged(reference(model), one) for one in recipes.values())]
+    order = [*range(-1, len(recipes)), *range(len(recipes) - 1, -2, -1)]
     rows = [
         RowSpec(None, tokens, range(len(tokens)), adapter=adapter)
         for tokens, adapter in zip(prompts(len(order)), order, strict=True)
@@ -106,11 +132,12 @@ def test_every_adapter_equals_its_merged_model(
             assert np.abs(after - expected(models[0], list(row.tokens))).max() > 1e-2
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_sequences_decode_as_their_merged_models(
-    checkpoint: Checkpoint, reference: Reference, adapters: Callable[[str], tuple]
+    backend: str, checkpoint: Checkpoint, reference: Reference, adapters: Callable[[str], tuple]
 ) -> None:
     pool = fake_pool(num_blocks=96)
-    driver = EngineDriver(make_engine(checkpoint("llama"), adapters("llama"), pool))
+    driver = EngineDriver(make_engine(checkpoint("llama"), adapters("llama"), pool, backend))
     models = [reference("llama"), *(merged(reference("llama"), one) for one in RECIPES.values())]
     pages, decoded = driver.pages_for(40), [Decoded() for _ in models]
     for index, prompt in enumerate(prompts(len(models))):
@@ -128,13 +155,54 @@ class TestConformance(EngineCoreSuite):
     """The whole suite of engines, with adapters loaded."""
 
     page_sizes = (2,)
+    backend = "torch"
 
     @pytest.fixture(autouse=True)
     def _sources(self, checkpoint: Checkpoint, adapters: Callable[[str], tuple]) -> None:
         self.source, self.adapters = checkpoint("llama"), adapters("llama")
 
     def make_engine(self, pool: PoolSpec) -> EngineCore:
-        return make_engine(self.source, self.adapters, pool)
+        return make_engine(self.source, self.adapters, pool, self.backend)
 
     def make_tokenizer(self) -> Tokenizer:
         return load_tokenizer(str(self.source))
+
+
+@pytest.mark.skipif(not USABLE, reason="the CPU kernel was not built here")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_batch_invariant_rows_do_not_depend_on_their_company(
+    dtype: str, checkpoint: Checkpoint, adapters: Callable[[str], tuple]
+) -> None:
+    """Long rows are cut into several parts, on two threads."""
+    engine = make_engine(
+        checkpoint("llama"),
+        adapters("llama"),
+        fake_pool(num_blocks=96, max_batch_tokens=512),
+        USABLE[0],
+        dtype=dtype,
+        batch_invariant=True,
+        num_threads=2,
+    )
+    driver = EngineDriver(engine)
+    random = np.random.default_rng(1)
+    rows = [
+        RowSpec(None, random.integers(3, 290, length).tolist(), range(length), adapter=adapter)
+        for length, adapter in ((70, 0), (5, -1), (90, 3), (140, 0), (1, 3))
+    ]
+    alone = [driver.forward([row])[0] for row in rows]
+    for together, single in zip(driver.forward(rows), alone, strict=True):
+        assert np.array_equal(together, single)
+
+
+@pytest.mark.skipif(not USABLE, reason="the CPU kernel was not built here")
+class TestKernel(EngineAdapterSuite):
+    """The CPU kernel with adapters."""
+
+    page_sizes = (1, 16)
+
+    @pytest.fixture(autouse=True)
+    def _sources(self, checkpoint: Checkpoint, adapters: Callable[[str], tuple]) -> None:
+        self.source, self.adapters = checkpoint("llama"), adapters("llama")
+
+    def make_engine(self, pool: PoolSpec) -> EngineCore:
+        return make_engine(self.source, self.adapters, pool, USABLE[0])

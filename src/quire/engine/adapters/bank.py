@@ -44,11 +44,11 @@ class LinearDelta:
 
     def __init__(self, step: StepTokens, pairs: dict[int, ThinPair]) -> None:
         self._step = step
-        self._pairs = pairs
+        self.pairs = pairs
 
     def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
         for adapter, tokens in self._step.groups:
-            pair = self._pairs.get(adapter)
+            pair = self.pairs.get(adapter)
             if pair is None:
                 continue
             if tokens is None:

@@ -29,7 +29,7 @@ class CpuBackend:
     """Implements ``quire.engine.backend.Backend`` for decoders on processors."""
 
     name = "cpu"
-    serves_adapters = False
+    serves_adapters = True
 
     def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
         if loaded.device.type != "cpu":
@@ -57,6 +57,7 @@ class CpuBackend:
             pool,
             _WEIGHT_TYPES[loaded.dtype],
             Ordering.BATCH_INVARIANT if config.batch_invariant else Ordering.FASTEST,
+            len(config.adapters),
         )
         embeds = EmbedSlots(
             config.num_embeds, loaded.config.hidden_size, loaded.device, torch.float32

@@ -30,6 +30,12 @@ class ExpertsSpec(ctypes.Structure):
     )
 
 
+class AdapterPair(ctypes.Structure):
+    """``quire::AdapterPair``: what one adapter adds to one projection."""
+
+    _fields_ = (("down", PackedMatrixView), ("up", PackedMatrixView))
+
+
 class LayerSpec(ctypes.Structure):
     """``quire::LayerSpec``: one decoder layer."""
 
@@ -54,6 +60,10 @@ class LayerSpec(ctypes.Structure):
         ("values", c_void_p),
         ("window", c_int64),
         ("rope", c_int64),
+        ("qkv_adapters", c_void_p),
+        ("output_adapters", c_void_p),
+        ("gate_up_adapters", c_void_p),
+        ("down_adapters", c_void_p),
     )
 
 
@@ -122,6 +132,7 @@ class StepArguments(ctypes.Structure):
         ("tokens", c_void_p),
         ("embeds", c_void_p),
         ("vectors", c_void_p),
+        ("adapters", c_void_p),
         ("table_blocks", c_void_p),
         ("table_visible", c_void_p),
         ("table_num_pages", c_void_p),
@@ -182,6 +193,7 @@ class DecodeRows(ctypes.Structure):
         ("min_p", c_void_p),
         ("top_p", c_void_p),
         ("seeds", c_void_p),
+        ("adapters", c_void_p),
         ("visible", c_void_p),
         ("table_blocks", c_void_p),
         ("table_visible", c_void_p),
@@ -239,6 +251,7 @@ SIGNATURES: Mapping[str, Signature] = {
 
 __all__ = [
     "SIGNATURES",
+    "AdapterPair",
     "AttentionArguments",
     "CacheView",
     "DecodeRows",

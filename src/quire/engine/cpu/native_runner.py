@@ -34,14 +34,17 @@ I64 = NDArray[np.int64]
 class NativeDecodePlan:
     """The page tables of rows that advance together: the kernel reads them anew in every step."""
 
-    def __init__(self, pages: TablePages) -> None:
+    def __init__(self, pages: TablePages, adapters_R: I32 | None = None) -> None:
         self.pages = pages
+        self.adapters_R = adapters_R
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
         """Nothing to do ahead of a step."""
 
     def keep(self, rows: I64) -> None:
         self.pages = TablePages(self.pages.tables, self.pages.rows_R[rows])
+        if self.adapters_R is not None:
+            self.adapters_R = self.adapters_R[rows]
 
 
 class NativeRunner:
@@ -90,25 +93,28 @@ class NativeRunner:
             rows.slots,
             embeds_T=embeds_T,
             masks=(RowMask * len(masks))(*masks),
+            adapters_R=rows.adapters,
         )
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> NativeDecodePlan:
         assert isinstance(rows.pages, TablePages)
-        return NativeDecodePlan(rows.pages)
+        return NativeDecodePlan(rows.pages, rows.adapters)
 
     def run_decode(
         self, plan: NativeDecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64
     ) -> Tensor:
         """Hidden states ``[R, H]`` of one token per row."""
         starts = np.arange(len(tokens_R) + 1, dtype=np.int64)
-        return self._run(plan.pages, starts, tokens_R, positions_R, slots_R)
+        return self._run(
+            plan.pages, starts, tokens_R, positions_R, slots_R, adapters_R=plan.adapters_R
+        )
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
         """The whole loop in one call of the library."""
         common, pages = rows.sampling.common, rows.rows.pages
         if common is None or not isinstance(pages, TablePages):
             return None
-        num_rows, tables = len(rows.tokens_R), pages.tables
+        num_rows, tables, adapters = len(rows.tokens_R), pages.tables, rows.rows.adapters
         done = FusedTokens(
             tokens_SR=np.empty((rows.num_steps, num_rows), np.int64),
             counts_R=np.empty(num_rows, np.int64),
@@ -138,6 +144,7 @@ class NativeRunner:
             min_p=address(common.min_p, np.float64),
             top_p=address(common.top_p, np.float64),
             seeds=address(common.seeds, np.uint64),
+            adapters=None if adapters is None else address(adapters, np.int32),
             visible=tables.visible_TP.ctypes.data,
             table_blocks=tables.blocks_TP.ctypes.data,
             table_visible=tables.visible_TP.ctypes.data,
@@ -176,13 +183,16 @@ class NativeRunner:
         *,
         embeds_T: I32 | None = None,
         masks: Any = (),
+        adapters_R: I32 | None = None,
     ) -> Tensor:
         tables = pages.tables
         tables_R = np.ascontiguousarray(pages.rows_R, np.int64)
         tokens_T = np.ascontiguousarray(tokens_T, np.int64)
         positions_T = np.ascontiguousarray(positions_T, np.int32)
         slots_T = np.ascontiguousarray(slots_T, np.int64)
-        vectors = None
+        vectors = adapters_T = None
+        if adapters_R is not None:
+            adapters_T = np.repeat(adapters_R.astype(np.int32), np.diff(row_starts))
         if embeds_T is not None:
             embeds_T = np.ascontiguousarray(embeds_T, np.int32)
             vectors = self.embeds.vectors_EH.data_ptr()
@@ -198,6 +208,7 @@ class NativeRunner:
             tokens=tokens_T.ctypes.data,
             embeds=None if embeds_T is None else embeds_T.ctypes.data,
             vectors=vectors,
+            adapters=None if adapters_T is None else adapters_T.ctypes.data,
             table_blocks=tables.blocks_TP.ctypes.data,
             table_visible=tables.visible_TP.ctypes.data,
             table_num_pages=tables.num_pages_T.ctypes.data,

@@ -15,6 +15,7 @@ from torch import Tensor
 from quire.engine.cpu.abi import PackedMatrixView
 from quire.engine.cpu.model_abi import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 from quire.engine.cpu.native_pool import NativeKVPool
+from quire.engine.cpu.packed_adapters import PackedAdapters
 from quire.engine.cpu.packed_matrix import Epilogue, Ordering, PackedMatrix, WeightType
 from quire.engine.cpu.team import Team
 from quire.engine.layers.experts import Experts
@@ -44,8 +45,10 @@ class PackedDecoder:
         pool: NativeKVPool,
         weight_type: WeightType,
         ordering: Ordering,
+        num_adapters: int = 0,
     ) -> None:
         self._team = team
+        self._num_adapters = num_adapters
         self._weight_type = weight_type
         self._kept: list[Any] = []
         config = decoder.config
@@ -98,6 +101,8 @@ class PackedDecoder:
     ) -> LayerSpec:
         attention = layer.attention
         spec = LayerSpec(
+            qkv_adapters=self._adapters(attention.qkv),
+            output_adapters=self._adapters(attention.output),
             keys=keys.data_ptr(),
             values=values.data_ptr(),
             window=attention.attributes.window or 0,
@@ -122,6 +127,8 @@ class PackedDecoder:
         return spec
 
     def _gated_mlp(self, spec: LayerSpec, mlp: GatedMLP, bias_scale: float) -> None:
+        spec.gate_up_adapters = self._adapters(mlp.gate_up, gated=True)
+        spec.down_adapters = self._adapters(mlp.down)
         gate_OI, up_OI = mlp.gate_up.weight_OI.chunk(2)
         bias_O = mlp.gate_up.bias_O
         matrix = self._packed(gate_OI, up_OI)
@@ -172,6 +179,14 @@ class PackedDecoder:
             return matrix.view, None
         bias = matrix.pack_bias(linear.bias_O.float() * bias_scale)
         return matrix.view, self._keep(bias).data_ptr()
+
+    def _adapters(self, linear: Linear, *, gated: bool = False) -> int | None:
+        """What adapters add to ``linear``, by adapter; None if none of them touches it."""
+        if linear.delta is None:
+            return None
+        kind = WeightType.BF16 if self._weight_type is WeightType.INT8 else self._weight_type
+        packed = PackedAdapters(linear, self._num_adapters, self._team, kind, gated=gated)
+        return ctypes.addressof(self._keep(packed).pairs)
 
     def _pack(self, weight_NK: Tensor) -> PackedMatrixView:
         return self._packed(weight_NK).view

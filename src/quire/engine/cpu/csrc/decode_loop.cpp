@@ -32,6 +32,7 @@ void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
   slots_.resize(active_.size());
   positions_.resize(active_.size());
   chosen_.resize(active_.size());
+  adapters_.resize(active_.size());
   for (int64_t i = 0; i < count; i++) {
     const int64_t row = active_[static_cast<size_t>(i)], cursor = rows.cursors[row] + step;
     const int64_t entry = rows.tables[row] * tables.width + cursor / page_size;
@@ -40,12 +41,14 @@ void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
     slots_[static_cast<size_t>(i)] = tables.blocks[entry] * page_size + cursor % page_size;
     positions_[static_cast<size_t>(i)] = rows.positions[row] + static_cast<int32_t>(step);
     chosen_[static_cast<size_t>(i)] = tokens_[static_cast<size_t>(row)];
+    adapters_[static_cast<size_t>(i)] = rows.adapters ? rows.adapters[row] : -1;
     rows.visible[entry] |= uint64_t{1} << (cursor % page_size);
   }
   row_starts_.back() = count;
   const StepInput input{{count, count, row_starts_.data(), tables_.data(), positions_.data(),
                          slots_.data(), nullptr, 0},
-                        chosen_.data(), nullptr, nullptr};
+                        chosen_.data(), nullptr, nullptr,
+                        rows.adapters ? adapters_.data() : nullptr};
   float* hidden = hidden_.floats(count * decoder_.spec().hidden_size);
   decoder_.run(input, tables, hidden);
   decoder_.logits(hidden, count, logits_.floats(count * decoder_.spec().vocab_size));

@@ -28,6 +28,7 @@ struct DecodeRows {
   const double* min_p;
   const double* top_p;
   const uint64_t* seeds;
+  const int32_t* adapters;   // [R] or null: which adapter runs the row, -1 for none
   uint64_t* visible;         // the words of the page tables, in which appended slots are set
   PageTablesView page_tables;
   int64_t* sampled;          // out [S][R], kNoToken where a row had ended
@@ -49,7 +50,7 @@ class DecodeLoop {
   Decoder& decoder_;
   Team& team_;
   std::vector<int64_t> active_, tokens_, row_starts_, tables_, slots_, chosen_;
-  std::vector<int32_t> positions_;
+  std::vector<int32_t> positions_, adapters_;
   Buffer hidden_, logits_;
 };
 

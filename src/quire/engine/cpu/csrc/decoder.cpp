@@ -92,6 +92,12 @@ void Decoder::run(const StepInput& input, const PageTablesView& tables, float* h
   attended_ = attended_buffer_.floats(num_tokens * q_size);
   inner_ = inner_buffer_.floats(num_tokens * inner);
   converted_buffer_.bytes(activation_bytes(WeightType::kF32, num_tokens, widest));
+  adapters_.plan(input.adapters, num_tokens);
+  int64_t gated = 0;
+  for (const LayerSpec& layer : layers_)
+    if (adapters_.touches(layer.gate_up_adapters))
+      gated = std::max(gated, num_panels(layer.gate_up) * kPanelColumns);
+  gated_ = gated_buffer_.floats(num_tokens * gated);
   team_.run([&](int thread) { walk(input, hidden, thread); });
 }
 
@@ -131,7 +137,7 @@ void Decoder::norm_and_convert(const float* weight, int64_t num_tokens, const Pa
     for (int64_t t = first; t < last; t++) {
       const float* source = x_ + t * size;
       if (weight) {
-        rms_norm(source, weight, size, spec_.norm_eps, normed.data());
+        normed_row(weight, t, normed.data());
         source = normed.data();
       }
       convert_row(source, t, rows);
@@ -139,6 +145,16 @@ void Decoder::norm_and_convert(const float* weight, int64_t num_tokens, const Pa
   });
   if (thread == 0) converted_ = rows;
   team_.barrier(thread);
+}
+
+// A row of the residual stream as the product behind the norm reads it.
+void Decoder::normed_row(const float* weight, int64_t token, float* out) const {
+  const int64_t size = spec_.hidden_size;
+  const float* source = x_ + token * size;
+  if (weight)
+    rms_norm(source, weight, size, spec_.norm_eps, out);
+  else
+    std::memcpy(out, source, static_cast<size_t>(size) * sizeof(float));
 }
 
 void Decoder::convert(const float* source, int64_t num_tokens, const PackedMatrix& next,
@@ -152,13 +168,20 @@ void Decoder::convert(const float* source, int64_t num_tokens, const PackedMatri
   team_.barrier(thread);
 }
 
-// The last product of a sublayer, added to the residual stream.
-void Decoder::project(const PackedMatrix& matrix, const float* bias, const float* output_norm,
-                      int64_t num_tokens, int thread) {
+// The last product of a sublayer, of rows `input`, added to the residual stream.
+void Decoder::project(const PackedMatrix& matrix, const float* bias, const AdapterPair* adapters,
+                      const float* input, const float* output_norm, int64_t num_tokens,
+                      int thread) {
   MatmulOutput output{x_, spec_.hidden_size, bias, Epilogue::kAdd, spec_.residual_multiplier};
   if (output_norm) output = {y_, spec_.hidden_size, bias, Epilogue::kStore};
-  matmul(matrix, converted_, output, static_cast<Ordering>(spec_.ordering), team_, thread);
+  const auto ordering = static_cast<Ordering>(spec_.ordering);
+  matmul(matrix, converted_, output, ordering, team_, thread);
   team_.barrier(thread);
+  const auto source = [&](int64_t token, float* row) {
+    std::memcpy(row, input + token * matrix.depth,
+                static_cast<size_t>(matrix.depth) * sizeof(float));
+  };
+  adapters_.add(adapters, source, output.rows, output.stride, output.scale, ordering, team_, thread);
   if (output_norm) add_output(output_norm, num_tokens, thread);
 }
 
@@ -207,9 +230,13 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
   const int64_t num_tokens = input.rows.num_tokens;
   const int64_t q_size = spec_.num_heads * spec_.head_dim;
   const int64_t qkv_size = q_size + 2 * spec_.num_kv_heads * spec_.head_dim;
-  matmul(layer.qkv, converted_, {qkv_, qkv_size, layer.qkv_bias},
-         static_cast<Ordering>(spec_.ordering), team_, thread);
+  const auto ordering = static_cast<Ordering>(spec_.ordering);
+  matmul(layer.qkv, converted_, {qkv_, qkv_size, layer.qkv_bias}, ordering, team_, thread);
   team_.barrier(thread);
+  const auto source = [&](int64_t token, float* row) {
+    normed_row(layer.attention_norm, token, row);
+  };
+  adapters_.add(layer.qkv_adapters, source, qkv_, qkv_size, 1.0f, ordering, team_, thread);
   team_.share(thread, num_tokens, kRowGrain, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; t++) place_token(layer, input, t);
   });
@@ -220,7 +247,8 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
                     attended_, q_size, team_, thread);
   team_.barrier(thread);
   convert(attended_, num_tokens, layer.output, thread);
-  project(layer.output, layer.output_bias, layer.attention_output_norm, num_tokens, thread);
+  project(layer.output, layer.output_bias, layer.output_adapters, attended_,
+          layer.attention_output_norm, num_tokens, thread);
 }
 
 void Decoder::feed_forward(const LayerSpec& layer, int64_t num_tokens, int thread) {
@@ -242,12 +270,38 @@ void Decoder::feed_forward(const LayerSpec& layer, int64_t num_tokens, int threa
     return;
   }
   norm_and_convert(layer.mlp_norm, num_tokens, layer.gate_up, thread);
-  matmul(layer.gate_up, converted_,
-         {inner_, layer.gate_up.num_columns, layer.gate_up_bias, activation}, ordering, team_,
-         thread);
-  team_.barrier(thread);
+  if (adapters_.touches(layer.gate_up_adapters)) {
+    gated_with_adapters(layer, num_tokens, thread);
+  } else {
+    matmul(layer.gate_up, converted_,
+           {inner_, layer.gate_up.num_columns, layer.gate_up_bias, activation}, ordering, team_,
+           thread);
+    team_.barrier(thread);
+  }
   convert(inner_, num_tokens, layer.down, thread);
-  project(layer.down, layer.down_bias, layer.mlp_output_norm, num_tokens, thread);
+  project(layer.down, layer.down_bias, layer.down_adapters, inner_, layer.mlp_output_norm,
+          num_tokens, thread);
+}
+
+// The gated product in two: the raw columns, to which adapters add, and then the activation.
+void Decoder::gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, int thread) {
+  const auto ordering = static_cast<Ordering>(spec_.ordering);
+  PackedMatrix plain = layer.gate_up;
+  plain.layout = PanelLayout::kPlain;
+  plain.num_columns = num_panels(layer.gate_up) * kPanelColumns;
+  const MatmulOutput raw{gated_, plain.num_columns, layer.gate_up_bias};
+  matmul(plain, converted_, raw, ordering, team_, thread);
+  team_.barrier(thread);
+  const auto source = [&](int64_t token, float* row) { normed_row(layer.mlp_norm, token, row); };
+  adapters_.add(layer.gate_up_adapters, source, gated_, plain.num_columns, 1.0f, ordering, team_,
+                thread);
+  const int64_t columns = layer.gate_up.num_columns;
+  team_.share(thread, num_tokens, kRowGrain, [&](int64_t first, int64_t last) {
+    for (int64_t t = first; t < last; t++)
+      gate_row(static_cast<Epilogue>(spec_.activation), gated_ + t * plain.num_columns, columns,
+               raw.limit, inner_ + t * columns);
+  });
+  team_.barrier(thread);
 }
 
 void Decoder::logits(const float* hidden, int64_t count, float* out) {

@@ -39,6 +39,7 @@ struct StepInput {
   const int64_t* tokens;   // [num_tokens]
   const int32_t* embeds;   // [num_tokens] or null: index into `vectors`, -1 for none
   const float* vectors;    // [any][hidden_size]
+  const int32_t* adapters; // [num_tokens] or null: which adapter runs it, -1 for none
 };
 
 class Decoder {
@@ -63,8 +64,10 @@ class Decoder {
   void norm_and_convert(const float* weight, int64_t num_tokens, const PackedMatrix& next,
                         int thread);
   void convert(const float* rows, int64_t num_tokens, const PackedMatrix& next, int thread);
-  void project(const PackedMatrix& matrix, const float* bias, const float* output_norm,
-               int64_t num_tokens, int thread);
+  void project(const PackedMatrix& matrix, const float* bias, const AdapterPair* adapters,
+               const float* input, const float* output_norm, int64_t num_tokens, int thread);
+  void normed_row(const float* weight, int64_t token, float* out) const;
+  void gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, int thread);
   void add_output(const float* output_norm, int64_t num_tokens, int thread);
   void place_token(const LayerSpec& layer, const StepInput& input, int64_t token);
 
@@ -77,10 +80,14 @@ class Decoder {
   AttentionWork attention_;
   AttentionStep attention_step_{};
   ExpertsWork experts_;
+  AdapterWork adapters_;
   Activations converted_{};
   // x: residual stream; y: what a sublayer adds before its output norm
+  // gated: raw products of gate and up, where adapters add to them before the activation
   Buffer x_buffer_, y_buffer_, qkv_buffer_, attended_buffer_, inner_buffer_, converted_buffer_;
+  Buffer gated_buffer_;
   float *x_ = nullptr, *y_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr, *inner_ = nullptr;
+  float* gated_ = nullptr;
 };
 
 }  // namespace quire

@@ -208,6 +208,16 @@ class Product {
 
 }  // namespace
 
+void gate_row(Epilogue epilogue, const float* packed, int64_t num_columns, float limit, float* y) {
+  constexpr int64_t kHalf = kPanelColumns / 2;
+  for (int64_t first = 0; first < num_columns; first += kHalf, packed += kPanelColumns) {
+    const int64_t num = std::min(kHalf, num_columns - first);
+    for (int64_t j = 0; j < num; j += kWidth)
+      store_n(y + first + j, gated(epilogue, load(packed + j), load(packed + kHalf + j), limit),
+              num - j);
+  }
+}
+
 void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
                    int64_t first_panel, int64_t last_panel, Ordering) {
   if (x.num_rows == 0) return;

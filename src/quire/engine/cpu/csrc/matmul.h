@@ -37,6 +37,10 @@ struct MatmulOutput {
 // not.
 enum class Ordering : int32_t { kFastest = 0, kBatchInvariant = 1 };
 
+// What the gated epilogues do, by itself: `num_columns` outputs of one row from the raw products, 16
+// of gate and 16 of up in turn, as a gated matrix gives them when it is read as a plain one.
+void gate_row(Epilogue epilogue, const float* packed, int64_t num_columns, float limit, float* y);
+
 // Panels [first_panel, last_panel) for all rows of x, on the calling thread alone. y is indexed by
 // absolute columns. For experts and adapters, whose shares the caller divides itself.
 void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,

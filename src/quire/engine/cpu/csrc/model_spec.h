@@ -5,6 +5,7 @@
 // Reference: quire/engine/models/decoder_config.py, whose words are used here.
 #pragma once
 
+#include "adapters.h"
 #include "kv_cache.h"
 #include "packed_matrix.h"
 
@@ -45,6 +46,12 @@ struct LayerSpec {
   void* values;
   int64_t window;  // 0: none
   int64_t rope;
+  // What adapters add to the products: null, or by adapter. Those of gate_up are in the order of its
+  // packed columns.
+  const AdapterPair* qkv_adapters;
+  const AdapterPair* output_adapters;
+  const AdapterPair* gate_up_adapters;
+  const AdapterPair* down_adapters;
 };
 
 struct RopeSpec {
