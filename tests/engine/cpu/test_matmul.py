@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,14 @@ import torch.nn.functional as F
 
 from quire.core.errors import ConfigError
 from quire.engine.cpu.library import kernel_report, load_kernel
-from quire.engine.cpu.packed_matrix import Epilogue, Ordering, PackedMatrix, WeightType, matmul
+from quire.engine.cpu.packed_matrix import (
+    Epilogue,
+    Ordering,
+    PackedMatrix,
+    WeightType,
+    huge_page_buffer,
+    matmul,
+)
 from quire.engine.cpu.team import Team
 
 USABLE = [state.isa for state in kernel_report().states if state.problem is None]
@@ -200,3 +209,17 @@ def test_what_does_not_fit_is_refused(team: Team) -> None:
         PackedMatrix(team, weight_NK.half(), WeightType.BF16)
     with pytest.raises(ConfigError, match="one shape, type and stride"):
         PackedMatrix(team, weight_NK, WeightType.BF16, random_matrix(32, 64))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_weights_lie_in_private_memory() -> None:
+    """Shared anonymous memory gets no huge pages on a system as it is installed."""
+    buffer = huge_page_buffer(4 << 20)
+    address = buffer.data_ptr()
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, permissions = line.split()[:2]
+        first, last = (int(one, 16) for one in span.split("-"))
+        if first <= address < last:
+            assert permissions == "rw-p"
+            return
+    pytest.fail("the buffer lies in no mapping")

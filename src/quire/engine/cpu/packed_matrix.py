@@ -53,7 +53,9 @@ _GATED = (Epilogue.SILU_MUL, Epilogue.GELU_TANH_MUL, Epilogue.CLAMPED_SWIGLU)
 def huge_page_buffer(num_bytes: int) -> torch.Tensor:
     """Zeroed, page-aligned memory as a uint8 tensor, backed by huge pages where the system has
     them: panels are read once for each step, so every small page would cost a TLB miss."""
-    memory = mmap.mmap(-1, max(num_bytes, 1))
+    # Private: the default, shared memory, has huge pages only where the system was set up for it.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, max(num_bytes, 1), flags=flags)
     if num_bytes >= _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8, count=max(num_bytes, 1))
