@@ -308,3 +308,25 @@ async def test_programs_spread_over_processes(sandbox_cache: Path) -> None:
         assert await handle.result() == "go"
     assert len(set(node.sandbox_pids())) == 2
     await node.stop()
+
+
+async def test_names_of_private_addresses_are_refused(node: Node) -> None:
+    """A manifest may name any host; what it resolves to is looked at before each request."""
+    handle = await launch(
+        node,
+        """
+        @inferlet(hosts=["localhost", "127.0.0.1"])
+        async def main(api):
+            said = []
+            for host in ("localhost", "127.0.0.1"):
+                try:
+                    await api.http_get(f"http://{host}:9/")
+                except Exception as exc:
+                    said.append(exc.message)
+            return said
+        """,
+    )
+    first, second = await handle.result()
+    assert "'localhost' resolves to" in first
+    assert "private addresses are refused" in first
+    assert "private addresses are refused" in second

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
@@ -44,6 +45,9 @@ _NEXT: dict[ProgramState, frozenset[ProgramState]] = {
 """Legal transitions; an end is final."""
 
 
+_MAX_EARLY_LOG = 256
+
+
 class RunningProgram:
     """Handle of one launched program. Every method may be called from any thread or loop."""
 
@@ -59,6 +63,7 @@ class RunningProgram:
         self._outcome: Future[Any] = Future()
         self._outcome.set_running_or_notify_cancel()  # so that no waiter can cancel it for others
         self._on_log: Callable[[str, str], object] | None = None
+        self._early_log: deque[tuple[str, str]] = deque(maxlen=_MAX_EARLY_LOG)
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
         self.leaked_tasks: tuple[str, ...] = ()
 
@@ -119,14 +124,23 @@ class RunningProgram:
     def listen_log(self, listener: Callable[[str, str], object]) -> None:
         """Call ``listener(level, text)`` for what the program prints, on the runtime's thread.
 
-        Only a runtime that runs each program by itself can tell whose output it is.
+        Only a runtime that runs each program by itself can tell whose output it is. What was
+        printed before is told at once.
         """
-        self._on_log = listener
+        with self._lock:
+            self._on_log = listener
+            early, self._early_log = self._early_log, deque()
+        for level, text in early:
+            listener(level, text)
 
     def log(self, level: str, text: str) -> None:
         """For the runtime: the program has printed something."""
-        if self._on_log is not None:
-            self._on_log(level, text)
+        with self._lock:
+            listener = self._on_log
+            if listener is None:
+                self._early_log.append((level, text))
+        if listener is not None:
+            listener(level, text)
 
     def advance(
         self, state: ProgramState, *, result: Any = None, error: QuireError | None = None

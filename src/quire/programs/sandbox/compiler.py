@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ from typing import Any
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.programs.sandbox.cache import BuildCache
 
-_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.compile_process")
+COMPILE_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.compile_process")
 
 
 class Compiler:
-    """``compile`` may be called from any thread; it blocks, and does one file at a time."""
+    """``compile`` may be called from any thread; it blocks, and does one file at a time. ``command``
+    starts the process."""
 
-    def __init__(self, cache: BuildCache) -> None:
+    def __init__(self, cache: BuildCache, command: Sequence[str] = COMPILE_COMMAND) -> None:
         self._cache = cache
+        self._command = command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
 
@@ -75,7 +78,7 @@ class Compiler:
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = subprocess.Popen(
-            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         return self._process
 
@@ -91,4 +94,4 @@ class Compiler:
                     pipe.close()
 
 
-__all__ = ["Compiler"]
+__all__ = ["COMPILE_COMMAND", "Compiler"]

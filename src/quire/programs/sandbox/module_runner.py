@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
+from typing import cast
 
 import msgspec
 
@@ -154,6 +155,8 @@ class ModuleRunner:
             call = self._carry_out(entry, memory)
             if call is None:
                 self._answers.note_question()  # it counts against the rate of calls all the same
+            elif isinstance(call, m.Issue) and calls and _continues(calls[-1], call):
+                cast(m.Issue, calls[-1]).commands.extend(call.commands)
             else:
                 calls.append(call)
             if isinstance(call, m.Ended):
@@ -360,6 +363,11 @@ class ModuleRunner:
         if not self._sleeps:
             return None
         return max(0.0, min(self._sleeps)[0] - time.monotonic())
+
+
+def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:
+    """Whether both put commands on the same queue, and so make one call."""
+    return isinstance(last, m.Issue) and last.queue == issue.queue
 
 
 def _reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:

@@ -8,12 +8,13 @@ from collections import deque
 from quire.programs.sandbox.wasm import PythonGuest, PythonTemplate
 
 _SPARE_MEMORY_BYTES = 256 << 20
+_WARM_S = 5.0
 _REFILL_PAUSE_S = 0.02
 """New ones are made one by one, behind what guests have to do."""
 
 
 class Runners:
-    """At most ``num_warm`` fresh instances. Belongs to ``loop``."""
+    """At most ``num_warm`` instances that no program has seen. Belongs to ``loop``."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, template: PythonTemplate, num_warm: int
@@ -47,7 +48,10 @@ class Runners:
     def _make(self) -> None:
         self._refill = None
         if len(self._spare) < self._num_warm:
-            self._spare.append(self._template.instantiate(_SPARE_MEMORY_BYTES))
+            guest = self._template.instantiate(_SPARE_MEMORY_BYTES)
+            guest.warm(_WARM_S)
+            guest.cpu_ns = 0
+            self._spare.append(guest)
             self._schedule()
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,6 +96,7 @@ class ModuleGuest:
     def __init__(self, engine: WasmEngine, store: Any) -> None:
         self._engine = engine
         self._store = store
+        self._wasmtime = load_wasmtime()
         self._exports: Any = None
         self._functions: dict[str, Any] = {}
         self._view = memoryview(b"")
@@ -105,9 +105,7 @@ class ModuleGuest:
         self.cpu_ns = 0
 
     def begin(self, instance_pre: Any, limit_s: float) -> None:
-        self._limit(limit_s)
-        with self._entered():
-            instance = instance_pre.instantiate(self._store)
+        instance = self._run(limit_s, instance_pre.instantiate)
         self._exports = instance.exports(self._store)
         self._memory = self._exports["memory"]
         if "_initialize" in list(self._exports):
@@ -118,9 +116,7 @@ class ModuleGuest:
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = self._exports[name]
-        self._limit(limit_s)
-        with self._entered():
-            result = function(self._store, *map(_signed, arguments))
+        result = self._run(limit_s, function, *map(_signed, arguments))
         return 0 if result is None else int(result) & 0xFFFFFFFF
 
     def memory(self) -> memoryview:
@@ -139,20 +135,17 @@ class ModuleGuest:
         self._exports = self._memory = None
         self._store.close()
 
-    def _limit(self, limit_s: float) -> None:
+    def _run(self, limit_s: float, function: Callable[..., Any], *arguments: int) -> Any:
+        """Call into the instance, within its time."""
         self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
-
-    @contextmanager
-    def _entered(self) -> Iterator[None]:
         started = time.thread_time_ns()
         self._engine.enter(self)
-        wasmtime = load_wasmtime()
         try:
-            yield
-        except wasmtime.Trap as exc:
-            interrupted = exc.trap_code is wasmtime.TrapCode.INTERRUPT
+            return function(self._store, *arguments)
+        except self._wasmtime.Trap as exc:
+            interrupted = exc.trap_code is self._wasmtime.TrapCode.INTERRUPT
             raise GuestTrapped(exc.message.strip(), interrupted=interrupted) from exc
-        except wasmtime.WasmtimeError as exc:
+        except self._wasmtime.WasmtimeError as exc:
             raise trapped(str(exc)) from exc
         finally:
             self._engine.leave()

@@ -16,11 +16,15 @@ import wit_world
 
 import quire.programs.library
 import quire.programs.sdk  # noqa: F401
+from quire.programs.sandbox.guest.rehearsal import rehearse, warm
 from quire.programs.sandbox.guest.session import GuestSession
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
     """A guest runs one program, once."""
+
+    def warm(self) -> None:
+        warm()
 
     def inspect(self, source: str) -> str:
         return _session.inspect(source)
@@ -45,6 +49,7 @@ time.sleep = _refuse_sleep  # type: ignore[assignment]
 socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
 
 _ask: Callable[[str], str] = wit_world.ask
+rehearse()
 _session = GuestSession(_ask)
 gc.collect()
 gc.freeze()  # what the image holds is never garbage, and looking at it would copy its pages

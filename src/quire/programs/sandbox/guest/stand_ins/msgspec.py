@@ -401,9 +401,7 @@ def _struct_schema(
         described = _schema(hints[entry.name], template, definitions)
         if entry.default is not dataclasses.MISSING:
             described["default"] = entry.default
-        elif entry.default_factory is not dataclasses.MISSING:
-            described["default"] = entry.default_factory()
-        else:
+        elif entry.default_factory is dataclasses.MISSING:
             required.append(entry.name)
         schema["properties"][entry.name] = described
     schema["required"] = required

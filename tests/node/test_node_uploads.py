@@ -1,0 +1,67 @@
+"""Uploaded programs on disk: by hash, by name, per tenant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import QuotaExceeded, UnknownHandle
+from quire.core.ids import TenantId
+from quire.node import uploads
+from quire.node.uploads import UploadTable
+from quire.programs.sandbox.messages import Manifest
+from quire.programs.sandbox.program import GuestProgram, code_digest
+
+ME, THEM = TenantId("me"), TenantId("../them")
+
+
+def program(code: bytes, name: str = "p") -> GuestProgram:
+    return GuestProgram(code, code_digest(code), Manifest(name))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> UploadTable:
+    return UploadTable(tmp_path)
+
+
+def test_what_was_put_is_found_again_by_another_process(tmp_path: Path) -> None:
+    kept = UploadTable(tmp_path).put(program(b"code"), ME)
+    again = UploadTable(tmp_path)
+    for wanted in ("p", kept.digest, kept.digest[:8]):
+        assert again.find(wanted, ME).program == program(b"code")
+
+
+def test_short_beginnings_and_other_tenants_find_nothing(table: UploadTable) -> None:
+    digest = table.put(program(b"code"), ME).digest
+    for wanted, tenant in ((digest[:7], ME), ("", ME), ("../x", ME), (digest, THEM), ("p", THEM)):
+        with pytest.raises(UnknownHandle):
+            table.find(wanted, tenant)
+
+
+def test_the_newest_of_a_name_is_meant(table: UploadTable) -> None:
+    table.put(program(b"old"), ME)
+    table.put(program(b"new"), ME)
+    assert table.find("p", ME).code == b"new"
+    table.put(program(b"old"), ME)
+    assert table.find("p", ME).code == b"old"
+    assert len(table.all(ME)) == 2
+    table.delete("p", ME)
+    assert table.find("p", ME).code == b"new"
+
+
+def test_a_tenant_keeps_so_many(table: UploadTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MAX_UPLOADS", 2)
+    for number in range(2):
+        table.put(program(bytes([number])), ME)
+    table.put(program(b"\0"), ME)
+    with pytest.raises(QuotaExceeded):
+        table.put(program(b"one more"), ME)
+    table.put(program(b"one more"), THEM)
+
+
+def test_a_file_that_cannot_be_read_is_passed_over(table: UploadTable, tmp_path: Path) -> None:
+    kept = table.put(program(b"code"), ME)
+    (path,) = tmp_path.rglob(kept.digest)
+    (path.parent / ("0" * 64)).write_bytes(b"nonsense")
+    assert [upload.digest for upload in table.all(ME)] == [kept.digest]
