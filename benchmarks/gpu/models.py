@@ -11,9 +11,11 @@ from quire.core.ids import ModelId
 from quire.engine.config_reader import ConfigReader
 from quire.engine.cuda.backend import make_runner
 from quire.engine.cuda.graphs import CudaGraphRecorder, DirectRecorder
+from quire.engine.cuda.model_forms import Forms, adapt
 from quire.engine.cuda.runner import CudaRunner
 from quire.engine.layers.parameters import Parameters
 from quire.engine.loading import LoadedModel
+from quire.engine.models.decoder import Decoder
 from quire.engine.models.registry import family_of
 
 PAGE_SIZE = 16
@@ -62,6 +64,8 @@ def runner_of(
     )
     on_gpu = loaded.device.type == "cuda"
     recorder = CudaGraphRecorder(loaded.device) if on_gpu else DirectRecorder()
+    assert isinstance(loaded.model, Decoder)
+    adapt(loaded.model, Forms())
     runner = make_runner(config, loaded, recorder, batches)
     for cache in runner.pool.layers:
         cache.keys_SKD.normal_()

@@ -12,6 +12,7 @@ from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
+WeightsName = Literal["auto", "float8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,8 @@ class EngineConfig:
     ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
+    ``weights``: float8 quantises projections while loading, on the CUDA backend; auto takes them as
+    the checkpoint has them, where a product for them exists.
     ``tensor_parallel``: processes of this host that share the model; cache sizes are each one's.
     ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
     """
@@ -59,6 +62,7 @@ class EngineConfig:
     backend: str = "auto"
     kernel_isa: str | None = None
     batch_invariant: bool = False
+    weights: WeightsName = "auto"
     tensor_parallel: int = 1
     seed: int = 0
     adapters: tuple[AdapterConfig, ...] = ()
@@ -185,4 +189,5 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "TenantConfig",
+    "WeightsName",
 ]

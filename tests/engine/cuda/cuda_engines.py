@@ -8,7 +8,7 @@ from triton_mode import DEVICE
 
 from quire.core.config import EngineConfig
 from quire.engine import backend
-from quire.engine.cuda.backend import CudaBackend, make_runner
+from quire.engine.cuda.backend import CudaBackend, adapt_weights, make_runner
 from quire.engine.cuda.graphs import CudaGraphRecorder, DirectRecorder
 from quire.engine.cuda.runner import CudaRunner
 from quire.engine.loading import LoadedModel
@@ -25,6 +25,7 @@ class AnywhereBackend(CudaBackend):
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> CudaRunner:
         on_device = loaded.device.type == "cuda"
         recorder = CudaGraphRecorder(loaded.device) if on_device else DirectRecorder()
+        adapt_weights(config, loaded)
         self.runner = make_runner(config, loaded, recorder)
         return self.runner
 

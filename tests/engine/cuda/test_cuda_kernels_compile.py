@@ -20,7 +20,10 @@ pytestmark = [
 ]
 
 GENERATIONS = pytest.mark.parametrize("generation", [80, 90, 100])
-FORMATS = pytest.mark.parametrize(("dtype", "precision"), [("bf16", "tf32"), ("fp32", "ieee")])
+FORMATS = pytest.mark.parametrize(
+    ("generation", "dtype", "precision"),
+    [(80, "bf16", "tf32"), (90, "bf16", "tf32"), (100, "bf16", "tf32"), (90, "fp32", "ieee")],
+)
 
 
 def compile_kernel(
@@ -53,7 +56,6 @@ def compile_kernel(
     return triton.compile(source, target=GPUTarget("cuda", generation, 32)).asm["cubin"]
 
 
-@GENERATIONS
 @FORMATS
 @pytest.mark.parametrize("rows", [16, 64])
 @pytest.mark.parametrize("extras", [False, True])

@@ -14,10 +14,12 @@ from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.decode_state import DecodeState
 from quire.engine.cuda.graphs import CudaGraphRecorder, Recorder, bucket_sizes
 from quire.engine.cuda.kv_pool import CudaKVPool
-from quire.engine.cuda.model_forms import Forms, adapt
+from quire.engine.cuda.linears import has_float8_products
+from quire.engine.cuda.model_forms import Forms, adapt, projections
 from quire.engine.cuda.optional import triton_missing
 from quire.engine.cuda.runner import CudaRunner
 from quire.engine.cuda.static_attention import AttentionShape, StaticAttention
+from quire.engine.cuda.stored_scales import stored_scales, stores_float8
 from quire.engine.cuda.triton_attention import TritonAttention
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
@@ -59,7 +61,22 @@ class CudaBackend:
         return triton_missing()
 
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> CudaRunner:
+        adapt_weights(config, loaded)
         return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
+
+
+def adapt_weights(config: EngineConfig, loaded: LoadedModel) -> None:
+    """Bring the weights into the forms that the configuration and the checkpoint ask for: FP8
+    weights stay what they are in the file where there is a product for them."""
+    assert isinstance(loaded.model, Decoder), "unsupported() says so"
+    is_stored = stores_float8(config)
+    multiplies = has_float8_products(loaded.device)
+    forms = Forms(
+        float8=config.weights == "float8" or (is_stored and multiplies),
+        batch_invariant=config.batch_invariant,
+    )
+    scales = stored_scales(config, projections(loaded.model)) if is_stored else None
+    adapt(loaded.model, forms, scales)
 
 
 def make_runner(
@@ -68,15 +85,14 @@ def make_runner(
     recorder: Recorder,
     sizes: Sequence[int] | None = None,
 ) -> CudaRunner:
-    """A runner whose decode steps are recorded by ``recorder``, for batches of ``sizes`` (None:
-    of all sizes up to ``max_sequences``).
+    """A runner over a model whose weights are in their forms. Decode steps are recorded by
+    ``recorder``, for batches of ``sizes`` (None: of all sizes up to ``max_sequences``).
 
     Raises:
         ConfigError: cache or decode memory cannot be allocated.
     """
     model = loaded.model
     assert isinstance(model, Decoder), "unsupported() says so"
-    adapt(model, Forms(batch_invariant=config.batch_invariant))
     pool = _make_pool(config, loaded)
     triton = TritonAttention(
         loaded.device,
@@ -167,4 +183,4 @@ def _why_no_device(config: EngineConfig) -> str:
     return "PyTorch finds no CUDA device: check the driver (nvidia-smi), or choose backend cpu"
 
 
-__all__ = ["CudaBackend", "make_runner"]
+__all__ = ["CudaBackend", "adapt_weights", "make_runner"]

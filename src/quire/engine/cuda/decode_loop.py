@@ -83,6 +83,7 @@ class DecodeLoop:
 
     def _greedy_work(self, size: int) -> Work:
         forward = self._forward_work(size)
+        self._state.rest()  # warming up makes steps, and the memory holds only so many
 
         def work() -> None:
             forward()

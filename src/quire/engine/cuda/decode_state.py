@@ -53,6 +53,13 @@ class DecodeState:
             and rows.stop_tokens_RW.shape[1] <= self.max_stops
         )
 
+    def rest(self) -> None:
+        """No row is live and no step has been made; as at first, and before work is recorded."""
+        self._live_B.zero_()
+        self._failed_B.zero_()
+        self._step_1.zero_()
+        self.slots_B.fill_(self._idle_slot)
+
     def begin(self, rows: FusedRows, size: int) -> None:
         """Fill the memory for these rows in a bucket of ``size``."""
         num_rows, num_steps = len(rows.tokens_R), rows.num_steps
@@ -77,13 +84,11 @@ class DecodeState:
         self._stops_BW[:size] = values["stops"]
         self._steps_B[:size] = values["steps"]
         self._min_steps_B[:size] = values["min_steps"]
-        self._live_B[:size] = values["steps"] > 0
-        self._failed_B.zero_()
-        self._step_1.zero_()
+        self.rest()
+        live_B = values["steps"] > 0
+        self._live_B[:size] = live_B
         self._out_SB[:, :size] = NO_TOKEN
-        self.slots_B[:size] = torch.where(
-            self._live_B[:size], self._slots_SB[0, :size], self._idle_slot
-        )
+        self.slots_B[:size] = values["slots"][0].masked_fill(~live_B, self._idle_slot)
 
     def without_early_stops(self, logits_BV: Tensor) -> Tensor:
         """Logits in which rows that may not end yet cannot sample their stop tokens."""
@@ -91,9 +96,8 @@ class DecodeState:
         stops_BW = self._stops_BW[:size]
         early_BW = (self._min_steps_B[:size] > self._step_1)[:, None] & (stops_BW >= 0)
         early_BW &= stops_BW < logits_BV.shape[1]
-        bound_BW = torch.where(early_BW, -torch.inf, torch.inf).to(logits_BV.dtype)
-        places_BW = torch.where(early_BW, stops_BW, 0)
-        return logits_BV.scatter_reduce(1, places_BW, bound_BW, "amin")
+        bound_BW = logits_BV.new_full(early_BW.shape, torch.inf).masked_fill(early_BW, -torch.inf)
+        return logits_BV.scatter_reduce(1, stops_BW.masked_fill(~early_BW, 0), bound_BW, "amin")
 
     def sampled_positions(self, size: int) -> Tensor:
         """Positions of the tokens sampled in this step, int64 ``[B]``."""
@@ -105,15 +109,15 @@ class DecodeState:
         live_B = self._live_B[:size]
         good_B = live_B & chosen_B
         self._failed_B[:size] |= live_B & ~chosen_B
-        out_1B = torch.where(good_B, tokens_B, NO_TOKEN)[None]
-        self._out_SB[:, :size].index_copy_(0, self._step_1, out_1B)
+        out_B = tokens_B.masked_fill(~good_B, NO_TOKEN)
+        self._out_SB[:, :size].index_copy_(0, self._step_1, out_B[None])
         self._step_1 += 1
         stopped_B = (self._stops_BW[:size] == tokens_B[:, None]).any(dim=1)
         next_B = good_B & ~stopped_B & (self._steps_B[:size] > self._step_1)
         slots_B = self._slots_SB[:, :size].index_select(0, self._step_1)[0]
         self.tokens_B[:size] = torch.where(next_B, tokens_B, self.tokens_B[:size])
         self.positions_B[:size] += next_B
-        self.slots_B[:size] = torch.where(next_B, slots_B, self._idle_slot)
+        self.slots_B[:size] = slots_B.masked_fill(~next_B, self._idle_slot)
         self._live_B[:size] = next_B
 
     def finish(self, rows: FusedRows, num_steps: int) -> FusedTokens:

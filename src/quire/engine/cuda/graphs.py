@@ -52,9 +52,11 @@ class CudaGraphRecorder:
 
 
 class DirectRecorder:
-    """Records nothing: repeating is running. For devices without graphs."""
+    """Runs the work once, as warming up does, and then whenever it is repeated. For devices without
+    graphs."""
 
     def record(self, work: Work) -> Work:
+        work()
         return work
 
 

@@ -5,7 +5,10 @@ Owns which layer takes which form; knows no arithmetic.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from quire.engine.cuda.grouped_experts import GroupedExperts
 from quire.engine.cuda.linears import FixedTileLinear, Float8Linear
@@ -24,12 +27,30 @@ class Forms:
     batch_invariant: bool = False
 
 
-def adapt(model: Decoder, forms: Forms) -> None:
-    """Replace every layer's projections. Weights are handed over, not copied."""
+def projections(model: Decoder) -> list[Linear]:
+    """Those of attention and dense MLPs, in the order in which ``adapt`` takes them."""
+    found: list[Linear] = []
     for layer in model.layers:
-        attention = layer.attention
-        attention.qkv = _linear(attention.qkv, forms)
-        attention.output = _linear(attention.output, forms)
+        found += (layer.attention.qkv, layer.attention.output)
+        if not isinstance(layer.mlp, Experts):
+            found += (layer.mlp.gate_up, layer.mlp.down)
+    return found
+
+
+def adapt(model: Decoder, forms: Forms, scales: Mapping[int, Tensor] | None = None) -> None:
+    """Replace every layer's projections. Weights are handed over, not copied.
+
+    ``scales``: FP8 scales ``[O]`` by place in ``projections``; others are chosen here.
+    """
+    known = scales or {}
+    adapted = iter(
+        [
+            _linear(linear, forms, known.get(place))
+            for place, linear in enumerate(projections(model))
+        ]
+    )
+    for layer in model.layers:
+        layer.attention.qkv, layer.attention.output = next(adapted), next(adapted)
         if isinstance(layer.mlp, Experts):
             if forms.batch_invariant:
                 layer.mlp.router = FixedTileLinear(layer.mlp.router)
@@ -37,16 +58,15 @@ def adapt(model: Decoder, forms: Forms) -> None:
                 layer.mlp, float8=forms.float8, batch_invariant=forms.batch_invariant
             )
         else:
-            layer.mlp.gate_up = _linear(layer.mlp.gate_up, forms)
-            layer.mlp.down = _linear(layer.mlp.down, forms)
+            layer.mlp.gate_up, layer.mlp.down = next(adapted), next(adapted)
     if forms.batch_invariant:
         model.project = fixed_linear
 
 
-def _linear(linear: Linear, forms: Forms) -> Linear:
+def _linear(linear: Linear, forms: Forms, scale_O: Tensor | None) -> Linear:
     if forms.float8:
-        return Float8Linear(linear, batch_invariant=forms.batch_invariant)
+        return Float8Linear(linear, scale_O, batch_invariant=forms.batch_invariant)
     return FixedTileLinear(linear) if forms.batch_invariant else linear
 
 
-__all__ = ["Forms", "adapt"]
+__all__ = ["Forms", "adapt", "projections"]
