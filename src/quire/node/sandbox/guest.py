@@ -19,6 +19,7 @@ from quire.core.errors import (
     MailboxClosed,
     ProgramCancelled,
     ProgramFailed,
+    ProgramTerminated,
     QuireError,
     QuotaExceeded,
     from_record,
@@ -137,12 +138,22 @@ class SandboxedProgram:
             self._conclude(ProgramState.TERMINATED, None, from_record(error))
 
     def on_report(self, report: s.GuestReport) -> None:
-        for line in report.log:
-            self.running.log(line.level, line.text)
-        for call in report.calls:
-            if self.running.state.ended:
-                return
-            self._carry_out(call)
+        """Nothing that a guest says may reach the link, which is that of others too."""
+        try:
+            for line in report.log:
+                self.running.log(line.level, line.text)
+            for call in report.calls:
+                if self.running.state.ended:
+                    return
+                self._carry_out(call)
+        except Exception as exc:
+            logger.exception("a report of program %s (%s) failed", self.running.id, self._name)
+            self._stop(
+                ProgramState.TERMINATED,
+                ProgramTerminated(
+                    f"program {self._name!r} said what cannot be taken in: {type(exc).__name__}"
+                ),
+            )
 
     def _carry_out(self, call: m.GuestCalls) -> None:
         port = self.port
@@ -178,7 +189,7 @@ class SandboxedProgram:
         state = ProgramState(ended.state)
         try:
             result = json.loads(ended.result_json)
-        except ValueError as exc:
+        except (ValueError, RecursionError) as exc:  # the second: brackets without end
             error = ProgramFailed(f"program {self._name!r} returned what is not JSON: {exc}")
         if (state is ProgramState.FINISHED) != (error is None):
             state = ProgramState.FAILED

@@ -62,12 +62,11 @@ class Answers:
         self._num_asked += 1
         try:
             name, *arguments = json.loads(question)
-            answer = Answer(value=self._by_name[name](*arguments))
+            return _text(Answer(value=self._by_name[name](*arguments)))
         except QuireError as exc:
-            answer = Answer(error=exc.record())
+            return _text(Answer(error=exc.record()))
         except Exception as exc:  # a question that is not one
-            answer = Answer(error=_unclear(exc))
-        return msgspec.json.encode(answer).decode()
+            return _text(Answer(error=_unclear(exc)))
 
     def _model(self, name: str) -> GuestTools:
         model = self._models.get(name)
@@ -108,7 +107,7 @@ class Answers:
 
     def log(self, level: str, text: str) -> None:
         """A line (or several) for the program's log."""
-        self._log(level if level in LEVELS else "info", str(text))
+        self._log(level if level in LEVELS else "info", _encodable(str(text)))
 
 
 def _check_ids(token_ids: list[int], tokenizer: Tokenizer) -> None:
@@ -119,8 +118,17 @@ def _check_ids(token_ids: list[int], tokenizer: Tokenizer) -> None:
 
 def _unclear(error: Exception) -> ErrorRecord:
     return InvalidArgument(
-        f"a question that cannot be answered: {type(error).__name__}: {error}"
+        _encodable(f"a question that cannot be answered: {type(error).__name__}: {error}")
     ).record()
+
+
+def _text(answer: Answer) -> str:
+    return msgspec.json.encode(answer).decode()
+
+
+def _encodable(text: str) -> str:
+    """Without half surrogate pairs, which JSON can say but UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode()
 
 
 __all__ = ["Answers", "GuestTools", "Log"]

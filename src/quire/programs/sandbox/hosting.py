@@ -205,12 +205,14 @@ class GuestHost:
                 raise _out_of_time(guest)
             turn = call(guest.turn_s)
             self._check_rate(guest, turn.calls)
+            self._carry_out(guest, turn)
         except GuestTrapped as exc:
             self._end(guest, _trapped(guest, exc).record())
         except QuireError as exc:
             self._end(guest, exc.record())
-        else:
-            self._carry_out(guest, turn)
+        except Exception as exc:  # a fault of ours that a guest has found: the others go on
+            logger.exception("program %r cannot be carried on", guest.name)
+            self._end(guest, _not_carried_on(guest, exc).record())
 
     def _check_rate(self, guest: Guest, calls: Sequence[m.GuestCalls]) -> None:
         num_calls = guest.answers.take_count()
@@ -335,6 +337,18 @@ def _trapped(guest: Guest, trap: GuestTrapped) -> QuireError:
     return QuotaExceeded(
         f"program {guest.name!r} computed for {limits.turn_ms} ms without awaiting anything: "
         "await now and then, or ask for a larger quota"
+    )
+
+
+def _not_carried_on(guest: Guest, exc: Exception) -> QuireError:
+    return ProgramTerminated(
+        f"program {guest.name!r} asked for what its sandbox could not take: {type(exc).__name__}"
+    )
+
+
+def _unreadable(name: str, error: Exception) -> QuireError:
+    return ProgramTerminated(
+        f"program {name!r} said what cannot be taken in: {type(error).__name__}: {error}"
     )
 
 

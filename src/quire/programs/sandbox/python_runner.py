@@ -14,6 +14,8 @@ from quire.programs.sandbox.wasm import PythonGuest
 _ENCODER = msgspec.json.Encoder()
 _TURN = msgspec.json.Decoder(m.Turn)
 _INSPECTED = msgspec.json.Decoder(m.Inspected)
+_UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
+"""What decoding raises: for wrong JSON, for text that is no text, for JSON nested too deep."""
 
 
 class PythonRunner:
@@ -37,7 +39,7 @@ class PythonRunner:
         self._check_size(text)
         try:
             return _INSPECTED.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"the uploaded source is no program: {exc}") from exc
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
@@ -53,7 +55,7 @@ class PythonRunner:
         self._check_size(text)
         try:
             return _TURN.decode(text)
-        except (msgspec.DecodeError, UnicodeEncodeError) as exc:
+        except _UNREADABLE as exc:
             raise InvalidArgument(f"the program asked for what is no call: {exc}") from exc
 
     def _check_size(self, text: str) -> None:

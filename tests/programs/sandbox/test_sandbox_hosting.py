@@ -1,0 +1,136 @@
+"""The host of guests whose runners misbehave: whatever one does, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+
+import httpx
+import msgspec
+import pytest
+
+from quire.core.errors import InvalidArgument
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.hosting import GuestHost
+from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.python_runner import PythonRunner
+from quire.programs.services.network import Network
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LAUNCH = m.GuestLaunch(
+    program=ProgramId(1),
+    args=(),
+    models=(),
+    quotas=Quotas(),
+    mailbox_capacity=1,
+    mailbox_limit=1,
+    max_message_bytes=1,
+    grace_s=1.0,
+)
+
+
+class ScriptedRunner:
+    """``Runner`` that does ``on_wake`` in every turn but the first."""
+
+    cpu_ns = 0
+
+    def __init__(self, on_wake: Callable[[], m.Turn]) -> None:
+        self._on_wake = on_wake
+
+    def attach(self, answers: Answers) -> None:
+        pass
+
+    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+        return m.Turn([])
+
+    def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
+        return self._on_wake()
+
+    def close(self) -> None:
+        pass
+
+
+class Said:
+    """``Report`` that keeps the names of calls by guest."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, list[str]] = {}
+
+    def calls(self, guest: int, calls: msgspec.Raw) -> None:
+        names = [call[0] for call in msgspec.msgpack.decode(calls)]
+        self.names.setdefault(guest, []).extend(names)
+
+    def log(self, guest: int, level: str, text: str) -> None:
+        pass
+
+    def round_ended(self) -> None:
+        pass
+
+
+class TextGuest:
+    """A Python guest that answers everything with ``text``."""
+
+    cpu_ns = 0
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def inspect(self, source: str, limit_s: float) -> str:
+        return self._text
+
+    def load(self, source: str, launch: str, limit_s: float) -> str:
+        return self._text
+
+
+@pytest.mark.asyncio
+async def test_a_guest_that_finds_a_fault_of_ours_ends_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fault() -> m.Turn:
+        raise AttributeError("no such thing")
+
+    said = Said()
+    async with httpx.AsyncClient() as client:
+        host = GuestHost(asyncio.get_running_loop(), said)
+        for number, on_wake in ((1, fault), (2, lambda: m.Turn([m.Send("here")]))):
+            host.start(
+                number,
+                f"guest {number}",
+                ScriptedRunner(on_wake),
+                LAUNCH,
+                limits=GuestLimits(),
+                network=Network(client),
+                models={},
+            )
+            host.tell(number, [m.InputClosed()])
+        await asyncio.sleep(0.01)
+        assert said.names == {1: ["Ended"], 2: ["Send"]}
+        assert "AttributeError: no such thing" in caplog.text
+        await host.close()
+
+
+@pytest.mark.parametrize("text", [f'{{"calls":[],"more":{DEEP}}}', f'{{"calls":{DEEP}}}'])
+def test_an_answer_nested_too_deep_is_refused(text: str) -> None:
+    runner = PythonRunner(TextGuest(text), "", turn_bytes=1 << 20)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument):
+        runner.begin(LAUNCH, 1.0)
+    with pytest.raises(InvalidArgument):
+        runner.inspect(1.0)
+
+
+def test_half_a_surrogate_pair_in_the_log_can_be_sent_on() -> None:
+    lines: list[str] = []
+    answers = Answers({}, lambda level, text: lines.append(text))
+    assert json.loads(answers('["log","info","half \\ud800 of it"]'))["error"] is None
+    assert lines == ["half ? of it"]
+    msgspec.msgpack.encode(lines)
+
+
+def test_a_question_of_half_a_surrogate_pair_is_answered() -> None:
+    answers = Answers({}, lambda level, text: None)
+    assert json.loads(answers('["\\ud800"]'))["error"]["code"] == "invalid_argument"
+    assert json.loads(answers('["tokenize","\\ud800","x",true]'))["error"] is not None
