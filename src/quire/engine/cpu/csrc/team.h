@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 namespace quire {
@@ -38,7 +39,8 @@ class Team {
   // The same for a callable work(thread).
   template <class Work>
   void run(Work&& work) {
-    run([](void* argument, Team&, int thread) { (*static_cast<Work*>(argument))(thread); },
+    using Callable = std::remove_reference_t<Work>;
+    run([](void* argument, Team&, int thread) { (*static_cast<Callable*>(argument))(thread); },
         const_cast<void*>(static_cast<const void*>(&work)));
   }
 
