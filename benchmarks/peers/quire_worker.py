@@ -32,6 +32,9 @@ from quire.programs.inferlet import Inferlet
 
 _KV_BYTES = 1 << 30
 _STEP_MESSAGE_S = 0.005
+_SEEN_TOKENS = 16
+"""So much of each distribution does the program in charge of every step look at."""
+
 _TENANT = TenantId("default")
 
 
@@ -95,7 +98,7 @@ async def fine(api: Api, prompt: list[int], num_tokens: int, index: int, arrived
     api.forward(queue, [], embeds, pages, embeds[-1])
     last = embeds[-1]
     for position in range(len(prompt), len(prompt) + num_tokens):
-        token = (await api.get_next_dist(queue, last)).max_index()
+        token = (await api.get_next_dist(queue, last, top_k=_SEEN_TOKENS)).max_index()
         arrived(index, 1)
         if position + 1 < len(prompt) + num_tokens:
             api.embed_txt(queue, token, position, last)

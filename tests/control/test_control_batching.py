@@ -134,6 +134,33 @@ def test_prefill_chunks_fill_what_decodes_leave_of_the_budget() -> None:
     assert second.tokens == alone(range(17), 3)
 
 
+def test_a_prompt_that_comes_later_is_computed_in_chunks_as_short_as_a_step() -> None:
+    """A fake step takes 1.1 ms and a prompt token 0.1 ms, so 0.8 steps are less than the least."""
+    world = World(max_batch_tokens=64, config={"run_ahead": False, "max_steps_per_message": 1})
+    world.program(1)
+    world.program(2)
+    first = world.issue(1, world.alloc(range(40)), world.decode(range(40), range(40), 30))[1]
+    for _ in range(4):
+        world.harness.step_engine("fake")
+    second = world.issue(2, world.alloc(range(40)), world.decode(range(40), range(100, 150), 3))[1]
+    world.harness.dispatched.clear()
+    world.run()
+    assert [len(b.forward.tokens) for b in batches(world) if b.forward] == [16, 16, 16, 2]
+    assert first.tokens == alone(range(40), 30)
+    assert second.tokens == alone(range(100, 150), 3)
+
+
+def test_prompts_that_come_together_are_computed_in_whole_budgets() -> None:
+    world = World(max_batch_tokens=64, config={"run_ahead": False, "max_steps_per_message": 1})
+    for number in (1, 2, 3):
+        world.program(number)
+    for number in (1, 2, 3):
+        prompt = range(60 * number, 60 * number + 48)
+        world.issue(number, world.alloc(range(40)), world.decode(range(40), prompt, 9))
+    world.run()
+    assert [len(b.forward.tokens) for b in batches(world) if b.forward] == [48, 63, 33]
+
+
 def test_a_forward_too_long_for_what_decodes_leave_goes_first_the_next_time() -> None:
     world = World(max_batch_tokens=6, config={"run_ahead": False})
     world.program(1)

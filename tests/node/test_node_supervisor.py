@@ -77,8 +77,7 @@ class Transport:
 class Rig:
     def __init__(self, *errors: QuireError | None) -> None:
         self.errors = list(errors)
-        self.prepared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.prepared.set_result(None)
+        self.prepared: asyncio.Future[None] | None = None
         self.transports: list[Transport] = []
         self.control = Control()
         self.ready: list[EngineInfo] = []
@@ -94,7 +93,8 @@ class Rig:
         )
 
     async def _prepare(self) -> None:
-        await self.prepared
+        if self.prepared is not None:
+            await self.prepared
 
     def _make(self) -> Transport:
         self.transports.append(Transport(self.errors.pop(0) if self.errors else None))

@@ -12,7 +12,7 @@ from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
-WeightsName = Literal["auto", "float8"]
+WeightsName = Literal["auto", "float8", "int8"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class EngineConfig:
     ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
-    ``weights``: float8 quantises projections while loading, on the CUDA backend; auto takes them as
-    the checkpoint has them, where a product for them exists.
+    ``weights``: float8 quantises projections while loading, on the CUDA backend, int8 does so on the
+    cpu backend; auto takes them as the checkpoint has them, where a product for them exists.
     ``tensor_parallel``: processes of this host that share the model; cache sizes are each one's.
     ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
     """
@@ -84,7 +84,8 @@ class EngineConfig:
 class SchedulerConfig:
     """``dispatch``: adaptive, eager, k_only (``k``), t_only (``t_s``).
 
-    ``step_quantum_s`` bounds the time of a message of several decode steps.
+    ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: a
+    chunk of a prompt in a message with decodes takes about so many times their step's time.
     """
 
     policy: str = "fcfs"
@@ -93,6 +94,7 @@ class SchedulerConfig:
     t_s: float = 0.005
     step_quantum_s: float = 0.005
     max_steps_per_message: int = 32
+    chunk_steps: float = 0.8
     run_ahead: bool = True
 
 

@@ -23,6 +23,8 @@ Frame = bytes | memoryview
 _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("int32", "int64", "uint64", "float32", "uint8")
 }
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+"""numpy builds ``dtype.name`` anew each time, which costs more than the array."""
 
 T = TypeVar("T")
 
@@ -48,7 +50,7 @@ class Codec(Generic[T]):
             if not isinstance(value, np.ndarray):
                 raise TypeError(f"cannot send a {type(value).__name__}")
             frames.append(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
-            return [value.dtype.name, list(value.shape), len(frames)]
+            return [_NAMES.get(value.dtype) or value.dtype.name, value.shape, len(frames)]
 
         header = msgspec.msgpack.encode((PROTOCOL_VERSION, message), enc_hook=array_out)
         return [header, *frames]

@@ -18,6 +18,7 @@ from functools import partial
 
 from quire.core.config import EngineConfig, NodeConfig, ServerConfig
 from quire.core.errors import ConfigError
+from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
 
@@ -173,17 +174,8 @@ def run(
             ready = None if on_ready is None else partial(on_ready, service.url)
             await service.run(progress, ready)
 
-    with asyncio.Runner(loop_factory=_new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where the platform has it: a token costs the edge several turns of its loop."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 __all__ = ["Progress", "Service", "TransportFactory", "bind", "make_node", "run"]

@@ -112,11 +112,16 @@ def _i32(values: list[int]) -> NDArray[np.int32]:
 
 
 class BatchBuilder:
-    """Gathers one message. Rows keep the order in which they are added."""
+    """Gathers one message. Rows keep the order in which they are added.
 
-    def __init__(self, step: int, budget: int) -> None:
+    ``budget``: tokens that it still has room for; ``prompt_budget``: how many of them may be of
+    prompts that are computed in chunks.
+    """
+
+    def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
         self.step = step
         self.budget = budget
+        self.prompt_budget = budget if prompt_budget is None else prompt_budget
         self.parts: list[Part] = []
         self.pins: list[Content] = []
         self.filled: list[Content] = []

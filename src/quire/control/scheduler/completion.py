@@ -207,6 +207,8 @@ class Completion:
         error: ErrorRecord | None,
     ) -> None:
         entry = run.entry
+        if run.first_token_s is None:
+            run.first_token_s = self._flow.now_s
         tokens, over_quota = self._within_quota(entry, tokens)
         self._append(run, tokens)
         logprobs = self._logprobs(run, reported, index, tokens)

@@ -39,7 +39,7 @@ class DecodeLowering:
             if run is None:
                 return Outcome.WAITS
         assert isinstance(run, DecodeRun)
-        count = min(run.num_to_run, builder.budget)
+        count = min(run.num_to_run, builder.budget, builder.prompt_budget)
         if count <= 0:
             return Outcome.NO_BUDGET
         opens = count == run.num_to_run and run.max_tokens > 0
@@ -51,6 +51,7 @@ class DecodeLowering:
         if not self._engine.bind(run.cursor, num_slots, seen, builder, reclaim):
             return Outcome.NO_ROOM
         self._add_chunk(run, count, opens, builder)
+        builder.prompt_budget -= count
         return Outcome.PARTIAL if run.num_to_run else Outcome.ADDED
 
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:

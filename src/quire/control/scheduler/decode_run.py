@@ -58,6 +58,7 @@ class DecodeRun:
         self.start_fills = [(page, page.fill) for page in cursor.pages]
         self.pins: list[Content] = []
         self.num_outstanding = 0
+        self.first_token_s: float | None = None
         self.prompt_logprobs: list[TokenLogprobs] | None = (
             None if command.num_prompt_logprobs is None else []
         )

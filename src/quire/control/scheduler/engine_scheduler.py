@@ -6,13 +6,14 @@ chosen by ``message_planner``; results are read by ``completion``.
 
 from __future__ import annotations
 
-import numpy as np
+from itertools import pairwise
 
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
@@ -46,6 +47,7 @@ class EngineScheduler:
         self.engine = engine
         self.planner = planner
         self.step_time = StepTime(config.step_quantum_s, config.max_steps_per_message)
+        self.chunk_time = ChunkTime(config.chunk_steps)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._dispatch = dispatch
         self._completion = completion
@@ -84,11 +86,29 @@ class EngineScheduler:
             self._send_next()
 
     def _send_next(self) -> None:
-        builder = self.planner.plan(self._dispatch.max_commands)
+        builder = self._plan()
         if builder.is_empty and self.planner.blocked:
             builder = self._unblock()
         if not builder.is_empty:
             self._send(builder, self._choose_steps(builder))
+
+    def _plan(self) -> BatchBuilder:
+        limit = self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
+        return self.planner.plan(self._dispatch.max_commands, limit)
+
+    def _has_late_comers(self) -> bool:
+        """Whether all that wait came when decodes had begun to answer: only then must they take
+        care of these. Of requests that came together the last one waits longest anyway, and long
+        chunks bring it on soonest."""
+        engine = self.engine
+        answering = [
+            run.first_token_s for run in engine.running.values() if run.first_token_s is not None
+        ]
+        if not answering:
+            return False
+        heads = [queue.next_entry for queue in engine.ready]
+        waiting = [*engine.unfinished, *(entry for entry in heads if entry is not None)]
+        return min((entry.arrival_s for entry in waiting), default=0.0) >= min(answering)
 
     # -- how many steps --------------------------------------------------------------------------
 
@@ -168,8 +188,14 @@ class EngineScheduler:
             )
         message = engine.in_flight.popleft()
         if not message.parts and not message.restores and result.sequences is not None:
-            num_steps = int(np.diff(result.sequences.token_starts).max(initial=0))
+            starts = result.sequences.token_starts.tolist()
+            num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
             self.step_time.observe(result.elapsed_s, num_steps)
+        elif message.parts and not message.restores:
+            has_decodes = len(message.sequences) > message.num_opened
+            step_s = (self.step_time.step_s or 0.0) if has_decodes else 0.0
+            num_tokens = sum(part.num_tokens for part in message.parts)
+            self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
         self._completion.read(message, result)
 
     # -- no wedge --------------------------------------------------------------------------------
@@ -179,10 +205,10 @@ class EngineScheduler:
         holder again, then refuse the youngest claim, until one fits (semantics, No wedge)."""
         planner = self.planner
         planner.reclaimer.look_again()
-        builder = planner.plan(self._dispatch.max_commands)
+        builder = self._plan()
         while builder.is_empty and planner.blocked:
             self._refuse(max(planner.blocked, key=planner.ranking.rank))
-            builder = planner.plan(self._dispatch.max_commands)
+            builder = self._plan()
         return builder
 
     def _refuse(self, entry: Entry) -> None:

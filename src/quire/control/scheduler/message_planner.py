@@ -58,14 +58,14 @@ class MessagePlanner:
         self._builder = BatchBuilder(0, 0)
         self._max_commands: int | None = None
 
-    def plan(self, max_commands: int | None) -> BatchBuilder:
-        """The next message; it may be empty."""
+    def plan(self, max_commands: int | None, prompt_budget: int | None) -> BatchBuilder:
+        """The next message; it may be empty. ``None``: no bound of its own."""
         for queue in self._windows:
             self._engine.tables.trim(queue.serial, self._engine.operations)
         self._windows = {}
         self._max_commands = max_commands
         self._builder = BatchBuilder(
-            self._engine.next_step, self._engine.info.pool.max_batch_tokens
+            self._engine.next_step, self._engine.info.pool.max_batch_tokens, prompt_budget
         )
         claimants, self.blocked = self.blocked, {}
         self._add_claimants(claimants)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import httpx
 
 from quire.core.errors import Draining
+from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import Clock
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.host import ProgramHost
@@ -107,7 +108,8 @@ class NativeRuntime:
 
     def _run_thread(self, ready: Future[None]) -> None:
         try:
-            asyncio.run(self._serve(ready))
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._serve(ready))
         except Exception as exc:
             logger.exception("the program loop has failed")
             if not ready.done():

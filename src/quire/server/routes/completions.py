@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -38,7 +39,10 @@ async def create_completion(request: Request, body: CompletionsRequest) -> Respo
     if body.structured_outputs is not None:
         grammar = structured_grammar(body.structured_outputs)
         await context.grammars.check(grammar, param="structured_outputs")
-    prompts = await asyncio.to_thread(_prompts, model, texts, bool(body.add_special_tokens))
+    if body.echo or any(isinstance(text, str) for text in texts):
+        prompts = await asyncio.to_thread(_prompts, model, texts, bool(body.add_special_tokens))
+    else:
+        prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
     scored = bool(body.echo) and body.logprobs is not None
     priority = identify(request.headers, body).priority
     requests = [
@@ -85,10 +89,15 @@ def _prompt(model: ServedModel, text: str | list[int], add_special: bool) -> Pro
         if not token_ids:
             raise InvalidArgument("a prompt is empty: send at least one token", param="prompt")
         return PromptText(text, tuple(token_ids))
-    unknown = max(text, default=0)
+    return replace(_known_prompt(model, text), text=tokenizer.decode(text))
+
+
+def _known_prompt(model: ServedModel, token_ids: list[int]) -> PromptText:
+    """A prompt that came as tokens; its text is for echoes alone."""
+    unknown = max(token_ids, default=0)
     if unknown >= model.info.vocab_size:
         raise InvalidArgument(
             f"prompt has token {unknown}, but the model has {model.info.vocab_size} tokens",
             param="prompt",
         )
-    return PromptText(tokenizer.decode(text), tuple(text))
+    return PromptText("", tuple(token_ids))

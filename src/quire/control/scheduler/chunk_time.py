@@ -1,0 +1,45 @@
+"""How many prompt tokens may stand in a message next to running decodes.
+
+Owns a moving average of the engine's time for one prompt token. A long chunk keeps everyone waiting
+who waits for a next token; a short one makes the prompt's own first token late. When the bound
+holds is decided in ``engine_scheduler``.
+"""
+
+from __future__ import annotations
+
+_SMOOTHING = 0.2
+_MIN_OBSERVED_TOKENS = 32
+"""A shorter chunk costs little beside the weights that every message reads."""
+
+_MIN_CHUNK_TOKENS = 16
+_LEAST_SHARE = 0.1
+"""Of a mixed message's time that its prompt tokens are taken to cost at least."""
+
+
+class ChunkTime:
+    """``chunk_steps``: a chunk may take so many times the time of the decodes' own step."""
+
+    def __init__(self, chunk_steps: float) -> None:
+        self._chunk_steps = chunk_steps
+        self._token_s: float | None = None
+
+    def observe(self, elapsed_s: float, num_tokens: int, step_s: float) -> None:
+        """A message with ``num_tokens`` prompt tokens took ``elapsed_s``; ``step_s`` of that would
+        have passed without them (0 without decodes)."""
+        if num_tokens < _MIN_OBSERVED_TOKENS:
+            return
+        token_s = max(elapsed_s - step_s, _LEAST_SHARE * elapsed_s) / num_tokens
+        if self._token_s is None:
+            self._token_s = token_s
+        else:
+            self._token_s += _SMOOTHING * (token_s - self._token_s)
+
+    def limit(self, step_s: float | None) -> int | None:
+        """Prompt tokens for a message whose decodes alone take ``step_s``; ``None`` for no bound,
+        because one of the two times is not known yet."""
+        if not self._token_s or step_s is None:
+            return None
+        return max(_MIN_CHUNK_TOKENS, int(self._chunk_steps * step_s / self._token_s))
+
+
+__all__ = ["ChunkTime"]
