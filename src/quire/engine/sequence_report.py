@@ -64,6 +64,8 @@ class SequenceReport:
         if not steps:
             return []
         entries, tokens, _ = _ragged(steps)
+        if not len(entries):  # a loop in which every sequence failed at once
+            return []
         present, starts = np.unique(entries, return_index=True)
         parts = np.split(tokens.astype(np.int32), starts[1:])
         sequences = self.entries.sequences[present].tolist()
