@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from cuda_engines import REFERENCE, SETTINGS, AnywhereBackend, assert_near, cuda_backend
 from engine_driver import Driver, Output, Row
 from triton_mode import runs_triton
@@ -112,3 +113,18 @@ def test_the_loop_is_taken(
     monkeypatch.setattr(DecodeLoop, "run", spy)
     run(make_driver(**SETTINGS), 4, stop=[StopSpec(max_tokens=9)] * 3)
     assert calls == [3, 4, 1]
+
+
+def test_what_others_left_in_the_cache_is_not_read(
+    make_driver: MakeDriver, cuda_backend: AnywhereBackend
+) -> None:
+    """The slots of all steps are planned ahead, so a step must not read those of later ones."""
+    stop = [StopSpec(max_tokens=9)] * 3
+    expected = run(make_driver(**REFERENCE), 1, stop=stop)
+    driver = make_driver(**SETTINGS)
+    assert cuda_backend.runner is not None
+    with torch.inference_mode():
+        for layer in cuda_backend.runner.pool.layers:
+            layer.keys_SKD.fill_(torch.nan)
+            layer.values_SKD.fill_(torch.nan)
+    assert run(driver, 5, stop=stop) == expected

@@ -109,9 +109,12 @@ def attention_kernel(
             base = tl.where(higher == float("-inf"), 0.0, higher)
             fade = tl.exp2(best - base)
             weights = tl.exp2(scores - base[:, None])
+            # What no token sees is not read: 0 * NaN is NaN, and slots that later steps will write
+            # still hold what another sequence has left there.
+            needed = tl.max(seen.to(tl.int32), axis=0) > 0
             values = tl.load(
                 values_ptr + kv_at[:, None] + dim[None, :],
-                mask=shown[:, None] & in_head[None, :],
+                mask=needed[:, None] & in_head[None, :],
                 other=0.0,
             )
             total = total * fade + tl.sum(weights, axis=1)
