@@ -116,3 +116,16 @@ def test_decoding_step_by_step(kind: str) -> None:
         plan.advance(now.rows.slots, now.rows.positions)
         out = plan.attend(now.q_TND, now.cache, asked)
         torch.testing.assert_close(out, now.expected(asked), atol=2e-5, rtol=1e-5)
+
+
+def test_what_nobody_sees_is_not_read() -> None:
+    """Slots that a later step will write are shown already, with what another sequence left."""
+    case = make_case((RowShape(40, 1, "gapped"), RowShape(9, 1)), page_size=16, device=DEVICE)
+    asked = AttentionAttributes(SCALE)
+    expected = case.expected(asked)
+    beyond = torch.from_numpy(case.rows.slot_positions > int(case.rows.positions[0]))
+    assert beyond.any()
+    case.cache.keys_SKD[beyond.to(DEVICE)] = torch.nan
+    case.cache.values_SKD[beyond.to(DEVICE)] = torch.nan
+    out = backend(case).plan(case.rows).attend(case.q_TND, case.cache, asked)
+    torch.testing.assert_close(out, expected, atol=2e-5, rtol=1e-5)

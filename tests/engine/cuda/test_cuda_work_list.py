@@ -81,6 +81,7 @@ def test_a_slot_in_two_entries_of_a_row_is_seen_once() -> None:
     case = make_case((RowShape(6, 3), RowShape(5, 1)), page_size=4)
     blocks = case.rows.pages.blocks
     blocks[1] = blocks[2]  # the block that the row writes stands twice in its table
+    case.rows.pages.visible[1:3] |= np.uint64(1)  # and in both places its slot is shown
     entries = page_entries(case.rows)
     work = work_list(case.rows, entries, np.arange(2), Tiling(4, 4, None))
     for slots in emulated(case, entries, work, None).values():
