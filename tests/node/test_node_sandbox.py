@@ -34,7 +34,12 @@ from quire.programs.library import (
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.running import ProgramState
 
-pytestmark = [pytest.mark.e2e, needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.e2e,
+    needs_sandbox,
+    pytest.mark.timeout(400),  # the first one builds the component
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 LIBRARY = {
     "text_completion": (text_completion, ("hello", "5")),

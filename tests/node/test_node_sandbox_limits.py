@@ -20,7 +20,12 @@ from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node import Node, ProgramHandle
 
-pytestmark = [pytest.mark.e2e, needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.e2e,
+    needs_sandbox,
+    pytest.mark.timeout(400),  # the first one builds the component
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 OTHER = TenantId("other")
 MAX_TURN_MS = 500
@@ -332,6 +337,9 @@ FORGERIES = {
     "the same queue twice": "[say(m.OpenQueue(7, 'fake', 0, 0, 0)) for _ in range(2)]",
     "a queue that is not": "say(m.CloseQueue(99)); say(m.ResetQueue(98)); "
     "say(m.SetQueuePriority(97, 1)); say(m.CancelCommand(96))",
+    "a deep result": "say(m.Ended('finished', '[' * 100_000, None, [], []))",
+    "an error that takes arguments": "say(m.Ended('failed', 'null', "
+    "m.ErrorRecord('invalid_argument', 'x', False, {'message': 1}), [], []))",
     "a mailbox flood": "[say(m.Send('x')) for _ in range(MANY)]",
     "reads that never were": "say(m.Received(1 << 60)); say(m.Received(-5))",
 }

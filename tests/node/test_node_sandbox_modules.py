@@ -22,7 +22,12 @@ from quire.programs.sandbox.abi import Op
 
 pytest.importorskip("wasmtime", reason="the extra 'sandbox' is not installed")
 
-pytestmark = [pytest.mark.e2e, needs_sandbox, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [
+    pytest.mark.e2e,
+    needs_sandbox,
+    pytest.mark.timeout(400),  # the first one builds the component
+    pytest.mark.asyncio(loop_scope="module"),
+]
 
 SDK = Path(__file__).parents[2] / "sdk" / "c"
 

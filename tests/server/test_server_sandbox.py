@@ -18,6 +18,7 @@ from quire.core.ids import TenantId
 
 pytestmark = [
     pytest.mark.e2e,
+    pytest.mark.timeout(400),  # the first one builds the component
     pytest.mark.skipif(
         find_spec("wasmtime") is None or find_spec("componentize_py") is None,
         reason="the extra 'sandbox' is not installed (wasmtime, componentize-py)",

@@ -25,7 +25,6 @@ import msgspec
 from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import (
-    ProgramTerminated,
     ProtocolMismatch,
     QuireError,
     from_record,
@@ -49,7 +48,6 @@ from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.hosting import GuestHost
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents
 from quire.programs.sandbox.templates import Templates
-from quire.programs.sandbox.wasm import GuestTrapped
 from quire.programs.services.network import Network, NetworkPolicy
 
 logger = logging.getLogger(__name__)
@@ -229,16 +227,10 @@ class SandboxProcess:
             for model in start.launch.models
             if model.engine in self._tools
         }
-        try:
-            runner = self._templates.runner(start.code, start.limits)
-        except GuestTrapped as exc:
-            wrong = ProgramTerminated(f"program {start.name!r} broke its sandbox's rules: {exc}")
-            host.refuse(start.guest, wrong.record())
-            return
         host.start(
             start.guest,
             start.name,
-            runner,
+            lambda: self._templates.runner(start.code, start.limits),
             start.launch,
             limits=start.limits,
             network=Network(self._client, policy),

@@ -22,8 +22,8 @@ COMPILE_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.compile_p
 
 
 class Compiler:
-    """``compile`` may be called from any thread; it blocks, and does one file at a time. ``command``
-    starts the process."""
+    """``command`` starts the process. ``compile`` may be called from any thread; it blocks, and
+    does one file at a time."""
 
     def __init__(self, cache: BuildCache, command: Sequence[str] = COMPILE_COMMAND) -> None:
         self._cache = cache

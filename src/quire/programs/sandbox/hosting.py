@@ -33,8 +33,8 @@ from quire.programs.services.network import Network
 logger = logging.getLogger(__name__)
 
 _CALLS = msgspec.msgpack.Encoder()
-TURNS_PER_ROUND = 32
-"""After so many turns the loop looks at sockets and timers."""
+ROUND_S = 0.003
+"""After so long the loop sends what guests asked for, and looks at sockets and timers."""
 
 
 class Runner(Protocol):
@@ -78,14 +78,15 @@ class Guest:
         self,
         number: int,
         name: str,
-        runner: Runner,
+        start: Callable[[], tuple[Runner, m.GuestLaunch]],
         limits: GuestLimits,
         network: Network,
         now_s: float,
     ) -> None:
         self.number = number
         self.name = name
-        self.runner = runner
+        self.start = start
+        self.runner: Runner | None = None
         self.limits = limits
         self.network = network
         self.rate = CallRate(limits.calls_per_s, now_s)
@@ -100,7 +101,8 @@ class Guest:
     @property
     def turn_s(self) -> float:
         """What the next turn may take: its own limit, or what is left of the whole."""
-        left_ms = self.limits.cpu_ms - self.runner.cpu_ns / 1e6
+        spent_ns = 0 if self.runner is None else self.runner.cpu_ns
+        left_ms = self.limits.cpu_ms - spent_ns / 1e6
         return max(0.0, min(self.limits.turn_ms, left_ms)) / 1000
 
 
@@ -127,20 +129,19 @@ class GuestHost:
         self,
         number: int,
         name: str,
-        runner: Runner,
+        make: Callable[[], Runner],
         launch: m.GuestLaunch,
         *,
         limits: GuestLimits,
         network: Network,
         models: Mapping[str, GuestTools],
     ) -> None:
-        """Give a program its first turn, now."""
-        guest = Guest(number, name, runner, limits, network, self._clock())
+        """Give a program its first turn when those before it had theirs; ``make`` is called then,
+        and may raise ``GuestTrapped``."""
+        guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, lambda level, text: self._log(guest, level, text))
         self._guests[number] = guest
-        runner.attach(guest.answers)
-        self._turn(guest, lambda limit_s: runner.begin(launch, limit_s))
-        self._schedule_round()
+        self._schedule(guest)
 
     def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
         """Leave events for a guest; one that has ended is told nothing."""
@@ -185,18 +186,33 @@ class GuestHost:
 
     def _round(self) -> None:
         self._round_scheduled = False
-        for _ in range(min(TURNS_PER_ROUND, len(self._ready))):
+        ends_s = self._clock() + ROUND_S
+        for _ in range(len(self._ready)):
             guest = self._ready.popleft()
             guest.scheduled = False
             if not guest.ended:
-                self._wake(guest)
+                self._give_turn(guest)
+            if self._clock() > ends_s:
+                break
         self._report.round_ended()
         if self._ready:
             self._schedule_round()
 
-    def _wake(self, guest: Guest) -> None:
+    def _give_turn(self, guest: Guest) -> None:
+        runner = guest.runner
+        if runner is None:
+            self._turn(guest, lambda limit_s: self._begin(guest, limit_s))
+            if guest.inbox and not guest.ended:
+                self._schedule(guest)
+            return
         events, guest.inbox = guest.inbox, []
-        self._turn(guest, lambda limit_s: guest.runner.wake(events, limit_s))
+        self._turn(guest, lambda limit_s: runner.wake(events, limit_s))
+
+    def _begin(self, guest: Guest, limit_s: float) -> m.Turn:
+        runner, launch = guest.start()
+        guest.runner = runner
+        runner.attach(guest.answers)
+        return runner.begin(launch, limit_s)
 
     def _turn(self, guest: Guest, call: Callable[[float], m.Turn]) -> None:
         """One call into the guest; what is wrong with it or its answer ends the guest."""
@@ -274,7 +290,8 @@ class GuestHost:
             guest.timer.cancel()
         for task in guest.requests.values():
             task.cancel()
-        guest.runner.close()
+        if guest.runner is not None:
+            guest.runner.close()
 
     # -- what a guest does besides commands --------------------------------------------------------
 

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from pathlib import Path
 
 from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
 from quire.programs.sandbox.abi import MANIFEST_EXPORT
@@ -89,12 +90,7 @@ class Templates:
         try:
             compiled = self._cache.find(name)
             if compiled is None:
-                source = await asyncio.to_thread(self._cache.put, f"module-{digest}.wasm", code)
-                compiled = await asyncio.to_thread(
-                    self._compiler.compile, "module", source, name, MODULE_COMPILE_LIMIT_S
-                )
-                source.unlink(missing_ok=True)
-                self._cache.keep_newest("module-", _KEPT_MODULES)
+                compiled = await asyncio.to_thread(self._compile_file, code, digest, name)
             template = ModuleTemplate(self._engine, compiled, REQUIRED_EXPORTS)
         finally:
             del self._compiling[digest]
@@ -102,6 +98,14 @@ class Templates:
         if len(self._modules) > _MAX_LOADED:
             self._modules.popitem(last=False)
         return template
+
+    def _compile_file(self, code: bytes, digest: str, name: str) -> Path:
+        source = self._cache.put(f"module-{digest}.wasm", code)
+        try:
+            return self._compiler.compile("module", source, name, MODULE_COMPILE_LIMIT_S)
+        finally:
+            source.unlink(missing_ok=True)
+            self._cache.keep_newest("module-", _KEPT_MODULES)
 
     def runner(self, code: bytes, limits: GuestLimits) -> Runner:
         """A fresh instance for a program.
