@@ -59,7 +59,7 @@ def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
     if wanted == "auto" and config.kernel_isa is not None:
         wanted = CpuBackend.name  # a kernel that is asked for by name is not left out in silence
     if wanted == "auto":
-        return next(one for one in BACKENDS if _unsupported(one, config, loaded) is None)
+        return _first_that_can(config, loaded)
     for backend in BACKENDS:
         if backend.name == wanted:
             reason = _unsupported(backend, config, loaded)
@@ -68,6 +68,16 @@ def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
             raise ConfigError(f"backend {wanted!r} cannot run {config.name}: {reason}")
     names = ", ".join(backend.name for backend in BACKENDS)
     raise ConfigError(f"no backend is named {config.backend!r}; there are auto, {names}")
+
+
+def _first_that_can(config: EngineConfig, loaded: LoadedModel) -> Backend:
+    reasons = []
+    for backend in BACKENDS:
+        reason = _unsupported(backend, config, loaded)
+        if reason is None:
+            return backend
+        reasons.append(f"{backend.name}: {reason}")
+    raise ConfigError(f"no backend can run {config.name}: {'; '.join(reasons)}")
 
 
 def _unsupported(backend: Backend, config: EngineConfig, loaded: LoadedModel) -> str | None:

@@ -152,7 +152,7 @@ def _describe(
         ),
         traits=sorted(trait.value for trait in set(Trait) - missing - NODE_TRAITS),
         extra={
-            "num_threads": torch.get_num_threads(),
+            **runner.details,
             "tensor_parallel": config.tensor_parallel,
             "rank_pids": [] if ranks is None else ranks.pids,
         },

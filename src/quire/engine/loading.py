@@ -11,6 +11,7 @@ from quire.core.errors import ConfigError
 from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
 from quire.engine.adapters.peft_directory import load_adapter
 from quire.engine.config_reader import ConfigReader
+from quire.engine.cpu.library import kernel_report
 from quire.engine.device import choose_device, choose_dtype, dtype_name
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
@@ -65,7 +66,9 @@ def load_model(
     with Checkpoint(directory, scheme_of(reader)) as checkpoint:
         checkpoint.check(blank.destinations, shape.ignores)
         stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
-        dtype = choose_dtype(config.dtype, device, stored, blank.num_elements)
+        dtype = choose_dtype(
+            config.dtype, device, stored, blank.num_elements, _wants_kernel(config)
+        )
         parameters = Parameters(device, dtype)
         local = local_config(shape, shard)
         model = family.build(local, parameters)
@@ -84,6 +87,12 @@ def load_model(
     )
 
 
+def _wants_kernel(config: EngineConfig) -> bool:
+    """Whether the CPU kernel is going to run the model, unless the model has something it lacks."""
+    may = config.backend in ("auto", "cpu") and config.tensor_parallel == 1
+    return may and kernel_report().chosen is not None
+
+
 def _layout(config: EngineConfig, dtype: torch.dtype, shard: Shard) -> dict[str, str | int]:
     """What makes the pages of two engines with the same weights differ."""
     layout: dict[str, str | int] = {
@@ -91,6 +100,8 @@ def _layout(config: EngineConfig, dtype: torch.dtype, shard: Shard) -> dict[str,
         "page_size": config.page_size,
         "kv_layout": 1,
     }
+    if config.weights != "auto":
+        layout["weights"] = config.weights
     return layout if shard.size == 1 else {**layout, "tensor_parallel": shard.size}
 
 

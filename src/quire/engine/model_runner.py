@@ -86,6 +86,11 @@ class ModelRunner(Protocol):
     @property
     def embeds(self) -> EmbedSlots: ...
 
+    @property
+    def details(self) -> dict[str, Any]:
+        """What an engine's description should say of how this runs."""
+        ...
+
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""
         ...

@@ -18,6 +18,8 @@ class TorchBackend:
     serves_adapters = True
 
     def unsupported(self, config: EngineConfig, loaded: LoadedModel) -> str | None:
+        if config.weights != "auto":
+            return f"it does not quantise weights to {config.weights}: choose weights auto"
         return None
 
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> TorchRunner:

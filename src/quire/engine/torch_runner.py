@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -43,6 +45,10 @@ class TorchRunner:
         self._attention = attention
         self._device = device
         self._adapters = adapters
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"num_threads": torch.get_num_threads()}
 
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""

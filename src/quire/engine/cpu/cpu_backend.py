@@ -14,7 +14,7 @@ from quire.engine.cpu.native_runner import NativeRunner
 from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.packed_matrix import Ordering, WeightType
 from quire.engine.cpu.team import Team
-from quire.engine.device import choose_num_threads
+from quire.engine.device import choose_team_size
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
 from quire.engine.loading import LoadedModel
@@ -38,6 +38,8 @@ class CpuBackend:
             return "tensor parallelism: choose backend torch"
         if loaded.dtype not in _WEIGHT_TYPES:
             return "it computes in float32 and bfloat16: choose one of these as dtype"
+        if config.weights not in ("auto", "int8"):
+            return f"it has no products for weights {config.weights!r}: choose auto or int8"
         if not isinstance(loaded.model, Decoder):
             return f"the {loaded.family.name} family has a structure of its own: choose torch"
         try:
@@ -49,13 +51,13 @@ class CpuBackend:
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> NativeRunner:
         assert isinstance(loaded.model, Decoder)
         library = load_kernel(config.kernel_isa)
-        team = Team(library, choose_num_threads(config.num_threads, loaded.num_parameters))
+        team = Team(library, choose_team_size(config.num_threads, loaded.num_parameters))
         pool = _make_pool(config, loaded, team)
         model = PackedDecoder(
             loaded.model,
             team,
             pool,
-            _WEIGHT_TYPES[loaded.dtype],
+            WeightType.INT8 if config.weights == "int8" else _WEIGHT_TYPES[loaded.dtype],
             Ordering.BATCH_INVARIANT if config.batch_invariant else Ordering.FASTEST,
             len(config.adapters),
         )

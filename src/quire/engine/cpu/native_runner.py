@@ -72,6 +72,14 @@ class NativeRunner:
         """Free the kernel's model and its threads; may be repeated."""
         self._close()
 
+    @property
+    def details(self) -> dict[str, Any]:
+        return {
+            "num_threads": self.team.num_threads,
+            "kernel_isa": self.team.library.isa,
+            "weights": self._model.weight_type.name.lower(),
+        }
+
     def embed(self, tokens_N: I64) -> Tensor:
         """Input embeddings ``[N, H]``."""
         tokens_N = np.ascontiguousarray(tokens_N, np.int64)

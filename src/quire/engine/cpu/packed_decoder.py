@@ -49,7 +49,7 @@ class PackedDecoder:
     ) -> None:
         self._team = team
         self._num_adapters = num_adapters
-        self._weight_type = weight_type
+        self.weight_type = weight_type
         self._kept: list[Any] = []
         config = decoder.config
         layers = [
@@ -184,7 +184,7 @@ class PackedDecoder:
         """What adapters add to ``linear``, by adapter; None if none of them touches it."""
         if linear.delta is None:
             return None
-        kind = WeightType.BF16 if self._weight_type is WeightType.INT8 else self._weight_type
+        kind = WeightType.BF16 if self.weight_type is WeightType.INT8 else self.weight_type
         packed = PackedAdapters(linear, self._num_adapters, self._team, kind, gated=gated)
         return ctypes.addressof(self._keep(packed).pairs)
 
@@ -194,7 +194,7 @@ class PackedDecoder:
     def _packed(
         self, weight_NK: Tensor, up_NK: Tensor | None = None, weight_type: WeightType | None = None
     ) -> PackedMatrix:
-        kind = self._weight_type if weight_type is None else weight_type
+        kind = self.weight_type if weight_type is None else weight_type
         matrix: PackedMatrix = self._keep(PackedMatrix(self._team, weight_NK, kind, up_NK))
         return matrix
 

@@ -33,6 +33,10 @@ class LeadingRunner:
         self.pool = LeadingPool(runner.pool, group)
         self.embeds = LeadingEmbeds(runner.embeds, group)
 
+    @property
+    def details(self) -> dict[str, Any]:
+        return self._runner.details
+
     def embed(self, tokens_N: I64) -> Tensor:
         with self._group.guard():
             self._group.tell(m.Embed(tokens=np.asarray(tokens_N, np.int64)))

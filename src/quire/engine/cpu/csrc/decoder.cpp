@@ -12,6 +12,16 @@ namespace {
 
 // Rows that a thread takes at a time in loops over tokens.
 constexpr int64_t kRowGrain = 4;
+// The same where many tokens are written to the cache: neighbours share the lines of a tile, which
+// two threads should not write by turns.
+constexpr int64_t kTileGrain = 2 * kTileSlots;
+
+// Room for converted rows of up to this depth, whatever the weights are.
+int64_t converted_bytes(int64_t num_rows, int64_t depth) {
+  return std::max({activation_bytes(WeightType::kF32, num_rows, depth),
+                   activation_bytes(WeightType::kBF16, num_rows, depth),
+                   activation_bytes(WeightType::kInt8, num_rows, depth)});
+}
 
 }  // namespace
 
@@ -91,7 +101,7 @@ void Decoder::run(const StepInput& input, const PageTablesView& tables, float* h
   qkv_ = qkv_buffer_.floats(num_tokens * qkv_size);
   attended_ = attended_buffer_.floats(num_tokens * q_size);
   inner_ = inner_buffer_.floats(num_tokens * inner);
-  converted_buffer_.bytes(activation_bytes(WeightType::kF32, num_tokens, widest));
+  converted_buffer_.bytes(converted_bytes(num_tokens, widest));
   adapters_.plan(input.adapters, num_tokens);
   int64_t gated = 0;
   for (const LayerSpec& layer : layers_)
@@ -237,7 +247,8 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
     normed_row(layer.attention_norm, token, row);
   };
   adapters_.add(layer.qkv_adapters, source, qkv_, qkv_size, 1.0f, ordering, team_, thread);
-  team_.share(thread, num_tokens, kRowGrain, [&](int64_t first, int64_t last) {
+  const int64_t grain = num_tokens < 2 * kTileGrain ? kRowGrain : kTileGrain;
+  team_.share(thread, num_tokens, grain, [&](int64_t first, int64_t last) {
     for (int64_t t = first; t < last; t++) place_token(layer, input, t);
   });
   team_.barrier(thread);
@@ -306,7 +317,7 @@ void Decoder::gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, in
 
 void Decoder::logits(const float* hidden, int64_t count, float* out) {
   const int64_t size = spec_.hidden_size, vocab_size = spec_.vocab_size;
-  converted_buffer_.bytes(activation_bytes(WeightType::kF32, count, size));
+  converted_buffer_.bytes(converted_bytes(count, size));
   team_.run([&](int thread) {
     convert(hidden, count, spec_.output, thread);
     matmul(spec_.output, converted_,

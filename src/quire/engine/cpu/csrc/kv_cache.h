@@ -29,9 +29,6 @@ struct KVShape {
 
 inline int64_t padded_head_dim(int64_t head_dim) { return (head_dim + 15) / 16 * 16; }
 
-inline void put(float* target, float value) { *target = value; }
-inline void put(bf16* target, float value) { *target = to_bf16(value); }
-
 // Offset of (element d, lane) in a head of a tile.
 template <class T>
 int64_t key_offset(int64_t d, int64_t lane) {
@@ -44,18 +41,36 @@ int64_t value_offset(int64_t d, int64_t lane, int64_t padded_dim) {
   return lane / 2 * (2 * padded_dim) + 2 * d + lane % 2;
 }
 
+// One head of one token into its lane.
+inline void write_head(float* k, float* v, int64_t lane, int64_t head_dim, int64_t padded_dim,
+                       const float* key, const float* value) {
+  for (int64_t d = 0; d < head_dim; d++) k[d * kTileSlots + lane] = key[d];
+  std::memcpy(v + lane * padded_dim, value, static_cast<size_t>(head_dim) * sizeof(float));
+}
+
+inline void write_head(bf16* k, bf16* v, int64_t lane, int64_t head_dim, int64_t padded_dim,
+                       const float* key, const float* value) {
+  bf16* of_value = v + value_offset<bf16>(0, lane, padded_dim);
+  for (int64_t first = 0; first < head_dim; first += kWidth) {
+    const int64_t count = head_dim - first < kWidth ? head_dim - first : kWidth;
+    bf16 rounded[kWidth];
+    store(rounded, load_n(key + first, count));
+    for (int64_t i = 0; i < count; i += 2)  // a pair at a time; of an odd size the last is padding
+      std::memcpy(k + key_offset<bf16>(first + i, lane), rounded + i, 2 * sizeof(bf16));
+    store(rounded, load_n(value + first, count));
+    for (int64_t i = 0; i < count; i++) of_value[2 * (first + i)] = rounded[i];
+  }
+}
+
 // K and V of all KV heads of one token: key and value are [num_kv_heads][head_dim].
 template <class T>
 void write_slot(const KVShape& shape, T* keys, T* values, int64_t slot, const float* key,
                 const float* value) {
   const int64_t tile = slot / kTileSlots, lane = slot % kTileSlots;
   for (int64_t head = 0; head < shape.num_kv_heads; head++) {
-    T* k = keys + tile * shape.tile_elements() + head * shape.head_elements();
-    T* v = values + tile * shape.tile_elements() + head * shape.head_elements();
-    for (int64_t d = 0; d < shape.head_dim; d++) {
-      put(k + key_offset<T>(d, lane), key[head * shape.head_dim + d]);
-      put(v + value_offset<T>(d, lane, shape.padded_dim), value[head * shape.head_dim + d]);
-    }
+    const int64_t offset = tile * shape.tile_elements() + head * shape.head_elements();
+    write_head(keys + offset, values + offset, lane, shape.head_dim, shape.padded_dim,
+               key + head * shape.head_dim, value + head * shape.head_dim);
   }
 }
 

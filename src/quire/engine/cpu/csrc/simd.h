@@ -91,6 +91,9 @@ inline F32 to_f32(U16 value) {
 }
 
 inline U16 to_bf16(F32 value) {
+#if defined(__AVX512BF16__)
+  return reinterpret_cast<U16>(_mm512_cvtneps_pbh(value));  // numbers below 2^-126 become zero
+#endif
   const I32 bits = reinterpret_cast<I32>(value);
   const I32 rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const I32 is_nan = (bits & 0x7fffffff) > 0x7f800000;
