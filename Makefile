@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types model-eval install install-dev lock docs clean
+.PHONY: help demo test lint types bench model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -14,6 +14,7 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 BIN := .venv/bin
 WORKERS ?= 2
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,6 +36,10 @@ types: install-dev ## mypy --strict
 
 model-eval: install ## measure the shipped model on held-out tasks
 	$(BIN)/python -m training.evaluate
+
+bench: install-dev ## the engine's benchmarks, with those peers that are installed (BENCH_ARGS=--quick)
+	for name in decode_step throughput ttft http_streaming startup mixed_load; do \
+		$(BIN)/python benchmarks/engine/$$name.py $(BENCH_ARGS); done
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)
