@@ -94,7 +94,7 @@ def _facts(machine: Machine) -> Table:
     facts.add_row("processor", f"{machine.processor}, {machine.num_cores} usable cores")
     facts.add_row("features", " ".join(machine.cpu_features) or "unknown")
     facts.add_row("memory", memory)
-    facts.add_row("compiler", f"{machine.compiler or 'none found'} (this release compiles nothing)")
+    facts.add_row("compiler", f"{machine.compiler or 'none found'}")
     for name, found in _engine_facts(machine.torch):
         facts.add_row(name, found)
     return facts
@@ -109,8 +109,17 @@ def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
         ("torch", f"{torch.version}, {torch.cpu_capability} kernels, {cuda}"),
         ("devices", ", ".join([*torch.devices, "cpu"])),
         ("sampling", "\n".join([", ".join(torch.processors), *_refused(torch)])),
-        ("attention", "reference, plain PyTorch (the only backend of this release)"),
+        ("CPU kernel", _kernel(torch)),
     ]
+
+
+def _kernel(torch: TorchBuild) -> str:
+    """Which library of the kernel engines will use, and why not a better one."""
+    problems = [f"{isa}: {problem}" for isa, problem in torch.kernel_problems.items()]
+    if torch.kernel_isa is None:
+        return "\n".join(["none: engines fall back to PyTorch, several times slower", *problems])
+    chosen = f"{torch.kernel_isa}, up to {torch.kernel_threads} threads (small models fewer)"
+    return "\n".join([chosen, *problems])
 
 
 def _refused(torch: TorchBuild) -> list[str]:

@@ -26,7 +26,10 @@ COMPILERS = ("c++", "g++", "clang++")
 
 _PROBE = """
 import json, torch
+from quire.engine.cpu.library import kernel_report
+from quire.engine.device import num_usable_cores
 from quire.engine.sampling.registry import installed
+kernel = kernel_report()
 cuda = torch.cuda.is_available()
 print(json.dumps({
     "version": torch.__version__,
@@ -37,6 +40,9 @@ print(json.dumps({
     if cuda else [],
     "processors": sorted(installed().kinds),
     "refused_processors": dict(installed().refused),
+    "kernel_isa": kernel.chosen,
+    "kernel_problems": {one.isa: one.problem for one in kernel.states if one.problem},
+    "kernel_threads": num_usable_cores(),
 }))
 """
 _PROBE_TIMEOUT_S = 120.0
@@ -46,7 +52,8 @@ class TorchBuild(msgspec.Struct, frozen=True):
     """What torch says of itself, and the engine on top of it.
 
     ``devices`` names its CUDA devices, ``processors`` the sampling processors that requests may
-    name; ``refused_processors`` are installed but cannot be used, with the reason.
+    name; ``refused_processors`` are installed but cannot be used, with the reason. The CPU kernel
+    will use ``kernel_isa`` (None: there is none); ``kernel_problems`` says why not another.
     """
 
     version: str
@@ -56,6 +63,9 @@ class TorchBuild(msgspec.Struct, frozen=True):
     devices: list[str]
     processors: list[str] = []
     refused_processors: dict[str, str] = {}
+    kernel_isa: str | None = None
+    kernel_problems: dict[str, str] = {}
+    kernel_threads: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from quire.core.ids import ModelId
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendOption = Literal["auto", "cpu", "cuda", "torch"]
+WeightsOption = Literal["auto", "float8", "int8"]
 PolicyOption = Literal["fcfs", "round_robin"]
 DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
 
@@ -110,6 +111,15 @@ KernelIsa = Annotated[
         envvar="QUIRE_KERNEL_ISA",
         help="Instruction set of the CPU kernel: amx, avx512_bf16, avx512, avx2 or portable; "
         "default: the best that this machine has.",
+        rich_help_panel=_ENGINE,
+    ),
+]
+Weights = Annotated[
+    WeightsOption,
+    typer.Option(
+        envvar="QUIRE_WEIGHTS",
+        help="Quantise projections while loading: int8 (CPU kernel) or float8 (CUDA); auto: as the "
+        "checkpoint has them.",
         rich_help_panel=_ENGINE,
     ),
 ]

@@ -232,10 +232,10 @@ void attend_block(const AttentionStep& step, const LayerAttention& layer, const 
     for (int64_t row = 0; row < num_rows; row++) {
       float* scores = scratch.scores.data() + row * stride;
       float& maximum = scratch.maxima[static_cast<size_t>(row)];
-      const float largest = mask_scores(scores, num_tiles,
-                                        chunk.lanes.data() + row / heads * num_tiles, layer.softcap);
+      const uint16_t* lanes = chunk.lanes.data() + row / heads * num_tiles;
+      const float largest = mask_scores(scores, num_tiles, lanes, layer.softcap);
       const float next = std::max(maximum, largest);
-      if (largest == kNothing) {  // nothing in this chunk
+      if (std::all_of(lanes, lanes + num_tiles, [](uint16_t seen) { return seen == 0; })) {
         std::fill(scores, scores + stride, 0.0f);
         continue;
       }

@@ -234,7 +234,8 @@ void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const
                    int64_t out_stride) {
   static thread_local Scratch scratch;
   const TileConfig config;
-  _tile_loadconfig(&config);
+  // Not the intrinsic: GCC 12 tells the optimiser of the first 8 of these 64 bytes only.
+  asm volatile("ldtilecfg %0" ::"m"(config));
   const int64_t heads = step.num_heads / step.shape.num_kv_heads;
   for (int64_t i = 0; i < heads; i++)
     attend_head(step, layer, cache, block, block.kv_head * heads + i, scratch, q, q_stride, out,
