@@ -39,8 +39,8 @@ class EngineConfig:
     ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
     ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
-    ``weights``: float8 quantises projections while loading, on the CUDA backend, int8 does so on the
-    cpu backend; auto takes them as the checkpoint has them, where a product for them exists.
+    ``weights``: float8 quantises projections while loading, on the CUDA backend, int8 does so on
+    the cpu backend; auto takes them as the checkpoint has them, where a product for them exists.
     ``tensor_parallel``: processes of this host that share the model; cache sizes are each one's.
     ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -84,7 +85,8 @@ class Node:
         self._started_s = self._clock.now_s()
         self._stopping: asyncio.Task[None] | None = None
         self._drain_ended = asyncio.Event()
-        self._drain_limit: asyncio.TimerHandle | None = None
+        self._drain_limit: asyncio.Handle | None = None
+        self._drain_ends_s = math.inf
         self._recorder: EventRecorder | None = None
         self._latencies = LatencyObserver()
         self._observers: list[Observer] = [self._latencies]
@@ -169,10 +171,11 @@ class Node:
 
     def _limit_drain(self, limit_s: float) -> None:
         ends_s = self._loop.time() + limit_s
+        if self._drain_ends_s <= ends_s:
+            return
         if self._drain_limit is not None:
-            if self._drain_limit.when() <= ends_s:
-                return
             self._drain_limit.cancel()
+        self._drain_ends_s = ends_s
         self._drain_limit = self._loop.call_at(ends_s, self._drain_ended.set)
 
     async def _stop(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import httpx
 import msgspec
@@ -59,10 +60,13 @@ class Said:
 
     def __init__(self) -> None:
         self.names: dict[int, list[str]] = {}
+        self.by_two = asyncio.Event()
 
     def calls(self, guest: int, calls: msgspec.Raw) -> None:
         names = [call[0] for call in msgspec.msgpack.decode(calls)]
         self.names.setdefault(guest, []).extend(names)
+        if len(self.names) == 2:
+            self.by_two.set()
 
     def log(self, guest: int, level: str, text: str) -> None:
         pass
@@ -100,14 +104,14 @@ async def test_a_guest_that_finds_a_fault_of_ours_ends_alone(
             host.start(
                 number,
                 f"guest {number}",
-                ScriptedRunner(on_wake),
+                partial(ScriptedRunner, on_wake),
                 LAUNCH,
                 limits=GuestLimits(),
                 network=Network(client),
                 models={},
             )
             host.tell(number, [m.InputClosed()])
-        await asyncio.sleep(0.01)
+        await said.by_two.wait()
         assert said.names == {1: ["Ended"], 2: ["Send"]}
         assert "AttributeError: no such thing" in caplog.text
         await host.close()

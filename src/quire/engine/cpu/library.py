@@ -23,7 +23,7 @@ ABI_VERSION = 2
 """Must equal ``kAbiVersion`` of ``csrc/abi.h``: counts changes of functions and structs."""
 
 FOLDER = Path(__file__).parent
-REBUILD = "install a C++ compiler and run 'make install', or 'pip install --force-reinstall quire'"
+REBUILD = "install a C++ compiler and run 'make install', or install quire again"
 
 Signature = tuple[Any, tuple[Any, ...]]
 """The result type of a C function and the types of its arguments, as ctypes names them."""

@@ -50,7 +50,9 @@ def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U6
     """Layer 0 of tokens: content at a position, as the adapter sees it (-1: none)."""
     with np.errstate(over="ignore"):
         values = mix(contents + mix(np.asarray(positions).astype(np.uint64)))
-    return values if adapter < 0 else mix(values ^ mix(np.array([adapter], np.uint64) ^ _ADAPTER_SALT))
+    if adapter < 0:
+        return values
+    return mix(values ^ mix(np.array([adapter], np.uint64) ^ _ADAPTER_SALT))
 
 
 def visible_terms(layer: int, values: U64) -> U64:
