@@ -194,6 +194,44 @@ async def test_memory_grows_to_its_limit(node: Node) -> None:
     assert await (await launch(node, code)).result() is None
 
 
+async def test_tables_grow_to_their_limit(node: Node) -> None:
+    """They lie outside the memory that is bounded."""
+    code = module(
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.END))}")',
+        functions="(table $t 1 funcref)",
+        start="""
+          (if (i32.ne (table.grow $t (ref.null func) (i32.const 60000000)) (i32.const -1))
+            (then (unreachable)))
+          (i32.const 1)""",
+    )
+    assert await (await launch(node, code)).result() is None
+
+
+async def test_a_start_function_may_print(node: Node) -> None:
+    """Where its memory is cannot be known yet: it is told that the address is wrong."""
+    code = module(
+        imports="""
+          (import "wasi_snapshot_preview1" "fd_write"
+            (func $write (param i32 i32 i32 i32) (result i32)))""",
+        data=f'(data (i32.const {COMMANDS}) "{escaped(command(Op.END))}")',
+        functions="""
+          (func $init
+            (if (i32.eqz (call $write (i32.const 1) (i32.const 8) (i32.const 1) (i32.const 16)))
+              (then (unreachable))))
+          (start $init)""",
+        start="(i32.const 1)",
+    )
+    assert await (await launch(node, code)).result() is None
+
+
+async def test_a_turn_names_so_many_bytes(node: Node) -> None:
+    code = issuing(
+        *[command(Op.LOG, address=0, length=2 << 20)] * 5,
+        memory='(memory (export "memory") 40)',
+    )
+    assert "name 10485760 bytes, at most 8388608" in await error_of(node, code)
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

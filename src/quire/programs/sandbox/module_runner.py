@@ -55,10 +55,14 @@ class RingEvent(msgspec.Struct, frozen=True):
 
 
 class ModuleRunner:
-    """``Runner`` of one program in ``guest``."""
+    """``Runner`` of one program in ``guest``.
 
-    def __init__(self, guest: ModuleGuest) -> None:
+    ``turn_bytes`` bounds what the commands of one turn name in its memory: the host copies it.
+    """
+
+    def __init__(self, guest: ModuleGuest, turn_bytes: int) -> None:
         self._guest = guest
+        self._turn_bytes = turn_bytes
         self._events: deque[RingEvent] = deque()
         self._waiting: dict[int, Op] = {}
         """Answers to come: the command's own id, and what it was."""
@@ -149,9 +153,10 @@ class ModuleRunner:
             )
         memory = Memory(self._guest.memory())
         ring = memory.take(self._io.commands, num_commands * abi.COMMAND.size)
+        entries = [RingCommand(*fields) for fields in abi.COMMAND.iter_unpack(ring)]
+        self._check_bytes(entries)
         calls: list[m.GuestCalls] = self._read_calls()
-        for fields in abi.COMMAND.iter_unpack(ring):
-            entry = RingCommand(*fields)
+        for entry in entries:
             call = self._carry_out(entry, memory)
             if call is None:
                 self._answers.note_question()  # it counts against the rate of calls all the same
@@ -165,6 +170,14 @@ class ModuleRunner:
             return m.Turn(calls, 0.0)
         self._check_waits()
         return m.Turn(calls, self._next_sleep_s())
+
+    def _check_bytes(self, entries: Sequence[RingCommand]) -> None:
+        num_bytes = sum(entry.length for entry in entries)
+        if num_bytes > self._turn_bytes:
+            raise InvalidArgument(
+                f"the commands of one turn name {num_bytes} bytes, at most {self._turn_bytes} are "
+                "read: spread them over several turns"
+            )
 
     def _check_waits(self) -> None:
         waits = self._waiting, self._sends, self._receives, self._sleeps, self._requests

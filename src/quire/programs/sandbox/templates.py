@@ -155,7 +155,8 @@ class Templates:
     def _module_runner(self, code: bytes, limits: GuestLimits) -> ModuleRunner:
         template = self._modules[code_digest(code)]
         self._modules.move_to_end(code_digest(code))
-        return ModuleRunner(template.instantiate(limits.memory_bytes, limits.turn_ms / 1000))
+        guest = template.instantiate(limits.memory_bytes, limits.turn_ms / 1000)
+        return ModuleRunner(guest, limits.turn_bytes)
 
 
 def _refusal(text: str) -> ErrorRecord:

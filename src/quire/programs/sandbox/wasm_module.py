@@ -24,6 +24,9 @@ from quire.programs.sandbox.wasm import (
     trapped,
 )
 
+_MAX_TABLE_ELEMENTS = 1 << 16
+"""Of each table: they lie outside the guest's memory, 8 bytes an element."""
+
 
 def compile_module(wasm: bytes) -> bytes:
     """Machine code of a core module for this machine."""
@@ -81,7 +84,13 @@ class ModuleTemplate:
             GuestTrapped: they did not end well.
         """
         store = load_wasmtime().Store(self._engine.raw)
-        store.set_limits(memory_size=memory_bytes, instances=1, memories=1, tables=4)
+        store.set_limits(
+            memory_size=memory_bytes,
+            table_elements=_MAX_TABLE_ELEMENTS,
+            instances=1,
+            memories=1,
+            tables=4,
+        )
         guest = ModuleGuest(self._engine, store)
         guest.begin(self._instance_pre, limit_s)
         return guest
@@ -98,6 +107,7 @@ class ModuleGuest:
         self._store = store
         self._wasmtime = load_wasmtime()
         self._exports: Any = None
+        self._memory: Any = None
         self._functions: dict[str, Any] = {}
         self._view = memoryview(b"")
         self._base = 0
@@ -120,7 +130,12 @@ class ModuleGuest:
         return 0 if result is None else int(result) & 0xFFFFFFFF
 
     def memory(self) -> memoryview:
-        """The memory as it is now; a call may make it larger, and move it."""
+        """The memory as it is now; a call may make it larger, and move it.
+
+        Nothing, while the module's start function runs: it cannot be found before that ends.
+        """
+        if self._memory is None:
+            return self._view
         size = self._memory.data_len(self._store)
         base = ctypes.cast(self._memory.data_ptr(self._store), ctypes.c_void_p).value or 0
         if size != len(self._view) or base != self._base:
