@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -27,9 +28,10 @@ pytestmark = [
 
 MINE = {"authorization": "Bearer my-key"}
 THEIRS = {"authorization": "Bearer their-key"}
+RUN = uuid4().hex  # what is uploaded lies beside the shared cache: test processes keep apart
 TENANTS = (
-    TenantConfig(TenantId("me"), ("my-key",)),
-    TenantConfig(TenantId("them"), ("their-key",)),
+    TenantConfig(TenantId(f"me-{RUN}"), ("my-key",)),
+    TenantConfig(TenantId(f"them-{RUN}"), ("their-key",)),
 )
 SOURCE = '''
 from quire.programs.sdk import inferlet
