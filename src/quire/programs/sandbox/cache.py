@@ -10,7 +10,7 @@ import fcntl
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from quire.core.errors import ConfigError
@@ -50,9 +50,13 @@ class BuildCache:
 
     def keep_newest(self, prefix: str, count: int) -> None:
         """Forget all but the newest ``count`` files that begin with ``prefix``."""
-        found = [path for path in self._directory.glob(f"{prefix}*") if path.suffix != ".lock"]
-        found.sort(key=lambda path: path.stat().st_mtime, reverse=True)
-        for path in found[count:]:
+        aged: list[tuple[float, Path]] = []
+        for path in self._directory.glob(f"{prefix}*"):
+            with suppress(FileNotFoundError):  # another process forgets files too
+                if path.suffix != ".lock":
+                    aged.append((path.stat().st_mtime, path))
+        aged.sort(reverse=True)
+        for _, path in aged[count:]:
             path.unlink(missing_ok=True)
 
     @contextmanager
