@@ -24,13 +24,7 @@ from quire.core.errors import (
     TraitMissing,
 )
 from quire.node import Node, ProgramHandle
-from quire.programs.library import (
-    low_level_completion,
-    parallel_generation,
-    prefix_caching,
-    react,
-    text_completion,
-)
+from quire.programs.library import LIBRARY
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.running import ProgramState
 
@@ -41,12 +35,12 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-LIBRARY = {
-    "text_completion": (text_completion, ("hello", "5")),
-    "low_level_completion": (low_level_completion, ("hello", "5")),
-    "prefix_caching": (prefix_caching, ("be brief and be kind", "hello", "who are you")),
-    "parallel_generation": (parallel_generation, ("a story", "one", "two")),
-    "react": (react, ("what is 2 + 3", '{"a": {"b": 1}}')),
+LIBRARY_ARGS = {
+    "text_completion": ("hello", "5"),
+    "low_level_completion": ("hello", "5"),
+    "prefix_caching": ("be brief and be kind", "hello", "who are you"),
+    "parallel_generation": ("a story", "one", "two"),
+    "react": ("what is 2 + 3", '{"a": {"b": 1}}'),
 }
 
 
@@ -93,10 +87,10 @@ async def test_source_runs_and_returns(node: Node) -> None:
     assert handle.record().state is ProgramState.FINISHED
 
 
-@pytest.mark.parametrize("name", LIBRARY)
+@pytest.mark.parametrize("name", LIBRARY_ARGS)
 async def test_library_programs_run_unchanged(node: Node, name: str) -> None:
     """The same file in both runtimes, to the same result and messages."""
-    trusted, args = LIBRARY[name]
+    trusted, args = LIBRARY[name], LIBRARY_ARGS[name]
     untrusted = await node.inspect("".join(getlines(str(trusted.source))).encode())
     await node.launch(trusted, args, tenant=TENANT).result()  # so that both find a warm cache
     outside = node.launch(trusted, args, tenant=TENANT)

@@ -19,6 +19,7 @@ from quire.core.config import ServerConfig
 from quire.core.ids import TenantId
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
+from quire.programs.library import LIBRARY
 from quire.programs.sandbox.program import GuestProgram
 from quire.server.schemas.programs import LaunchRequest
 from quire.server.upload import program_of
@@ -78,9 +79,14 @@ def receive(socket: ClientConnection) -> dict[str, Any]:
 
 
 def test_the_library_by_name(http: httpx.Client) -> None:
-    names = [entry["name"] for entry in http.get("/v1/programs/library").json()["data"]]
-    assert "text_completion" in names
-    assert names == sorted(names)
+    entries = http.get("/v1/programs/library").json()["data"]
+    assert [entry["name"] for entry in entries] == list(LIBRARY)
+    completion = entries[0]
+    assert (completion["name"], completion["theme"]) == ("text_completion", "completion")
+    assert (
+        completion["summary"] == "Continue a prompt, greedily, and stream the text to the client."
+    )
+    assert all(entry["description"].startswith(entry["summary"][:20]) for entry in entries)
 
 
 def test_a_library_program_runs_to_its_result(http: httpx.Client, server: RunningServer) -> None:

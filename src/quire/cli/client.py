@@ -85,6 +85,10 @@ class NodeClient:
             )
         raise UnknownHandle(f"{len(found)} programs begin with {beginning!r}: write more of the id")
 
+    def library(self) -> list[dict[str, Any]]:
+        """The programs that the node can launch by name."""
+        return list(self._call("GET", "/v1/programs/library")["data"])
+
     def launch(self, request: dict[str, Any]) -> dict[str, Any]:
         """Start a program; see ``/v1/programs`` in docs/reference/http.md."""
         return self._call("POST", "/v1/programs", request)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from quire.cli import catalogue
 from quire.cli import options as o
 from quire.cli.attachment import RemoteProgram
 from quire.cli.client import NodeClient, code_body
@@ -30,8 +31,8 @@ EXIT_INTERRUPTED = 130
 
 def run(
     program: Annotated[
-        str, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
-    ],
+        str | None, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
+    ] = None,
     args: Annotated[
         list[str] | None, typer.Argument(help="Arguments for the program, after --.")
     ] = None,
@@ -40,6 +41,9 @@ def run(
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
     record: o.Record = None,
+    list_programs: Annotated[
+        bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
+    ] = False,
     log_level: o.LogLevel = "warning",
 ) -> None:
     """Run a program: show its messages as they come, then its result.
@@ -51,6 +55,8 @@ def run(
 
     Examples:
 
+        quire run --list
+
         quire run react -- "What is 17 * 23?"
 
         quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
@@ -58,6 +64,11 @@ def run(
         quire run my_agent.py --url http://127.0.0.1:8000 --interactive
     """
     configure_logging(log_level, log_requests=False)
+    if list_programs:
+        catalogue.show(catalogue.shipped() if url is None else _listed(NodeClient(url, api_key)))
+        return
+    if program is None:
+        raise InvalidArgument("name a program to run, or list those of the library with --list")
     if url is None:
         config = NodeConfig(engine_configs(model or (), None), record_path=record)
         running = _run_embedded(config, library.find(program), args or [], interactive)
@@ -122,6 +133,13 @@ class EmbeddedProgram:
 
 def _lines(interactive: bool) -> AsyncIterator[str] | None:
     return read_lines(sys.stdin) if interactive else None
+
+
+def _listed(node: NodeClient) -> list[catalogue.Row]:
+    """The library of a running node, which may be another release."""
+    with node:
+        programs = node.library()
+    return [catalogue.Row(p["theme"], p["name"], p["summary"]) for p in programs]
 
 
 def _request(program: str, args: list[str]) -> dict[str, Any]:

@@ -1,34 +1,67 @@
-"""The shipped programs, each a short file that shows one technique; ``find`` gets one by name."""
+"""The shipped programs, each a short file that shows one technique; ``find`` gets one by name.
+
+Owns the catalogue: which names there are, by theme. A program's module is imported when it is first
+asked for, so that a command line that runs one of them does not wait for all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 from quire.core.errors import InvalidArgument
 from quire.programs.inferlet import Inferlet, load_inferlet
-from quire.programs.library.json_output import json_output
-from quire.programs.library.low_level_completion import low_level_completion
-from quire.programs.library.parallel_generation import parallel_generation
-from quire.programs.library.prefix_caching import prefix_caching
-from quire.programs.library.react import react
-from quire.programs.library.text_completion import text_completion
 
-LIBRARY: Mapping[str, Inferlet] = MappingProxyType(
+THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        program.name: program
-        for program in (
-            json_output,
-            low_level_completion,
-            parallel_generation,
-            prefix_caching,
-            react,
-            text_completion,
-        )
+        "completion": ("text_completion", "low_level_completion", "parallel_generation"),
+        "caching": ("prefix_caching",),
+        "attention": (),
+        "decoding": ("json_output",),
+        "reasoning": (),
+        "agents": ("react",),
     }
 )
+"""The names by theme. ``NAME`` is the program of that name in ``library/THEME/NAME.py``."""
+
+
+class Library(Mapping[str, Inferlet]):
+    """Programs by name, imported when they are looked up; the names themselves import nothing."""
+
+    def __init__(self, themes: Mapping[str, tuple[str, ...]]) -> None:
+        self._modules = {
+            name: f"{__name__}.{theme}.{name}" for theme, names in themes.items() for name in names
+        }
+
+    def __getitem__(self, name: str) -> Inferlet:
+        program = getattr(import_module(self._modules[name]), name)
+        assert isinstance(program, Inferlet), f"{self._modules[name]} has no program {name}"
+        return program
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._modules
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+
+LIBRARY = Library(THEMES)
 """Every shipped program by name."""
+
+
+def theme_of(name: str) -> str:
+    """The theme under which ``name`` stands in the catalogue."""
+    return next(theme for theme, names in THEMES.items() if name in names)
+
+
+def summary_of(program: Inferlet) -> str:
+    """The first sentence of what a program says of itself."""
+    return " ".join(program.description.partition("\n\n")[0].split())
 
 
 def find(path_or_name: str) -> Inferlet:
@@ -46,4 +79,4 @@ def find(path_or_name: str) -> Inferlet:
     )
 
 
-__all__ = ["LIBRARY", "find"]
+__all__ = ["LIBRARY", "THEMES", "Library", "find", "summary_of", "theme_of"]

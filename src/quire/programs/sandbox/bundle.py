@@ -21,7 +21,7 @@ _MODULES = (
     "programs/inferlet.py",
     "programs/api/*.py",
     "programs/chat/*.py",
-    "programs/library/*.py",
+    "programs/library/**/*.py",
     "programs/runtime/*.py",
     "programs/sdk/*.py",
     "programs/services/*.py",

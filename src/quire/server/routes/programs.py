@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from quire.core.errors import ErrorRecord
 from quire.node import ProcessRecord, ProgramRecord
-from quire.programs.library import LIBRARY
+from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
 from quire.server.schemas.programs import (
     LaunchRequest,
@@ -63,10 +63,16 @@ async def list_programs(request: Request) -> Response:
 
 @router.get("/v1/programs/library", response_model=Library)
 async def list_library() -> Response:
-    """The programs that can be launched by name."""
+    """The programs that can be launched by name, in the order of the library's themes."""
     entries = [
-        LibraryProgram(name=name, object="library_program", description=program.description)
-        for name, program in sorted(LIBRARY.items())
+        LibraryProgram(
+            name=name,
+            object="library_program",
+            theme=theme_of(name),
+            summary=summary_of(program),
+            description=program.description,
+        )
+        for name, program in LIBRARY.items()
     ]
     return _json(Library(object="list", data=entries))
 

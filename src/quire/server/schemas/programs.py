@@ -131,8 +131,12 @@ class LogLines(ResponseModel):
 
 
 class LibraryProgram(ResponseModel):
+    """``summary`` is the first sentence of ``description``."""
+
     name: str
     object: Literal["library_program"]
+    theme: str
+    summary: str
     description: str
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import wit_world
 
-import quire.programs.library
 import quire.programs.sdk  # noqa: F401
+from quire.programs.library import LIBRARY
 from quire.programs.sandbox.guest.rehearsal import rehearse, warm
 from quire.programs.sandbox.guest.session import GuestSession
 
@@ -49,6 +49,7 @@ time.sleep = _refuse_sleep  # type: ignore[assignment]
 socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
 
 _ask: Callable[[str], str] = wit_world.ask
+PROGRAMS = dict(LIBRARY)  # looked up, and so imported, while there still is a file system
 rehearse()
 _session = GuestSession(_ask)
 gc.collect()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.calculator import calc
+from quire.programs.library.agents.calculator import calc
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."

@@ -1,0 +1,1 @@
+"""Models that act: tools, code, other agents."""

@@ -1,0 +1,1 @@
+"""Choosing what tokens see: sinks, windows, hierarchies, eviction by attention scores."""

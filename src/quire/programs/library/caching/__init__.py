@@ -1,0 +1,1 @@
+"""Keeping what was computed: prefixes, modules, pages that others may import."""

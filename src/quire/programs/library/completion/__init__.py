@@ -1,0 +1,1 @@
+"""Completing a text: in three lines, by hand, several ways at once."""

@@ -1,0 +1,1 @@
+"""Choosing tokens: grammars, search, watermarks, several tokens from one forward pass."""

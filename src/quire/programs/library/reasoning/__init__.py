@@ -1,0 +1,1 @@
+"""Spending more tokens on one question: trees, graphs, skeletons, votes."""

@@ -1,0 +1,48 @@
+"""The catalogue: every name is a program, and a name costs nothing until it is asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from quire.core.errors import InvalidArgument
+from quire.programs import library
+from quire.programs.library import LIBRARY, THEMES, find, summary_of, theme_of
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_every_program_says_what_it_is(name: str) -> None:
+    program = find(name)
+    assert program is LIBRARY[name]
+    assert program.name == name
+    assert program.source is not None
+    path = Path(program.source)
+    assert path.relative_to(Path(library.__file__).parent) == Path(theme_of(name)) / f"{name}.py"
+    assert summary_of(program).endswith(".")
+    assert f"quire run {name}" in path.read_text(encoding="utf-8"), "its docstring shows a call"
+
+
+def test_a_name_stands_under_one_theme() -> None:
+    names = [name for theme in THEMES.values() for name in theme]
+    assert sorted(names) == sorted(set(names)) == sorted(LIBRARY)
+
+
+def test_find_names_what_there_is() -> None:
+    with pytest.raises(InvalidArgument, match="text_completion"):
+        find("no_such_program")
+    assert "no_such_program" not in LIBRARY
+    assert LIBRARY.get("no_such_program") is None
+
+
+def test_the_catalogue_imports_no_program() -> None:
+    """A command line that runs one program does not import all."""
+    script = (
+        "import sys, quire.programs.library as l; before = len(list(l.LIBRARY)); "
+        "themes = tuple(f'{l.__name__}.{theme}.' for theme in l.THEMES); "
+        "print(before, [name for name in sys.modules if name.startswith(themes)])"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert ran.stdout.split(" ", 1) == [str(len(LIBRARY)), "[]\n"]
