@@ -28,6 +28,7 @@ RUN_BY = {
     "quire kill": "tests/cli/test_cli_processes.py",
     "quire logs": "tests/cli/test_cli_processes.py",
     "quire models": "tests/cli/test_cli_models.py",
+    "quire new": "tests/cli/test_cli_new.py",
     "quire ps": "tests/cli/test_cli_processes.py",
     "quire push": "tests/server/test_server_sandbox.py",
     "quire replay": "tests/cli/test_cli_replay.py",

@@ -9,7 +9,7 @@ NAMES = """
     ControlCore ControlHarness ExpectedDecode FakeClock FakeEngine FakeTokenizer LocalNode LocalPort
     NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage ReferenceProgram
     ScriptedModel SeenToken StepTime answers expected_decode expected_dist expected_logprobs
-    expected_tokens fake_pool token_content
+    expected_tokens fake_pool scripted_node token_content
 """
 
 SUITES = """

@@ -28,6 +28,7 @@ COMMANDS = {
         "replay": "quire.cli.replay",
     },
     "Work with programs": {
+        "new": "quire.cli.new",
         "run": "quire.cli.run",
         "push": "quire.cli.processes",
         "ps": "quire.cli.processes",

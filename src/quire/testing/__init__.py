@@ -1,15 +1,16 @@
 """Fakes, a test kit and conformance suites for programs, policies and engines built on Quire.
 
-``LocalNode`` runs programs against fake engines in one event loop; ``ControlHarness`` drives the
-controller by hand; ``FakeEngine``, ``FakeClock`` and ``FakeTokenizer`` stand in for the real ones;
-``ReferenceProgram`` and ``expected_tokens`` say what must come out. The suites that every
-implementation of a Protocol must pass are in ``quire.testing.conformance``.
+``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` with a model
+that says what the test says; ``ControlHarness`` drives the controller by hand; ``FakeEngine``,
+``FakeClock`` and ``FakeTokenizer`` stand in for the real ones; ``ReferenceProgram`` and
+``expected_tokens`` say what must come out. The suites that every implementation of a Protocol must
+pass are in ``quire.testing.conformance``.
 """
 
 from quire.testing.clock import FakeClock
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation, StepTime, fake_pool
 from quire.testing.harness import ControlCore, ControlHarness, NoProgress, Outcome
-from quire.testing.local_node import LocalNode
+from quire.testing.local_node import LocalNode, scripted_node
 from quire.testing.local_port import LocalPort
 from quire.testing.oracle import (
     ExpectedDecode,
@@ -49,5 +50,6 @@ __all__ = [
     "expected_logprobs",
     "expected_tokens",
     "fake_pool",
+    "scripted_node",
     "token_content",
 ]

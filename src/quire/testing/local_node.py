@@ -25,9 +25,10 @@ from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.testing.clock import FakeClock
-from quire.testing.fake_engine import FakeEngine
+from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
 from quire.testing.local_port import LocalPort
+from quire.testing.scripted import Answer, ScriptedModel
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 
@@ -212,4 +213,19 @@ class LocalNode:
         self._ports.pop(program, None)
 
 
-__all__ = ["LocalNode"]
+def scripted_node(answer: Answer, *, page_size: int = 16, num_blocks: int = 1024) -> LocalNode:
+    """A node whose one model answers each prompt with ``answer(prompt)``; see ``ScriptedModel``.
+
+    ::
+
+        async with scripted_node(lambda prompt: "Yes.<|end|>") as node:
+            assert await node.run(my_program, "Is water wet?") == "Yes."
+    """
+    engine = FakeEngine(
+        fake_pool(page_size=page_size, num_blocks=num_blocks),
+        script=ScriptedModel(answer, FakeTokenizer()),
+    )
+    return LocalNode({EngineId("fake"): engine})
+
+
+__all__ = ["LocalNode", "scripted_node"]
