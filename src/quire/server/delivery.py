@@ -8,7 +8,6 @@ hears exactly one end. Must not know what the bytes mean; a ``Formatter`` makes 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
@@ -18,20 +17,19 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
-from quire.server.errors import body_of
+from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import Generation, PromptChunk
 from quire.server.observation import RequestObserver
 
 logger = logging.getLogger(__name__)
-
-_DONE = b"data: [DONE]\n\n"
 
 
 class Formatter(Protocol):
     """Turns the chunks of one request into bodies. Fed every chunk, in order."""
 
     def feed(self, item: PromptChunk) -> Sequence[bytes]:
-        """The JSON events that ``item`` gives a streaming client (none for a whole answer)."""
+        """The events that ``item`` gives a streaming client (none for a whole answer), which the
+        dialect's ``EventStyle`` frames."""
         ...
 
     def last_events(self) -> Sequence[bytes]:
@@ -92,6 +90,7 @@ class GenerationResponse(Response):
     ``write_timeout_s`` bounds each write: the server buffers 64 KiB per connection and then makes
     the writer wait, so a slow reader holds the calls back, and after this time ends them.
     ``on_finished`` is called after a complete answer, before its last bytes are sent.
+    ``style``: how the formatter's events are framed.
     """
 
     def __init__(
@@ -104,6 +103,7 @@ class GenerationResponse(Response):
         write_timeout_s: float,
         on_finished: Callable[[], None],
         headers: dict[str, str],
+        style: EventStyle = DATA_EVENTS,
     ) -> None:
         super().__init__(
             headers=headers, media_type="text/event-stream" if stream else "application/json"
@@ -115,6 +115,7 @@ class GenerationResponse(Response):
         self._stream = stream
         self._writes = WriteLimit(write_timeout_s)
         self._on_finished = on_finished
+        self._style = style
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
@@ -158,22 +159,22 @@ class GenerationResponse(Response):
         await self._write(send, body, headers=headers, more=False)
 
     async def _deliver_stream(self, send: Send) -> None:
-        started = False
+        started, frame = False, self._style.frame
         try:
             async with aclosing(_items(self._generation)) as items:
                 async for item in items:
                     self._observer.on_chunk(item.chunk)
-                    events = b"".join(map(_event, self._formatter.feed(item)))
+                    events = b"".join(map(frame, self._formatter.feed(item)))
                     await self._write(send, events, headers=None if started else self.raw_headers)
                     started = True
             self._finish()
-            events = b"".join(map(_event, self._formatter.last_events())) + _DONE
+            events = b"".join(map(frame, self._formatter.last_events())) + self._style.done
             await self._write(send, events, more=False)
         except QuireError as error:
             if not started:
                 raise
             self._observer.end("failed", error)
-            events = _event(json.dumps(body_of(error)).encode()) + _DONE
+            events = b"".join(self._style.errors(error)) + self._style.done
             await self._write(send, events, more=False)
 
     def _finish(self) -> None:
@@ -197,10 +198,6 @@ class GenerationResponse(Response):
 
 def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:
     return cast(AsyncGenerator[PromptChunk, None], aiter(generation))
-
-
-def _event(payload: bytes) -> bytes:
-    return b"data: " + payload + b"\n\n"
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -18,6 +18,7 @@ from quire.node import SessionHandle, Turn
 from quire.programs.builtin import CompletionRequest
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.delivery import Formatter, GenerationResponse
+from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import Generation
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
@@ -128,7 +129,7 @@ class Work:
     """What a route has decided; ``begin`` does the rest.
 
     ``turns``: the conversation so far, from which the session is inferred. ``on_finished`` is
-    called with the session after a complete answer.
+    called with the session after a complete answer. ``style``: how events are framed.
     """
 
     fields: GenerationFields
@@ -137,10 +138,40 @@ class Work:
     formatter: Formatter
     turns: Sequence[Turn] = ()
     on_finished: Callable[[SessionHandle], None] | None = None
+    style: EventStyle = DATA_EVENTS
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A generation that waits for somebody to iterate it. ``finished`` is to be called after a
+    complete answer."""
+
+    generation: Generation
+    observer: RequestObserver
+    finished: Callable[[], None]
 
 
 def begin(request: Request, work: Work) -> GenerationResponse:
     """Open the session and make the response that will run the generation.
+
+    Raises:
+        Draining, QuotaExceeded: see ``Node.session``.
+    """
+    begun = open_generation(request, work)
+    return GenerationResponse(
+        begun.generation,
+        work.formatter,
+        begun.observer,
+        stream=bool(work.fields.stream),
+        write_timeout_s=context_of(request).config.write_timeout_s,
+        on_finished=begun.finished,
+        headers={"x-quire-program-id": begun.generation.session.id},
+        style=work.style,
+    )
+
+
+def open_generation(request: Request, work: Work) -> Begun:
+    """Open the session that ``work`` belongs to; nothing runs yet.
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.
@@ -173,23 +204,18 @@ def begin(request: Request, work: Work) -> GenerationResponse:
         if identity.final:
             session.end("the client has said that this call is the last")
 
-    return GenerationResponse(
-        Generation(session, work.requests, thread=identity.thread, name=route),
-        work.formatter,
-        RequestObserver(labels, context.metrics.requests),
-        stream=bool(work.fields.stream),
-        write_timeout_s=context.config.write_timeout_s,
-        on_finished=finished,
-        headers={"x-quire-program-id": session.id},
-    )
+    generation = Generation(session, work.requests, thread=identity.thread, name=route)
+    return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)
 
 
 __all__ = [
     "MAX_CHOICES_IN_ALL",
+    "Begun",
     "Reporting",
     "Work",
     "begin",
     "check_num_choices",
     "completion_request",
+    "open_generation",
     "room_for",
 ]

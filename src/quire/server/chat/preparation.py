@@ -1,0 +1,116 @@
+"""A conversation prepared for the model: the prompt, the grammar, how the answer is to be read.
+
+What every dialect of conversations (chat completions, responses, messages) has in common: each
+translates its own fields to a ``ChatCompletionRequest`` and formats the answer in its own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from quire.core.interfaces import ServedModel
+from quire.node import SessionHandle, Turn
+from quire.programs.builtin import CompletionRequest
+from quire.programs.chat import Answer
+from quire.server.chat.constraint import chat_grammar
+from quire.server.chat.conversation import template_messages, turn_of_answer, turns_of
+from quire.server.chat.parsing import Reading
+from quire.server.chat.prompt import ChatPrompt, Conversation
+from quire.server.context import ServerContext, context_of
+from quire.server.identity import identify
+from quire.server.planning import Reporting, check_num_choices, completion_request
+from quire.server.schemas.chat import ChatCompletionRequest
+from quire.server.schemas.tools import NamedToolChoice
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """``turns``: the conversation so far, from which the session is inferred."""
+
+    model: ServedModel
+    prompt: ChatPrompt
+    generation: CompletionRequest
+    reading: Reading
+    turns: Sequence[Turn]
+    num_logprobs: int | None
+
+    def remember(self, session: SessionHandle, answers: Sequence[Answer]) -> None:
+        """A later prompt that goes on from one of ``answers`` joins ``session``."""
+        for answer in answers:
+            session.remember(self.turns, turn_of_answer(answer))
+
+
+async def prepare_chat(request: Request, body: ChatCompletionRequest) -> PreparedChat:
+    """Render ``body``'s conversation and decide how its answer is generated.
+
+    Raises:
+        QuireError: no such model, a conversation that its template refuses, a grammar that does not
+            compile, a prompt that is too long, fields that contradict the model.
+    """
+    context = context_of(request)
+    model = context.node.model(body.model)
+    check_num_choices(1, body.n or 1)
+    messages = template_messages(body.messages)
+    grammar, source = chat_grammar(body)
+    if grammar is not None:
+        await context.grammars.check(grammar, param=source)
+    prompt = await context.renderer.render(model, _conversation(body, messages))
+    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    generation = completion_request(
+        body,
+        model,
+        prompt.token_ids,
+        body.limit(),
+        default_max_tokens=_default_max_tokens(model),
+        grammar=grammar,
+        reporting=Reporting(num_logprobs),
+        priority=identify(request.headers, body).priority,
+    )
+    reading = Reading(_max_calls(body), prompt.opens_reasoning)
+    return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
+
+
+async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> ChatPrompt:
+    """The prompt of ``body``'s conversation alone.
+
+    Raises:
+        QuireError: no such model, or a conversation that its template refuses.
+    """
+    model = context.node.model(body.model)
+    messages = template_messages(body.messages)
+    return await context.renderer.render(model, _conversation(body, messages))
+
+
+def _conversation(body: ChatCompletionRequest, messages: list[dict[str, object]]) -> Conversation:
+    """With ``tool_choice`` none the model is not told of the tools, so that it calls none."""
+    tools = body.tools if body.tool_choice != "none" else None
+    variables = dict(body.chat_template_kwargs or {})
+    for name in ("reasoning_effort", "verbosity"):
+        if (value := getattr(body, name)) is not None:
+            variables.setdefault(name, value)
+    going_on = bool(body.continue_final_message)
+    return Conversation(
+        messages,
+        tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
+        add_generation_prompt=body.add_generation_prompt is not False and not going_on,
+        continue_final_message=going_on,
+        variables=variables,
+    )
+
+
+def _max_calls(body: ChatCompletionRequest) -> int | None:
+    if not body.tools or body.tool_choice == "none":
+        return 0
+    one = body.parallel_tool_calls is False or isinstance(body.tool_choice, NamedToolChoice)
+    return 1 if one else None
+
+
+def _default_max_tokens(model: ServedModel) -> int | None:
+    default = model.defaults.get("max_new_tokens")
+    return default if isinstance(default, int) else None
+
+
+__all__ = ["PreparedChat", "prepare_chat", "render_chat"]

@@ -1,0 +1,46 @@
+"""How the events of a stream look in each dialect: server-sent events, framed.
+
+Owns the bytes around a JSON payload. Must not know what the payloads mean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import QuireError
+from quire.server.errors import body_of
+
+
+@dataclass(frozen=True, slots=True)
+class EventStyle:
+    """``frame`` makes an event of what a ``Formatter`` gives, ``done`` ends the stream, ``errors``
+    are the events that tell a failure in its middle."""
+
+    frame: Callable[[bytes], bytes]
+    done: bytes
+    errors: Callable[[QuireError], Sequence[bytes]]
+
+
+def data_event(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
+
+
+def named_event(name: str, payload: bytes) -> bytes:
+    return b"event: " + name.encode() + b"\ndata: " + payload + b"\n\n"
+
+
+def as_it_is(event: bytes) -> bytes:
+    """For formatters that frame their events themselves."""
+    return event
+
+
+def _data_errors(error: QuireError) -> list[bytes]:
+    return [data_event(json.dumps(body_of(error)).encode())]
+
+
+DATA_EVENTS = EventStyle(data_event, b"data: [DONE]\n\n", _data_errors)
+"""Chat completions and completions."""
+
+__all__ = ["DATA_EVENTS", "EventStyle", "as_it_is", "data_event", "named_event"]
