@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
+from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, PromptTooLong
 from quire.programs.api import Api, Model
 from quire.programs.api.allocate import Allocate
@@ -26,8 +26,9 @@ from quire.programs.chat.detokenize import TextStream
 from quire.programs.chat.template import chat_template
 from quire.programs.sdk.generation import Generation
 from quire.programs.sdk.ledger import PageLedger
-from quire.programs.sdk.page_span import PageSpan
+from quire.programs.sdk.page_span import PageSpan, Sees
 from quire.programs.sdk.samplers import greedy
+from quire.programs.sdk.stepping import Stepper
 
 GREEDY = greedy()
 
@@ -61,6 +62,7 @@ class Context:
         self._tokenize = Tokenize(model.issuer)
         queue = Core(model.issuer).create_queue(model, priority=priority, thread=thread)
         self._span = PageSpan(model, queue, ledger)
+        self._stepper = Stepper(model, self._span, adapter)
         self._tokens: list[int] = []
         self._running: Generation | None = None
         self._num_forked = 0
@@ -76,6 +78,11 @@ class Context:
     @property
     def text(self) -> str:
         return self._tokenize.detokenize(self._span.queue, self._tokens)
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that it holds now, those that it shares with its forks included."""
+        return self._span.num_pages
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -145,13 +152,68 @@ class Context:
         generated = await self.generate(max_tokens=max_tokens, stop=stop, **options)
         return generated.text
 
-    async def prefill(self) -> None:
-        """Compute what has been filled now, all but the last token."""
+    async def prefill(self, *, num_tokens: int | None = None) -> None:
+        """Compute what has been filled now: ``num_tokens``, by default all but the last."""
         self._check_free()
-        num_tokens = len(self._tokens) - 1
+        if num_tokens is None:
+            num_tokens = len(self._tokens) - 1
         if num_tokens > self._span.num_run:
             silent = TextStream(self.model.tokenizer)
             await self._decode(StopSpec(0), GREEDY, None, None, silent, num_tokens)
+
+    # -- one step at a time ------------------------------------------------------------------------
+
+    async def next_dist(self, *, top_k: int = 256, sees: Sees | None = None) -> Dist:
+        """The distribution of the next token; what was filled is computed for it.
+
+        The program chooses: ``ctx.fill([dist.max_index()])``, and so on. ``sees(query, key)`` says
+        whether the token at position ``query`` sees the one at ``key`` before it (default: it
+        does); it is asked for tokens that are computed now, and not for those that were evicted.
+        """
+        return (await self.next_dists(1, top_k=top_k, sees=sees))[0]
+
+    async def next_dists(
+        self, num: int, *, top_k: int = 256, sees: Sees | None = None
+    ) -> list[Dist]:
+        """The distributions behind each of the last ``num`` tokens, from one forward pass.
+
+        So a program checks tokens that it has guessed: ``fill`` them, look, ``truncate``.
+
+        Raises:
+            InvalidArgument: the context has fewer tokens, or is generating.
+            PromptTooLong: no room is left in the model's context.
+        """
+        self._check_free()
+        self._room(None)
+        first = len(self._tokens) - num
+        if num < 1 or first < 0:
+            raise InvalidArgument(
+                f"distributions behind {num} tokens of {len(self._tokens)}: ask for at least one, "
+                "and at most as many as there are"
+            )
+        if first < self._span.num_run:
+            self._span.rewind(first)
+        elif sees is None and not self._span.has_gaps and first > self._span.num_run:
+            await self.prefill(num_tokens=first)  # it may be in the prefix index
+        self._stepper.run(self._tokens[self._span.num_run : first], sees)
+        return await self._stepper.dists(self._tokens[first:], top_k, sees)
+
+    def evict(self, start: int, stop: int) -> None:
+        """No later token sees the tokens ``start`` to ``stop``; they stay in the text.
+
+        Pages of which nothing is seen any more are given back at once; positions stay as they are.
+        A fork still sees what it saw. There is no way back but to ``truncate`` before them.
+
+        Raises:
+            InvalidArgument: tokens that are not there, or not computed yet, or the last one.
+        """
+        self._check_free()
+        if not 0 <= start <= stop <= min(self._span.num_run, len(self._tokens) - 1):
+            raise InvalidArgument(
+                f"evict tokens {start} to {stop} of {len(self._tokens)}, {self._span.num_run} of "
+                "them computed: only computed tokens, and never the last, can be evicted"
+            )
+        self._span.evict(start, stop)
 
     def _decode(
         self,
@@ -239,15 +301,20 @@ class Context:
             raise InvalidArgument(
                 f"truncate to {num_tokens} tokens, the context has {len(self._tokens)}"
             )
-        del self._tokens[num_tokens:]
         if self._span.num_run > num_tokens:
             self._span.rewind(num_tokens)
+        del self._tokens[num_tokens:]
 
     async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
         """Publish the pages to other programs of the tenant; the number of tokens in them.
 
         An importer needs the tokens too (``Context.from_export``): pages do not tell them.
+
+        Raises:
+            InvalidArgument: something was evicted.
         """
+        if self._span.has_gaps:
+            raise InvalidArgument("tokens of this context were evicted: export before that")
         await self.prefill()
         span = self._span
         await Allocate(self.model.issuer).export_kvpage(
@@ -286,6 +353,7 @@ class Context:
         self._dropped = True
         if self._running is not None:
             self._running.cancel()
+        self._stepper.drop()
         self._span.drop()
 
     async def __aenter__(self) -> Self:

@@ -5,16 +5,25 @@ Owns the pages and the order of what is done to them. Must not know the text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from quire.core.errors import InvalidArgument
 from quire.programs.api import KvPage, Model, Queue
 from quire.programs.api.allocate import Allocate
+from quire.programs.api.forward import Forward
 from quire.programs.api.reply import Answer
 from quire.programs.sdk.ledger import PageLedger
 
+Sees = Callable[[int, int], bool]
+"""Whether the token at the first position sees the one at the second, which stands before it."""
+
 
 class PageSpan:
-    """Every page but the last written one is full. A page that others hold is never written."""
+    """Every page but the last written one is full. A page that others hold is never written.
+
+    Token ``i`` stands at position ``i``, in slot ``i % page_size`` of page ``i // page_size``.
+    Tokens that were evicted are hidden there, and a full page of nothing else is given back.
+    """
 
     def __init__(self, model: Model, queue: Queue, ledger: PageLedger) -> None:
         self.queue = queue
@@ -22,17 +31,26 @@ class PageSpan:
         self._size = model.page_size
         self._ledger = ledger
         self._allocate = Allocate(model.issuer)
-        self._pages: list[KvPage] = []
+        self._forward = Forward(model.issuer)
+        self._pages: list[KvPage | None] = []
+        self._hidden: dict[int, set[int]] = {}
         self._behind: list[Answer] = []
 
     @property
     def written(self) -> list[KvPage]:
-        return self._pages[: -(-self.num_run // self._size)]
+        pages = self._pages[: -(-self.num_run // self._size)]
+        return [page for page in pages if page is not None]
 
     @property
     def writable(self) -> list[KvPage]:
         """From the page on that takes the next token."""
-        return self._pages[self.num_run // self._size :]
+        pages = self._pages[self.num_run // self._size :]
+        return [page for page in pages if page is not None]
+
+    @property
+    def num_pages(self) -> int:
+        """Pages that are held, those that it shares with forks included."""
+        return sum(page is not None for page in self._pages)
 
     def ordered(self) -> Queue:
         """The queue, behind what other contexts' queues still do with these pages."""
@@ -47,9 +65,7 @@ class PageSpan:
         """Have pages for so many tokens."""
         missing = -(-num_tokens // self._size) - len(self._pages)
         if missing > 0:
-            pages = self._allocate.alloc_kvpage(self.queue, missing)
-            self._ledger.add(pages, self.queue)
-            self._pages += pages
+            self._pages += self._new_pages(missing)
 
     def adopt(self, pages: Sequence[KvPage]) -> None:
         """Begin with imported pages."""
@@ -62,45 +78,133 @@ class PageSpan:
         num_full = other.num_run // self._size
         rest = other.num_run % self._size
         self._pages = other._pages[:num_full]
-        self._ledger.share(self._pages)
+        self._ledger.share([page for page in self._pages if page is not None])
         self._behind = list(other._behind)
+        self._hidden = {index: set(slots) for index, slots in other._hidden.items()}
         if rest:
             self.ensure(other.num_run)
-            copied = self._allocate.copy_kvpage(
-                self.ordered(), other._pages[num_full], self._pages[num_full], num_slots=rest
-            )
-            self.issued(copied)
+            copied = self._copy(other._held(num_full), num_full, rest)
             other.issued(copied)  # it must not shorten the page before
         self.num_run = other.num_run
 
     def rewind(self, num_run: int) -> None:
-        """Keep only ``num_run`` tokens; pages behind them are given back."""
+        """Keep only ``num_run`` tokens; pages behind them are given back.
+
+        Raises:
+            InvalidArgument: the page of the last of them was given back by ``evict``.
+        """
         num_pages, rest = -(-num_run // self._size), num_run % self._size
-        surplus = self._pages[num_pages:]
+        if rest and self._pages[num_pages - 1] is None:
+            raise InvalidArgument(
+                f"cannot go back to {num_run} tokens, the page of the last of them was evicted: go "
+                f"back to {num_run - rest} or {num_run - rest + self._size}, or evict later"
+            )
+        surplus = [page for page in self._pages[num_pages:] if page is not None]
         del self._pages[num_pages:]
-        if rest and self._pages[-1].fill != rest:
-            surplus += self._cut_last_page(rest)
+        self._hidden = {i: slots for i, slots in self._hidden.items() if i < num_pages}
+        if rest:
+            self._hidden.get(num_pages - 1, set()).difference_update(range(rest, self._size))
+            surplus += self._cut(num_pages - 1, rest)
         if surplus:
             self._ledger.release(surplus, self.queue)
         self.num_run = num_run
 
+    # -- what is seen ------------------------------------------------------------------------------
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether something was evicted."""
+        return bool(self._hidden)
+
+    def evict(self, start: int, stop: int) -> None:
+        """Hide the tokens ``start`` to ``stop``; full pages of hidden tokens are given back."""
+        freed = []
+        for index in range(start // self._size, -(-stop // self._size)):
+            first, page = index * self._size, self._pages[index]
+            hidden = self._hidden.setdefault(index, set())
+            slots = set(range(max(start - first, 0), min(stop - first, self._size))) - hidden
+            if page is None or not slots:
+                continue
+            hidden |= slots
+            if len(hidden) == self._size:
+                freed.append(page)
+                self._pages[index] = None
+            else:
+                freed += self._unshare(index)
+                self._hide(index)
+        if freed:
+            self._ledger.release(freed, self.queue)
+
+    def mask(self, num_new: int, sees: Sees) -> list[list[bool]]:
+        """``sees`` as the mask of a forward of the next ``num_new`` tokens over ``written``."""
+        first = self.num_run
+        keys = [
+            position
+            if position < first and position % self._size not in self._hidden.get(index, ())
+            else None
+            for index, page in enumerate(self._pages[: -(-first // self._size)])
+            if page is not None
+            for position in range(index * self._size, (index + 1) * self._size)
+        ]
+        return [
+            [key is not None and sees(query, key) for key in keys]
+            + [sees(query, key) for key in range(first, query)]
+            + [True]
+            + [False] * (first + num_new - query - 1)
+            for query in range(first, first + num_new)
+        ]
+
     def drop(self) -> None:
         pages, self._pages = self._pages, []
-        self._ledger.release(pages, self.queue)
+        self._ledger.release([page for page in pages if page is not None], self.queue)
         self._ledger.retire(self.queue)
 
-    def _cut_last_page(self, fill: int) -> list[KvPage]:
-        """Shorten the last page, or a copy of it if others hold it; what became superfluous."""
-        page = self._pages[-1]
+    # -- single pages ------------------------------------------------------------------------------
+
+    def _held(self, index: int) -> KvPage:
+        page = self._pages[index]
+        assert page is not None, f"page {index} was evicted"
+        return page
+
+    def _new_pages(self, num_pages: int) -> list[KvPage]:
+        pages = self._allocate.alloc_kvpage(self.queue, num_pages)
+        self._ledger.add(pages, self.queue)
+        return pages
+
+    def _copy(self, source: KvPage, index: int, fill: int) -> Answer:
+        """The first ``fill`` slots of ``source`` on page ``index``, hidden where they were."""
+        target = self._held(index)
+        copied = self._allocate.copy_kvpage(self.ordered(), source, target, num_slots=fill)
+        self.issued(copied)
+        if self._hidden.get(index):
+            self._hide(index)
+        return copied
+
+    def _hide(self, index: int) -> None:
+        hidden = self._hidden[index]
+        visible = [slot not in hidden for slot in range(self._size)]
+        self.issued(self._forward.mask_kvpage(self.ordered(), self._held(index), visible))
+
+    def _unshare(self, index: int, fill: int | None = None) -> list[KvPage]:
+        """Put a copy in the place of a page that others hold; the page that is left over."""
+        page = self._held(index)
         if not self._ledger.is_shared(page):
-            self.issued(self._allocate.truncate_kvpage(self.ordered(), page, fill))
             return []
-        self._pages.pop()
-        self.ensure((len(self._pages) + 1) * self._size)
-        self.issued(
-            self._allocate.copy_kvpage(self.ordered(), page, self._pages[-1], num_slots=fill)
-        )
+        if fill is None:
+            fill = min(self.num_run - index * self._size, self._size)
+        self._pages[index] = self._new_pages(1)[0]
+        self._copy(page, index, fill)
         return [page]
 
+    def _cut(self, index: int, fill: int) -> list[KvPage]:
+        """Shorten a page, or a copy of it if others hold it; what became superfluous."""
+        if self._held(index).fill == fill:
+            return []
+        surplus = self._unshare(index, fill)
+        if not surplus:
+            page = self._held(index)
+            self.issued(self._allocate.truncate_kvpage(self.ordered(), page, fill))
+        return surplus
 
-__all__ = ["PageSpan"]
+
+__all__ = ["PageSpan", "Sees"]
