@@ -16,12 +16,25 @@ DEFAULT_OUT = Path("benchmark-results")
 def parser(
     description: str | None, *, models: Sequence[str] = ("small",)
 ) -> argparse.ArgumentParser:
-    """With the options of every script; ``rounds_of`` reads the number of rounds."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """With the options of every script of the engine; ``rounds_of`` reads the number of rounds."""
+    made = plain_parser(description)
     made.add_argument(
         "--models", nargs="+", choices=SHAPES, default=list(models), help="default: %(default)s"
+    )
+    made.add_argument(
+        "--cache",
+        type=Path,
+        default=DEFAULT_CACHE,
+        help="where models and peers lie, see benchmarks/peers/install.py (default: %(default)s)",
+    )
+    made.add_argument("--num-threads", type=int, help="of our engine (default: its own choice)")
+    return made
+
+
+def plain_parser(description: str | None) -> argparse.ArgumentParser:
+    """With the options of every script, those without a model too."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument(
         "--rounds",
@@ -31,18 +44,11 @@ def parser(
     )
     made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: to try it")
     made.add_argument(
-        "--cache",
-        type=Path,
-        default=DEFAULT_CACHE,
-        help="where models and peers lie, see benchmarks/peers/install.py (default: %(default)s)",
-    )
-    made.add_argument(
         "--out",
         type=Path,
         default=DEFAULT_OUT,
         help="folder for the JSON and the figure (default: %(default)s)",
     )
-    made.add_argument("--num-threads", type=int, help="of our engine (default: its own choice)")
     return made
 
 
@@ -64,4 +70,4 @@ def rounds_of(arguments: argparse.Namespace) -> int:
     return QUICK_ROUNDS if arguments.quick else ROUNDS
 
 
-__all__ = ["add_contenders", "parser", "rounds_of"]
+__all__ = ["add_contenders", "parser", "plain_parser", "rounds_of"]

@@ -31,7 +31,7 @@ from quire.core.events import (
 from quire.core.ids import EngineId, ModelId, ProgramId
 from quire.core.interfaces import Clock, ReplySink
 from quire.node.engine_users import EngineUsers
-from quire.node.loops import call_on
+from quire.node.loops import Wake, call_on
 from quire.node.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class ControlThread:
         self._on_failure = on_failure
         self._debug = debug
         self._inbox: deque[EventAt] = deque()
-        self._awake = False
+        self._wake = Wake(self._round)
         self._in_round = False
         self._outbox = Outbox()
         self._engines: dict[EngineId, Send] = {}
@@ -107,6 +107,7 @@ class ControlThread:
 
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._wake.begin(self._loop)
         self._thread.start()
 
     def stop(self) -> None:
@@ -117,12 +118,7 @@ class ControlThread:
 
     def post(self, event_at: EventAt) -> None:
         self._inbox.append(event_at)
-        self._wake()
-
-    def _wake(self) -> None:
-        if not self._awake:  # two producers may both wake it: one round then finds nothing
-            self._awake = True
-            call_on(self._loop, self._round)
+        self._wake.ring()
 
     def add_program(
         self, program: ProgramId, loop: asyncio.AbstractEventLoop, sink: ReplySink
@@ -186,7 +182,7 @@ class ControlThread:
         """The program hears the reason; what control answers to its commands comes too late."""
         self._outbox.add(Terminate(program=program, error=error))
         self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
-        self._wake()
+        self._wake.ring()
 
     def step_completed(self, engine: EngineId, result: BatchResult) -> None:
         """Raises ``EngineFault`` for a result that belongs to no message."""
@@ -231,7 +227,6 @@ class ControlThread:
     def _round(self) -> None:
         if self._in_round:
             return
-        self._awake = False  # before the inbox is read: a later producer wakes us again
         self._in_round = True
         try:
             self._handle_inbox()
@@ -250,7 +245,6 @@ class ControlThread:
                 break
             self._handle(self._stamped(self._inbox.popleft()))
         if self._inbox:
-            self._awake = True
             self._loop.call_soon(self._round)
             return
         self._flush_observers()

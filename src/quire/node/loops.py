@@ -1,8 +1,9 @@
-"""Event loops: calling onto one of another thread, waking all who wait on one."""
+"""Event loops: calling onto one of another thread, seldom; waking all who wait on one."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from typing import TypeVarTuple
 
@@ -23,6 +24,67 @@ def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
     return True
 
 
+class Wake:
+    """Runs ``callback`` on another loop for what was left there; ``ring`` from any thread, behind
+    leaving something.
+
+    Rings until the callback begins are one. Of those that one turn of a producer's loop makes, the
+    first wakes at once and all others wake once more at the turn's end. Waking is a system call,
+    which lets go of the interpreter's lock: a thousand of them in a turn would hand it to and fro
+    a thousand times, and on a busy machine each time may take milliseconds.
+    """
+
+    def __init__(self, callback: Callable[[], object]) -> None:
+        self._callback = callback
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending = False
+        self._turn = _Turn()
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """``callback`` belongs to ``loop``. What was rung for before is done now."""
+        self._loop = loop
+        if self._pending:
+            call_on(loop, self._run)
+
+    def ring(self) -> None:
+        if self._pending:
+            return
+        turn = self._turn
+        try:
+            producer = asyncio.get_running_loop()
+        except RuntimeError:
+            self._wake()
+            return
+        if turn.loop is producer:
+            turn.missed = True
+            return
+        turn.loop = producer
+        producer.call_soon(self._turn_ended)
+        self._wake()
+
+    def _turn_ended(self) -> None:
+        turn = self._turn
+        missed, turn.missed, turn.loop = turn.missed, False, None
+        if missed and not self._pending:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._pending = True  # two producers may both wake it: the second call finds nothing left
+        if self._loop is not None:
+            call_on(self._loop, self._run)
+
+    def _run(self) -> None:
+        self._pending = False  # before anything is taken: a later producer wakes us again
+        self._callback()
+
+
+class _Turn(threading.local):
+    """Of the producing thread: the loop whose turn has rung, and whether it has rung again."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+    missed = False
+
+
 class Bell:
     """Wakes everyone who waits, once per ring. Belongs to one loop; whoever wakes looks again at
     what it waits for."""
@@ -38,4 +100,4 @@ class Bell:
         await self._rung.wait()
 
 
-__all__ = ["Bell", "call_on"]
+__all__ = ["Bell", "Wake", "call_on"]

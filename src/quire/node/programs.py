@@ -32,9 +32,30 @@ LogLevel = Literal["info", "warning", "error"]
 SIGNALS = ("message", "end_of_input", "cancel")
 
 
-def public_id() -> str:
-    """A name that says nothing and cannot be guessed."""
-    return f"prog-{secrets.token_hex(12)}"
+def public_id(random: bytes | None = None) -> str:
+    """A name that says nothing and cannot be guessed. ``random``: its bytes."""
+    return f"prog-{(random or secrets.token_bytes(_ID_BYTES)).hex()}"
+
+
+_ID_BYTES = 12
+_IDS_AT_ONCE = 64
+
+
+class PublicIds:
+    """Public ids, one after another. One thread's.
+
+    Random bytes are taken for many at a time: asking for them lets go of the interpreter's lock,
+    which a thousand launches in one turn would feel.
+    """
+
+    def __init__(self) -> None:
+        self._unused = b""
+
+    def __call__(self) -> str:
+        if not self._unused:
+            self._unused = secrets.token_bytes(_ID_BYTES * _IDS_AT_ONCE)
+        taken, self._unused = self._unused[:_ID_BYTES], self._unused[_ID_BYTES:]
+        return public_id(taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +116,8 @@ class ProgramLimits:
 class ProgramHandle:
     """One launched program. Every method belongs to the edge's loop."""
 
-    def __init__(self, launch: Launch, name: str, limits: ProgramLimits) -> None:
-        self.id = public_id()
+    def __init__(self, id: str, launch: Launch, name: str, limits: ProgramLimits) -> None:
+        self.id = id
         self.tenant = launch.tenant
         self._launch = launch
         self.name = name
@@ -259,6 +280,8 @@ class ProgramTable:
         self._handles: dict[str, ProgramHandle] = {}
         self._by_program: dict[ProgramId, ProgramHandle] = {}
         self._ended: dict[TenantId, deque[str]] = {}
+        self._running: dict[TenantId, dict[str, ProgramHandle]] = {}
+        self._new_id = PublicIds()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -270,14 +293,15 @@ class ProgramTable:
         Raises:
             QuotaExceeded: the tenant has too many running.
         """
-        running = self.running(launch.tenant)
+        running = self._running.get(launch.tenant, ())
         if len(running) >= self._limits.max_running:
             raise QuotaExceeded(
                 f"{len(running)} programs of this tenant are running, "
                 f"{self._limits.max_running} are allowed: wait for one to end, or terminate one"
             )
-        handle = ProgramHandle(launch, name, self._limits)
+        handle = ProgramHandle(self._new_id(), launch, name, self._limits)
         handle.begin(start(), self._on_ended)
+        self._running.setdefault(launch.tenant, {})[handle.id] = handle
         self._handles[handle.id] = handle
         self._by_program[handle.program] = handle
         self._idle.clear()
@@ -299,7 +323,10 @@ class ProgramTable:
         ]
 
     def running(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
-        return [handle for handle in self.all(tenant) if not handle.ended]
+        """In order of launch within a tenant."""
+        if tenant is not None:
+            return list(self._running.get(tenant, {}).values())
+        return [handle for running in self._running.values() for handle in running.values()]
 
     def public_id(self, program: ProgramId) -> str | None:
         handle = self._by_program.get(program)
@@ -326,7 +353,11 @@ class ProgramTable:
         if len(ended) > self._limits.max_ended:
             forgotten = self._handles.pop(ended.popleft())
             del self._by_program[forgotten.program]
-        if not self.running():
+        running = self._running[handle.tenant]
+        running.pop(handle.id, None)
+        if not running:
+            del self._running[handle.tenant]
+        if not self._running:
             self._idle.set()
 
 
@@ -338,5 +369,6 @@ __all__ = [
     "ProgramLimits",
     "ProgramRecord",
     "ProgramTable",
+    "PublicIds",
     "public_id",
 ]

@@ -1,0 +1,28 @@
+"""The smallest program that says something; see ``hello.c``, which does the same."""
+
+from quire.core.errors import MailboxClosed
+from quire.programs.sdk import inferlet
+
+
+@inferlet("hello")
+async def main(api):
+    await api.send("here")
+    try:
+        while True:
+            await work(api, await api.receive())
+    except MailboxClosed:
+        return
+
+
+async def work(api, order):
+    what, count = order.split()
+    if what == "call":
+        queue = api.create_queue()
+        for _ in range(int(count)):
+            done = api.dealloc_kvpage(queue, api.alloc_kvpage(queue, 1))
+        await done
+        api.close_queue(queue)
+    else:
+        for _ in range(int(count)):
+            await api.send("x")
+    await api.send("done")

@@ -1,0 +1,111 @@
+"""Waking another loop: seldom, and never too seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Iterator
+
+import pytest
+
+from quire.node.loops import Wake
+
+
+class Consumer:
+    """A loop on a thread of its own that takes numbers out of a deque when it is woken."""
+
+    def __init__(self) -> None:
+        self.inbox: deque[int] = deque()
+        self.taken: list[int] = []
+        self.num_turns = 0
+        self.wake = Wake(self._take)
+        self._more = threading.Condition()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self.wake.begin(self._loop)
+
+    def _take(self) -> None:
+        with self._more:
+            self.num_turns += 1
+            while self.inbox:
+                self.taken.append(self.inbox.popleft())
+            self._more.notify()
+
+    def put(self, number: int) -> None:
+        self.inbox.append(number)
+        self.wake.ring()
+
+    def wait(self, count: int) -> list[int]:
+        with self._more:
+            assert self._more.wait_for(lambda: len(self.taken) >= count, timeout=20)
+        return self.taken
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def consumer() -> Iterator[Consumer]:
+    made = Consumer()
+    yield made
+    made.close()
+
+
+def test_a_turn_wakes_at_most_twice(consumer: Consumer) -> None:
+    async def produce() -> None:
+        for number in range(1000):
+            consumer.put(number)
+
+    asyncio.run(produce())
+    assert consumer.wait(1000) == list(range(1000))
+    assert consumer.num_turns <= 2
+
+
+def test_every_turn_of_a_producer_is_heard(consumer: Consumer) -> None:
+    async def produce() -> None:
+        for number in range(200):
+            consumer.put(2 * number)
+            consumer.put(2 * number + 1)
+            await asyncio.sleep(0)
+
+    asyncio.run(produce())
+    assert consumer.wait(400) == list(range(400))
+
+
+def test_threads_without_a_loop_wake_too(consumer: Consumer) -> None:
+    threads = [threading.Thread(target=consumer.put, args=(number,)) for number in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(consumer.wait(20)) == list(range(20))
+
+
+def test_a_producers_loop_that_closed_within_its_turn_is_forgotten(consumer: Consumer) -> None:
+    first = asyncio.new_event_loop()
+    first.call_soon(consumer.put, 1)
+    first.call_soon(first.stop)
+    first.run_forever()
+    first.close()
+
+    async def produce() -> None:
+        consumer.put(2)
+
+    asyncio.run(produce())
+    assert consumer.wait(2) == [1, 2]
+
+
+def test_what_was_left_before_the_loop_was_there_is_taken() -> None:
+    taken: list[str] = []
+    loop = asyncio.new_event_loop()
+    wake = Wake(lambda: taken.append("woken"))
+    wake.ring()
+    wake.begin(loop)
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert taken == ["woken"]
