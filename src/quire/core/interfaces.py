@@ -217,8 +217,33 @@ class ProgramPort(Protocol):
 
     def cancel(self, command: CommandId) -> None: ...
 
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        """Ask a service of the node (messaging, the store, children ...) and wait for its answer.
+
+        Arguments and answer are what JSON can say, and bytes. Cancelling the wait takes the
+        question back. ``undo``: what to call, with the same arguments and ``answer``, when the
+        answer had left already; a port that cannot lose one ignores it.
+
+        Raises:
+            InvalidArgument: no such service here, or arguments that do not fit.
+            QuireError: whatever the service refuses it with.
+        """
+        ...
+
     def close(self, reason: str = "finished") -> None:
         """The program has ended. Idempotent."""
+        ...
+
+
+class Services(Protocol):
+    """What a node offers to one program beside the model. ``close`` may come from any thread."""
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """See ``ProgramPort.call``. Called on any loop, that of the program or of its link."""
+        ...
+
+    def close(self) -> None:
+        """The program has ended: what it held here goes. Idempotent."""
         ...
 
 
@@ -232,5 +257,6 @@ __all__ = [
     "ReadyCommand",
     "ReplySink",
     "ServedModel",
+    "Services",
     "Tokenizer",
 ]

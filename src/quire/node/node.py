@@ -41,11 +41,14 @@ from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, Sess
 from quire.node.supervisor import RestartLimits, TransportFactory
 from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.node.uploads import Upload, UploadTable
+from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram
+from quire.programs.services.operations import Identity
+from quire.programs.services.shared import SharedServices
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +110,7 @@ class Node:
             (native or NativeConfig()).grace_s,
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
+        self._services = SharedServices(self._clock)
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._health_changed = Bell()
@@ -325,7 +329,7 @@ class Node:
             quotas=bounds,
         )
         launch = Launch(tenant, tuple(args), client_id, parent, priority)
-        connect = partial(self._connect, start)
+        connect = partial(self._connect, start, program.capabilities)
         if isinstance(program, GuestProgram):
             begin = partial(self._sandbox.launch, program, launch.args, connect)
         else:
@@ -333,11 +337,19 @@ class Node:
         return self._programs.launch(program.name, launch, begin)
 
     def _connect(
-        self, start: ProgramStart, sink: ReplySink, loop: asyncio.AbstractEventLoop
+        self,
+        start: ProgramStart,
+        capabilities: Capabilities,
+        sink: ReplySink,
+        loop: asyncio.AbstractEventLoop,
     ) -> EventPort:
         number = next(self._numbers)
         start_program(self._control, number, start, loop, sink)
-        return EventPort(number, start.quotas, self._fleet.models.models, self._control.post)
+        identity = Identity(number, start.tenant, start.name, capabilities)
+        services = self._services.of(identity)
+        return EventPort(
+            number, start.quotas, self._fleet.models.models, self._control.post, services
+        )
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""

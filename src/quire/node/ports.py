@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,6 +80,9 @@ class IssuerPort:
 
     def cancel(self, command: CommandId) -> None:
         self._shared.cancel(CommandId(command + self._base))
+
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        return await self._shared.call(name, arguments, undo)
 
     def close(self, reason: str = "finished") -> None:
         if self._closed:

@@ -17,6 +17,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
 from quire.core.traits import VERSIONS, Trait
+from quire.programs.capabilities import Capabilities
 
 Main = Callable[..., Awaitable[Any]]
 """``async def main(api, *args: str)``; returns a string or another JSON value."""
@@ -28,7 +29,9 @@ class Inferlet:
 
     ``traits``: those it needs, with the version it was written against; launching checks them.
     ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``hosts``: those that it
-    reaches over HTTP (``*.example.org`` for subdomains); a sandboxed program reaches no other.
+    reaches over HTTP (``*.example.org`` for subdomains), ``topics`` those that it hears or tells
+    and its work queues, ``stores`` its namespaces (``news.*`` for all that begin so); a sandboxed
+    program reaches no other.
     ``source``: its file, for tracebacks.
     """
 
@@ -38,7 +41,14 @@ class Inferlet:
     traits: Mapping[Trait, int] = field(default_factory=dict)
     quotas: Quotas = Quotas()
     hosts: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
     source: str | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Everything: who runs natively is trusted."""
+        return Capabilities()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Call the entry directly, e.g. from another program."""
@@ -52,6 +62,8 @@ def inferlet(
     traits: Mapping[Trait | str, int] | None = None,
     quotas: Quotas | None = None,
     hosts: Sequence[str] = (),
+    topics: Sequence[str] = (),
+    stores: Sequence[str] = (),
 ) -> Callable[[Main], Inferlet]:
     """Make ``async def main(api, *args)`` a program.
 
@@ -80,6 +92,8 @@ def inferlet(
             traits=needed,
             quotas=quotas or Quotas(),
             hosts=tuple(hosts),
+            topics=tuple(topics),
+            stores=tuple(stores),
             source=inspect.getsourcefile(main),
         )
 

@@ -24,6 +24,8 @@ from quire.programs.inferlet import Inferlet, Main, inferlet
 from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.services.operations import Identity
+from quire.programs.services.shared import SharedServices
 from quire.testing.clock import FakeClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -53,6 +55,7 @@ class LocalNode:
         self.harness = ControlHarness(
             self.controller, engines, clock=clock, on_answer=self._deliver
         )
+        self.services = SharedServices(self.harness.clock)
         self.fault: Exception | None = None
         self._hold = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,9 +97,9 @@ class LocalNode:
         """What a runtime calls to get the port of a new program."""
 
         def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
-            port = LocalPort(
-                self, ProgramId(next(self._program_ids)), quotas or Quotas(), sink, loop
-            )
+            program = ProgramId(next(self._program_ids))
+            services = self.services.of(Identity(program, TenantId(tenant), name))
+            port = LocalPort(self, program, quotas or Quotas(), sink, loop, services)
             self._ports[port.program] = port
             self.submit(
                 lambda now_s: ProgramStarted(

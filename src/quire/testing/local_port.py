@@ -8,7 +8,7 @@ from typing import Protocol
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ReplySink, ServedModel
+from quire.core.interfaces import ReplySink, ServedModel, Services
 from quire.programs.runtime import EventPort, TimedEvent
 
 
@@ -32,8 +32,9 @@ class LocalPort(EventPort):
         quotas: Quotas,
         sink: ReplySink,
         loop: asyncio.AbstractEventLoop,
+        services: Services | None = None,
     ) -> None:
-        super().__init__(program, quotas, node.models, self._submit)
+        super().__init__(program, quotas, node.models, self._submit, services)
         self._node = node
         self._sink = sink
         self._loop = loop

@@ -28,6 +28,7 @@ from quire.core.ids import CommandId
 from quire.core.interfaces import ProgramPort
 from quire.node.loops import call_on
 from quire.node.sandbox import messages as s
+from quire.node.sandbox.host_calls import HostCalls
 from quire.node.sandbox.link import SandboxLink
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
@@ -59,6 +60,7 @@ class SandboxedProgram:
         self._passing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._readable = asyncio.Semaphore(_UNREAD)
+        self._host_calls: HostCalls | None = None
         self.limits = MailboxLimits()
         self.mailbox = Mailbox(name, self.limits)
         self.port: ProgramPort
@@ -76,6 +78,7 @@ class SandboxedProgram:
         if self.running.state.ended:
             return
         self._number = self.link.add(self)
+        self._host_calls = HostCalls(self.port, lambda event: self.link.tell(self._number, event))
         self.running.advance(ProgramState.RUNNING)
         self.link.start_guest(make(self._number))
         self._reading = self._loop.create_task(self._pass_input())
@@ -112,6 +115,8 @@ class SandboxedProgram:
             if task is not None:
                 task.cancel()
         self.link.forget(self._number)
+        if self._host_calls is not None:
+            self._host_calls.close()
         for text in self._outgoing:  # what was sent before the end is delivered, if there is room
             try:
                 self.mailbox.to_client.send(text)
@@ -181,6 +186,10 @@ class SandboxedProgram:
             case m.Received():
                 for _ in range(min(call.count, _UNREAD)):
                     self._readable.release()
+            case m.HostCall() if self._host_calls is not None:
+                self._host_calls.start(call)
+            case m.DropHostCall() if self._host_calls is not None:
+                self._host_calls.drop(call.number)
             case m.Ended():
                 self._ended(call)
 

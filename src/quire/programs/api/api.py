@@ -66,6 +66,10 @@ class Api:
         self.close_queue = core.close_queue
         self.send = messaging.send
         self.receive = messaging.receive
+        self.broadcast = messaging.broadcast
+        self.subscribe = messaging.subscribe
+        self.push = messaging.push
+        self.pull = messaging.pull
         self.http_get = net.http_get
         self.http_post = net.http_post
         self._bind_memory(Allocate(issuer))

@@ -228,6 +228,10 @@ class Issuer:
             self.flush()
             self.port.cancel(command)
 
+    async def call(self, name: str, undo: str | None = None, /, **arguments: Any) -> Any:
+        """Ask a service of the node; see ``ProgramPort.call``."""
+        return await self.port.call(name, arguments, undo)
+
     # -- ReplySink ---------------------------------------------------------------------------------
 
     def on_reply(self, command: CommandId, reply: actions.Reply, last: bool) -> None:

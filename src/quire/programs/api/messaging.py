@@ -1,6 +1,13 @@
-"""Trait Messaging: a program and the client that launched it. Served by the runtime."""
+"""Trait Messaging: a program, the client that launched it, and the other programs of its tenant.
+
+Served by the node, without control.
+"""
 
 from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any, Self
 
 from quire.core.errors import MailboxClosed
 from quire.core.traits import Trait
@@ -33,10 +40,116 @@ class Messaging(TraitFunctions):
         """
         return await self._connected().to_program.receive()
 
+    async def broadcast(self, topic: str, message: str) -> int:
+        """Tell every program of the tenant that has subscribed to ``topic``; how many there are.
+
+        Never waits for a reader. Messages of one program reach each reader in order.
+
+        Raises:
+            Forbidden: the manifest of this (sandboxed) program does not name the topic.
+            InvalidArgument: no name, not text, or over 1 MiB of it.
+        """
+        reached: int = await self._issuer.call("topic.broadcast", topic=topic, message=message)
+        return reached
+
+    async def subscribe(
+        self, topic: str, *, buffer: int = 64, lossless: bool = False
+    ) -> Subscription:
+        """Hear what is broadcast on ``topic`` from now on; see ``Subscription``.
+
+        ``buffer``: so many messages wait for a slow reader, 1024 at most. Behind it the oldest are
+        dropped and counted; with ``lossless`` the subscription ends with an error instead.
+
+        Raises:
+            Forbidden: the manifest of this (sandboxed) program does not name the topic.
+            QuotaExceeded: the tenant's programs hold too many subscriptions.
+        """
+        number = await self._issuer.call(
+            "topic.subscribe", topic=topic, buffer=buffer, lossless=lossless
+        )
+        return Subscription(self._issuer, topic, number)
+
+    async def push(self, queue: str, message: str, *, ttl_s: float = 3600.0) -> None:
+        """Put ``message`` at the end of the tenant's work queue; one program will take it.
+
+        Waits while 1024 messages are in the queue. What nobody takes within ``ttl_s`` seconds is
+        dropped. Queues need no creation and outlive their programs, not the node.
+
+        Raises:
+            Forbidden: the manifest of this (sandboxed) program does not name the queue as a topic.
+            QuotaExceeded: the tenant's queues hold too much.
+        """
+        await self._issuer.call("queue.push", queue=queue, message=message, ttl_s=ttl_s)
+
+    async def pull(self, queue: str) -> str:
+        """Take the oldest message of the tenant's work queue; waits for one.
+
+        Nobody else gets it. A wait that is cancelled takes nothing.
+
+        Raises:
+            Forbidden: the manifest of this (sandboxed) program does not name the queue as a topic.
+        """
+        message: str = await self._issuer.call("queue.pull", "queue.pull.undo", queue=queue)
+        return message
+
     def _connected(self) -> Mailbox:
         if self._mailbox is None:
             raise MailboxClosed("this program was launched without a client to talk to")
         return self._mailbox
 
 
-__all__ = ["Messaging"]
+class Subscription:
+    """Messages of one topic, in order: ``async for message in subscription``, or ``receive``.
+
+    ``num_missed``: messages that were dropped so far because the program read too slowly. It ends
+    with ``close``, at the end of ``async with``, or with the program.
+    """
+
+    def __init__(self, issuer: Issuer, topic: str, number: int) -> None:
+        self.topic = topic
+        self.num_missed = 0
+        self._issuer = issuer
+        self._number = number
+        self._heard: deque[str] = deque()
+        self._closed = False
+
+    async def receive(self) -> str:
+        """The next message.
+
+        Raises:
+            MailboxFull: the subscription is lossless and the program was too slow.
+            MailboxClosed: it is closed.
+        """
+        while not self._heard:
+            if self._closed:
+                raise MailboxClosed(f"the subscription to {self.topic!r} is closed")
+            heard: dict[str, Any] = await self._issuer.call(
+                "topic.take", "topic.take.undo", subscription=self._number
+            )
+            self._heard.extend(heard["messages"])
+            self.num_missed += heard["num_missed"]
+        return self._heard.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        while True:
+            try:
+                message = await self.receive()
+            except MailboxClosed:
+                return
+            yield message
+
+    async def close(self) -> None:
+        """Hear nothing more. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._heard.clear()
+            await self._issuer.call("topic.unsubscribe", subscription=self._number)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+__all__ = ["Messaging", "Subscription"]

@@ -5,9 +5,11 @@ Where the events go is the caller's choice; replies do not come through here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from quire.core.commands import Command
+from quire.core.errors import InvalidArgument
 from quire.core.events import (
     CommandCancelled,
     CommandsIssued,
@@ -20,7 +22,7 @@ from quire.core.events import (
     Quotas,
 )
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
-from quire.core.interfaces import ServedModel
+from quire.core.interfaces import ServedModel, Services
 
 Models = Callable[[], Sequence[ServedModel]]
 
@@ -33,11 +35,20 @@ Post = Callable[[TimedEvent], None]
 class EventPort:
     """The port of one program. ``post`` takes what builds an event for the time it is handled at.
 
-    ``close`` ends the program; only the first one counts.
+    ``services``: what the node offers beside the model; they end with the program. ``close`` ends
+    the program; only the first one counts.
     """
 
-    def __init__(self, program: ProgramId, quotas: Quotas, models: Models, post: Post) -> None:
+    def __init__(
+        self,
+        program: ProgramId,
+        quotas: Quotas,
+        models: Models,
+        post: Post,
+        services: Services | None = None,
+    ) -> None:
         self._post = post
+        self._services = services
         self._program = program
         self._quotas = quotas
         self._models = models
@@ -94,10 +105,17 @@ class EventPort:
         program = self._program
         self._post(lambda t: CommandCancelled(time_s=t, program=program, command=command))
 
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        if self._services is None:
+            raise InvalidArgument(f"this program's node has no services: {name} is not offered")
+        return await self._services.call(name, arguments)
+
     def close(self, reason: str = "finished") -> None:
         if self._closed:
             return
         self._closed = True
+        if self._services is not None:
+            self._services.close()
         program = self._program
         self._post(lambda t: ProgramEnded(time_s=t, program=program, reason=reason))
 

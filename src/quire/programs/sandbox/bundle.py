@@ -18,6 +18,7 @@ _MODULES = (
     "__init__.py",
     "core/*.py",
     "programs/__init__.py",
+    "programs/capabilities.py",
     "programs/inferlet.py",
     "programs/api/*.py",
     "programs/chat/*.py",

@@ -19,7 +19,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
 
-GUEST_PROTOCOL = 1
+GUEST_PROTOCOL = 2
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
@@ -79,6 +79,24 @@ class Fetch(GuestCall, frozen=True):
     headers: dict[str, str] | None
 
 
+class HostCall(GuestCall, frozen=True):
+    """A service of the node is asked; answered by ``HostAnswered`` or ``HostRefused``.
+
+    ``name`` and ``arguments``: see ``ProgramPort.call``. ``number`` is the guest's; 0 wants no
+    answer.
+    """
+
+    number: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class DropHostCall(GuestCall, frozen=True):
+    """Nobody waits for the answer any more."""
+
+    number: int
+
+
 class Ended(GuestCall, frozen=True):
     """The program is over: the last call. ``result_json``: what it returned, as JSON text."""
 
@@ -99,6 +117,8 @@ GuestCalls = (
     | Send
     | Received
     | Fetch
+    | HostCall
+    | DropHostCall
     | Ended
 )
 
@@ -166,6 +186,16 @@ class FetchFailed(GuestEvent, frozen=True):
     error: ErrorRecord
 
 
+class HostAnswered(GuestEvent, frozen=True):
+    number: int
+    value: Any
+
+
+class HostRefused(GuestEvent, frozen=True):
+    number: int
+    error: ErrorRecord
+
+
 class CancelAsked(GuestEvent, frozen=True):
     """The program's owner wants it to end."""
 
@@ -186,6 +216,8 @@ GuestEvents = (
     | ClientGone
     | Fetched
     | FetchFailed
+    | HostAnswered
+    | HostRefused
     | CancelAsked
     | TimeCome
 )
@@ -226,6 +258,8 @@ class Manifest(msgspec.Struct, frozen=True):
     traits: dict[str, int] = msgspec.field(default_factory=dict)
     quotas: Quotas = Quotas()
     hosts: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
 
 
 class Inspected(msgspec.Struct, frozen=True):
@@ -250,6 +284,7 @@ __all__ = [
     "ClientGone",
     "CloseQueue",
     "CommandFailed",
+    "DropHostCall",
     "Ended",
     "Fetch",
     "FetchFailed",
@@ -258,6 +293,9 @@ __all__ = [
     "GuestEvents",
     "GuestLaunch",
     "GuestModel",
+    "HostAnswered",
+    "HostCall",
+    "HostRefused",
     "InputClosed",
     "Inspected",
     "Issue",

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from quire.core.events import Quotas
+from quire.programs.capabilities import Capabilities
 from quire.programs.sandbox.messages import Manifest
 
 WASM_MAGIC = b"\0asm"
@@ -27,6 +28,12 @@ class GuestProgram:
     @property
     def quotas(self) -> Quotas:
         return self.manifest.quotas
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All that it may reach."""
+        manifest = self.manifest
+        return Capabilities(manifest.hosts, manifest.topics, manifest.stores)
 
     @property
     def is_module(self) -> bool:

@@ -7,15 +7,14 @@ not know what the messages mean.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import ConfigError, InvalidArgument, MailboxClosed, MailboxFull
+from quire.programs.services.waiting import Waiters
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +35,6 @@ class MailboxLimits:
                 f"mailbox capacity {self.capacity}, limit {self.limit}: "
                 "choose 1 <= capacity <= limit"
             )
-
-
-class _Waiters:
-    """Futures of any loops that wait for one condition. Guarded by the channel's lock."""
-
-    def __init__(self) -> None:
-        self._futures: deque[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = deque()
-
-    def add(self) -> asyncio.Future[None]:
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        self._futures.append((loop, future))
-        return future
-
-    def wake(self) -> None:
-        """Wake all; each looks again at the condition."""
-        while self._futures:
-            loop, future = self._futures.popleft()
-            with suppress(RuntimeError):  # the waiter's loop has closed: nobody is waiting
-                loop.call_soon_threadsafe(_resolve, future)
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class Sent:
@@ -86,8 +60,8 @@ class Channel:
         self._limits = limits
         self._lock = threading.Lock()
         self._messages: deque[str] = deque()
-        self._readers = _Waiters()
-        self._writers = _Waiters()
+        self._readers = Waiters()
+        self._writers = Waiters()
         self._closed: str | None = None
 
     def __len__(self) -> int:

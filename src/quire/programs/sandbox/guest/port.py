@@ -35,6 +35,9 @@ class GuestPort:
         self._say = say
         self._launch = launch
         self._models = tuple(models)
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._undo: dict[int, tuple[str, Mapping[str, Any]]] = {}
+        self._num_calls = 0
 
     @property
     def program(self) -> ProgramId:
@@ -66,6 +69,45 @@ class GuestPort:
 
     def cancel(self, command: CommandId) -> None:
         self._say(m.CancelCommand(command))
+
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        self._num_calls += 1
+        number = self._num_calls
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        self._say(m.HostCall(number, name, dict(arguments)))
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if undo is not None:
+                self._undo[number] = undo, arguments
+            if future.cancelled():
+                self._say(m.DropHostCall(number))
+            elif future.exception() is None:  # cancelled between its coming and its being seen
+                self._take_back(number, future.result())
+            raise
+        finally:
+            del self._waiting[number]
+
+    def answered(self, number: int, value: Any) -> None:
+        """An answer that nobody waits for any more is taken back, if there is a way."""
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_result(value)
+        else:
+            self._take_back(number, value)
+
+    def _take_back(self, number: int, value: Any) -> None:
+        undo = self._undo.pop(number, None)
+        if undo is not None:
+            name, arguments = undo
+            self._say(m.HostCall(0, name, {**arguments, "answer": value}))
+
+    def refused(self, number: int, error: ErrorRecord) -> None:
+        self._undo.pop(number, None)
+        future = self._waiting.get(number)
+        if future is not None and not future.done():
+            future.set_exception(from_record(error))
 
     def close(self, reason: str = "finished") -> None:
         """The host closes the real port when the program has ended, however that comes about."""

@@ -62,6 +62,8 @@ class GuestSession:
             traits={str(trait): version for trait, version in program.traits.items()},
             quotas=program.quotas,
             hosts=program.hosts,
+            topics=program.topics,
+            stores=program.stores,
         )
         return _json(m.Inspected(manifest=manifest))
 
@@ -152,6 +154,10 @@ class GuestSession:
                 self._network.fetched(event)
             case m.FetchFailed():
                 self._network.failed(event.request, event.error)
+            case m.HostAnswered():
+                self._port.answered(event.number, event.value)
+            case m.HostRefused():
+                self._port.refused(event.number, event.error)
             case m.CancelAsked():
                 self._running.cancel(event.reason)
             case m.Terminated():

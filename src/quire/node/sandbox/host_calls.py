@@ -1,0 +1,77 @@
+"""What a guest asks of the node's services: each question a task, each answer an event.
+
+Owns the questions under way and their bound. Belongs to the link's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from quire.core.errors import ProgramCancelled, ProgramError, QuireError, QuotaExceeded
+from quire.core.interfaces import ProgramPort
+from quire.programs.sandbox import messages as m
+
+logger = logging.getLogger(__name__)
+
+MAX_HOST_CALLS = 256
+"""Under way at a time, for one guest."""
+
+
+class HostCalls:
+    """Of one guest. ``port`` stamps its identity, ``tell`` reaches it."""
+
+    def __init__(self, port: ProgramPort, tell: Callable[[m.GuestEvents], None]) -> None:
+        self._port = port
+        self._tell = tell
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._unanswered: set[asyncio.Task[None]] = set()
+
+    def start(self, call: m.HostCall) -> None:
+        num_under_way = len(self._under_way) + len(self._unanswered)
+        if num_under_way >= MAX_HOST_CALLS or call.number in self._under_way:
+            error = QuotaExceeded(
+                f"{call.name}: {num_under_way} questions to the node are under way, "
+                f"{MAX_HOST_CALLS} are allowed at a time: await some of them first"
+            )
+            self._tell(m.HostRefused(call.number, error.record()))
+            return
+        task = asyncio.get_running_loop().create_task(self._carry_out(call))
+        if call.number:
+            self._under_way[call.number] = task
+        else:
+            self._unanswered.add(task)
+            task.add_done_callback(self._unanswered.discard)
+
+    def drop(self, number: int) -> None:
+        """Nobody waits for it any more; no-op if the answer has left."""
+        task = self._under_way.get(number)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """The guest has ended."""
+        for task in (*self._under_way.values(), *self._unanswered):
+            task.cancel()
+
+    async def _carry_out(self, call: m.HostCall) -> None:
+        event: m.GuestEvents
+        try:
+            value = await self._port.call(call.name, call.arguments)
+            event = m.HostAnswered(call.number, value)
+        except asyncio.CancelledError:
+            cancelled = ProgramCancelled(f"{call.name}: nobody waits for it any more")
+            event = m.HostRefused(call.number, cancelled.record())
+        except QuireError as exc:
+            event = m.HostRefused(call.number, exc.record())
+        except Exception as exc:  # a fault of ours; the guest's others go on
+            logger.exception("service %s failed for program %s", call.name, self._port.program)
+            wrong = ProgramError(f"{call.name} failed in the node: {type(exc).__name__}")
+            event = m.HostRefused(call.number, wrong.record())
+        self._under_way.pop(call.number, None)
+        if call.number:
+            self._tell(event)
+
+
+__all__ = ["MAX_HOST_CALLS", "HostCalls"]

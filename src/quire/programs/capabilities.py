@@ -1,0 +1,81 @@
+"""What a program may reach beside the model: hosts, topics, stores.
+
+A manifest names them by patterns; a program has no more than its manifest, its node and (for a
+child) its parent allow. Pure values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.core.errors import Forbidden
+
+Within = Callable[[str, str], bool]
+"""Whether everything that the first pattern matches is matched by the second too."""
+
+
+def name_within(name: str, pattern: str) -> bool:
+    """``pattern``: a name, or with ``*`` at its end all that begin like it. So may ``name``."""
+    if pattern.endswith("*"):
+        return name.startswith(pattern[:-1])
+    return name == pattern
+
+
+def host_within(host: str, pattern: str) -> bool:
+    """``pattern``: a host, ``*.example.org`` for subdomains, or ``*``. So may ``host``."""
+    host, pattern = host.lower(), pattern.lower()
+    if pattern == "*" or host == pattern:
+        return True
+    return pattern.startswith("*.") and host != "*" and host.endswith(pattern[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Patterns of what is allowed; ``None``: everything, as for programs that are trusted.
+
+    ``topics``: of broadcasts and work queues. ``stores``: namespaces of the store.
+    """
+
+    hosts: tuple[str, ...] | None = None
+    topics: tuple[str, ...] | None = None
+    stores: tuple[str, ...] | None = None
+
+    def check_topic(self, name: str) -> None:
+        """Raises ``Forbidden`` unless the program may use the topic or queue ``name``."""
+        _check("topic", "topics", name, self.topics)
+
+    def check_store(self, name: str) -> None:
+        """Raises ``Forbidden`` unless the program may use the namespace ``name``."""
+        _check("store", "stores", name, self.stores)
+
+    def narrowed(self, other: Capabilities) -> Capabilities:
+        """What both allow."""
+        return Capabilities(
+            hosts=_both(self.hosts, other.hosts, host_within),
+            topics=_both(self.topics, other.topics, name_within),
+            stores=_both(self.stores, other.stores, name_within),
+        )
+
+
+def _check(kind: str, field: str, name: str, allowed: tuple[str, ...] | None) -> None:
+    if allowed is not None and not any(name_within(name, pattern) for pattern in allowed):
+        raise Forbidden(
+            f"{kind} {name!r} is not allowed for this program, which has "
+            f"{', '.join(allowed) or 'none'}: name it in @inferlet({field}=[...]), and in its "
+            "parent's if it has one"
+        )
+
+
+def _both(
+    left: tuple[str, ...] | None, right: tuple[str, ...] | None, within: Within
+) -> tuple[str, ...] | None:
+    """Two patterns of one kind lie one within the other or have nothing in common."""
+    if left is None or right is None:
+        return left if right is None else right
+    inner = [one for one in left if any(within(one, other) for other in right)]
+    inner += [one for one in right if any(within(one, other) for other in left)]
+    return tuple(sorted(set(inner)))
+
+
+__all__ = ["Capabilities", "Within", "host_within", "name_within"]

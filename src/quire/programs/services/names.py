@@ -1,0 +1,39 @@
+"""What a topic, a queue or a store may be called, and what a message may be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+
+MAX_NAME_BYTES = 512
+
+
+def check_name(kind: str, name: Any) -> None:
+    """Raises ``InvalidArgument`` unless ``name`` is text that a ``kind`` can be called."""
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"a {kind}'s name is text, not {name!r}")
+    if not name.isprintable():
+        raise InvalidArgument(f"{kind} {name!r}: its name must be printable")
+    num_bytes = len(name.encode())
+    if num_bytes > MAX_NAME_BYTES:
+        raise InvalidArgument(
+            f"a {kind}'s name of {num_bytes} bytes; at most {MAX_NAME_BYTES} are allowed"
+        )
+
+
+def check_message(verb: str, message: Any, max_bytes: int) -> int:
+    """Size of ``message`` in bytes; ``InvalidArgument`` unless it is text and not too long."""
+    if not isinstance(message, str):
+        raise InvalidArgument(
+            f"{verb} takes a str, not {type(message).__name__}: encode it, e.g. with json.dumps"
+        )
+    num_bytes = len(message.encode("utf-8", "surrogatepass"))
+    if num_bytes > max_bytes:
+        raise InvalidArgument(
+            f"{verb} of {num_bytes} bytes; at most {max_bytes} are allowed: send it in parts"
+        )
+    return num_bytes
+
+
+__all__ = ["MAX_NAME_BYTES", "check_message", "check_name"]

@@ -1,0 +1,46 @@
+"""Waiting for a condition that any thread may bring about, from any event loop.
+
+Owns the futures of those who wait. Must not know what they wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+
+class Waiters:
+    """Futures of any loops that wait for one condition. Guarded by its owner's lock."""
+
+    def __init__(self) -> None:
+        self._futures: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
+
+    def __len__(self) -> int:
+        return len(self._futures)
+
+    def add(self) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        self._futures[future] = loop
+        future.add_done_callback(self._forget)  # one that was cancelled is not kept until the next
+        return future
+
+    def _forget(self, future: asyncio.Future[None]) -> None:
+        self._futures.pop(future, None)
+
+    def wake(self) -> None:
+        """Wake all, the longest wait first; each looks again at the condition."""
+        if not self._futures:
+            return
+        futures, self._futures = self._futures, {}
+        for future, loop in list(futures.items()):
+            with suppress(RuntimeError):  # the waiter's loop has closed: nobody is waiting
+                loop.call_soon_threadsafe(_resolve, future)
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+__all__ = ["Waiters"]
