@@ -20,6 +20,8 @@ ASKED = {
     "write_timeout_s": ("--write-timeout", "2.5"),
     "drain_timeout_s": ("--drain-timeout", "3.5"),
     "session_ttl_s": ("--session-ttl", "4.5"),
+    "response_ttl_s": ("--response-ttl", "5.5"),
+    "max_stored_responses": ("--max-stored-responses", "6"),
     "sandbox_upload": ("--no-sandbox",),
     "allow_native_upload": ("--allow-upload",),
 }
@@ -34,6 +36,8 @@ EXPECTED = ServerConfig(
     write_timeout_s=2.5,
     drain_timeout_s=3.5,
     session_ttl_s=4.5,
+    response_ttl_s=5.5,
+    max_stored_responses=6,
     sandbox_upload=False,
     allow_native_upload=True,
 )

@@ -29,7 +29,12 @@ CONFIG = schemathesis.Config.from_dict(
         # the fuzzing phase below and the tests of bad fields see to them
         "operations": [
             {
-                "include-path": ["/v1/chat/completions", "/v1/completions", "/tokenize"],
+                "include-path": [
+                    "/v1/chat/completions",
+                    "/v1/completions",
+                    "/v1/responses",
+                    "/tokenize",
+                ],
                 "phases": {"coverage": {"enabled": False}},
             }
         ],
@@ -58,6 +63,10 @@ def test_the_document_has_every_route() -> None:
     assert set(DOCUMENT["paths"]) == {
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/responses",
+        "/v1/responses/{response}",
+        "/v1/responses/{response}/cancel",
+        "/v1/responses/{response}/input_items",
         "/v1/models",
         "/v1/models/{model}",
         "/tokenize",

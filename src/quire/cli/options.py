@@ -311,6 +311,24 @@ WriteTimeout = Annotated[
         rich_help_panel=_HTTP,
     ),
 ]
+ResponseTtl = Annotated[
+    float,
+    typer.Option(
+        min=1.0,
+        envvar="QUIRE_RESPONSE_TTL",
+        help="Seconds that a stored response stays without being used.",
+        rich_help_panel=_HTTP,
+    ),
+]
+MaxStoredResponses = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        envvar="QUIRE_MAX_STORED_RESPONSES",
+        help="Stored responses that a tenant may have; more push out those used longest ago.",
+        rich_help_panel=_HTTP,
+    ),
+]
 SessionTtl = Annotated[
     float,
     typer.Option(

@@ -113,9 +113,10 @@ class ServerConfig:
     """``tenants`` empty or without keys: no API key is asked for (bind to loopback only).
 
     ``body_timeout_s`` bounds the arrival of a request's body, ``write_timeout_s`` each write to a
-    slow reader. Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
-    ``allow_native_upload`` runs it with the rights of this process instead: only for callers who
-    are trusted with it.
+    slow reader. A stored response stays for ``response_ttl_s`` after its last use, and a tenant may
+    have ``max_stored_responses``. Uploaded source runs in the sandbox, or (``sandbox_upload`` off)
+    is refused; ``allow_native_upload`` runs it with the rights of this process instead: only for
+    callers who are trusted with it.
     """
 
     host: str = "127.0.0.1"
@@ -128,6 +129,8 @@ class ServerConfig:
     write_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0
     session_ttl_s: float = 600.0
+    response_ttl_s: float = 3600.0
+    max_stored_responses: int = 1024
     sandbox_upload: bool = True
     allow_native_upload: bool = False
 

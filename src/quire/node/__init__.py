@@ -6,6 +6,7 @@ An edge needs ``Node`` and the values below; nothing here imports torch.
 from quire.node.calls import BuiltIn, Call
 from quire.node.conversations import Turn
 from quire.node.health import EngineHealth, EngineState, NodeHealth
+from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.message_log import Attachment, Message
 from quire.node.metrics import NodeStatistics, ProcessRecord
@@ -26,6 +27,7 @@ __all__ = [
     "EngineLatencies",
     "EngineState",
     "HistogramSnapshot",
+    "KeptPages",
     "LogLine",
     "Message",
     "ModelFiles",

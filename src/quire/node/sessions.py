@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError, QuotaExceeded
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId, ThreadId
-from quire.core.interfaces import ReplySink
+from quire.core.interfaces import ReplySink, ServedModel
 from quire.node.calls import BuiltIn, Call
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, Turn
+from quire.node.kept_pages import KeptPages
 from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_start import ProgramStart, start_program
@@ -82,6 +83,7 @@ class SessionHandle:
         self._started = False
         self._num_calls = 0
         self._calls: set[Call[Any]] = set()
+        self._kept: set[KeptPages] = set()
         self._ending: str | None = None
 
     @property
@@ -108,7 +110,7 @@ class SessionHandle:
         self._table.admit()
         if self._ending is not None:
             raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
-        index, self._num_calls = self._num_calls, self._num_calls + 1
+        index = self._next_issuer()
 
         def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
             self._ensure_started(loop)
@@ -135,6 +137,33 @@ class SessionHandle:
         taken as part of this session."""
         self._table.conversations.remember(self.tenant, turns, answer, self.program)
 
+    def keep(self, model: ServedModel, tokens: Sequence[int]) -> KeptPages | None:
+        """Hold the pages of ``tokens``, which a call has just computed, until they are released or
+        the session ends.
+
+        ``None``: there is nothing to hold, or the session has ended, or its tenant's programs have
+        a quota of pages, which belongs to their calls.
+        """
+        is_short = len(tokens) <= model.info.pool.page_size
+        if self._ending is not None or self._start.quotas.max_pages is not None or is_short:
+            return None
+        index = self._next_issuer()
+        self._ensure_started(self._loop)
+
+        def on_released(kept: KeptPages) -> None:
+            self._kept.discard(kept)
+            self._sinks.remove(index)
+
+        port = IssuerPort(self._port, index, _thread_id(None))
+        kept = KeptPages(port, model, tokens, on_released)
+        self._sinks.add(index, kept, self._loop)
+        self._kept.add(kept)
+        return kept
+
+    def _next_issuer(self) -> int:
+        index, self._num_calls = self._num_calls, self._num_calls + 1
+        return index
+
     def end(self, reason: str = "finished") -> None:
         """Take no further call, and end when those under way have. Idempotent."""
         if self._ending is None:
@@ -154,6 +183,8 @@ class SessionHandle:
 
     def _close(self) -> None:
         assert self._ending is not None
+        for kept in list(self._kept):
+            kept.release()
         if self._started:
             self._port.close(self._ending)
         self._table.closed(self)

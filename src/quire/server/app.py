@@ -16,13 +16,14 @@ from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from quire.core.config import ServerConfig, TenantConfig
-from quire.core.ids import TenantId
+from quire.core.ids import EngineId, TenantId
 from quire.node import Node
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
 from quire.server.errors import ErrorBoundary, install_handlers
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
+from quire.server.responses.store import ResponseStore, StoreLimits
 from quire.server.routes import ROUTERS
 from quire.server.schemas.base import ERRORS
 from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
@@ -46,12 +47,14 @@ def create_app(
         grammars=GrammarChecker(),
         renderer=ChatRenderer(),
         metrics=ServerMetrics(node),
+        responses=_response_store(node, config),
         started_unix_s=int(time.time()),
     )
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await context.responses.close()
         await context.grammars.close()
         context.renderer.close()
 
@@ -73,6 +76,16 @@ def create_app(
         app.include_router(router)
     _add_layers(app, config, tenants)
     return app
+
+
+def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
+    limits = StoreLimits(ttl_s=config.response_ttl_s, max_responses=config.max_stored_responses)
+
+    def num_blocks(engine: EngineId) -> int:
+        sizes = (model.info.pool for model in node.models() if model.engine == engine)
+        return next(pool.groups[0].num_blocks for pool in sizes)
+
+    return ResponseStore(limits, time.monotonic, num_blocks)
 
 
 def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConfig]) -> None:

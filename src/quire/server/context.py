@@ -13,6 +13,7 @@ from quire.node import Node
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
+from quire.server.responses.store import ResponseStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class ServerContext:
     grammars: GrammarChecker
     renderer: ChatRenderer
     metrics: ServerMetrics
+    responses: ResponseStore
     started_unix_s: int
 
 

@@ -7,7 +7,7 @@ the two dialects have in common stands here; what differs, in their routes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
@@ -139,6 +139,10 @@ class Work:
     turns: Sequence[Turn] = ()
     on_finished: Callable[[SessionHandle], None] | None = None
     style: EventStyle = DATA_EVENTS
+
+    def then(self, on_finished: Callable[[SessionHandle], None]) -> Work:
+        """The same work, with another end."""
+        return replace(self, on_finished=on_finished)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from quire.server.routes import (
     metrics,
     models,
     programs,
+    responses,
     tokenize,
     uploads,
 )
@@ -15,6 +16,7 @@ from quire.server.routes import (
 ROUTERS = (
     chat_completions.router,
     completions.router,
+    responses.router,
     models.router,
     tokenize.router,
     uploads.router,  # before programs, whose ids would match its path

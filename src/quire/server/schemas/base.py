@@ -67,6 +67,13 @@ class ResponseModel(BaseModel):
         return self.model_dump_json(exclude_unset=True).encode()
 
 
+class WholeModel(ResponseModel):
+    """Serialised with every field: the dialects that want ``null`` where nothing is said."""
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
 class ErrorObject(ResponseModel):
     message: str
     type: str
@@ -122,5 +129,6 @@ __all__ = [
     "TextOrList",
     "TokenId",
     "TokenIds",
+    "WholeModel",
     "is_shape",
 ]

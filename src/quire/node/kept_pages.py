@@ -1,0 +1,75 @@
+"""Pages that a session holds between its calls, so that what it has computed stays.
+
+Owns one queue of the session's program and the full pages of one prefix on it. They are pages of an
+idle program: under pressure control moves them to the host or drops them, and a later prompt finds
+in the prefix index what is left. Keeping is therefore never needed for an answer to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from quire.core.actions import Reply
+from quire.core.commands import Imported, ImportPrefix
+from quire.core.errors import ErrorRecord
+from quire.core.ids import CommandId, PageId, QueueId, ThreadId
+from quire.core.interfaces import ProgramPort, ServedModel
+
+_QUEUE = QueueId(1)
+_COMMAND = CommandId(2)
+_FIRST_PAGE = 3
+
+
+class KeptPages:
+    """Maps the pages that the prefix index has of ``tokens`` and holds them until ``release``.
+
+    A ``ReplySink`` for the one command on ``port``. ``on_released`` is called once, at the end.
+    ``num_pages`` is an upper bound until the reply is there.
+    """
+
+    def __init__(
+        self,
+        port: ProgramPort,
+        model: ServedModel,
+        tokens: Sequence[int],
+        on_released: Callable[[KeptPages], None],
+    ) -> None:
+        self.engine = model.engine
+        self.num_pages = max(len(tokens) - 1, 0) // model.info.pool.page_size
+        self._port = port
+        self._on_released = on_released
+        self._released = False
+        offered = len(tokens) // model.info.pool.page_size
+        port.create_queue(_QUEUE, model.engine, thread=ThreadId(0), depth=0, priority=0)
+        command = ImportPrefix(
+            id=_COMMAND,
+            tokens=list(tokens),
+            pages=[PageId(_FIRST_PAGE + index) for index in range(offered)],
+            adapter=model.adapter,
+        )
+        port.issue(_QUEUE, [command])
+
+    @property
+    def released(self) -> bool:
+        return self._released
+
+    def release(self) -> None:
+        """Give the pages back. Idempotent."""
+        if not self._released:
+            self._released = True
+            self._port.close("no longer kept")
+            self._on_released(self)
+
+    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+        if isinstance(reply, Imported):
+            self.num_pages = len(reply.pages)
+
+    def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
+        """Nothing is held then."""
+        self.release()
+
+    def on_terminated(self, error: ErrorRecord) -> None:
+        self.release()
+
+
+__all__ = ["KeptPages"]

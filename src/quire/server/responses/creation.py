@@ -1,0 +1,225 @@
+"""From a request of ``/v1/responses`` to work, and from a finished answer to a stored response."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+
+from quire.core.errors import PromptTooLong, UnknownHandle
+from quire.node import SessionHandle
+from quire.server.chat.preparation import PreparedChat, prepare_chat
+from quire.server.context import caller_of, context_of
+from quire.server.errors import HttpError
+from quire.server.events import EventStyle, as_it_is
+from quire.server.frame import Frame, new_frame
+from quire.server.planning import Work
+from quire.server.responses.format import ResponseFormatter, ResponseOptions
+from quire.server.responses.store import StoredResponse
+from quire.server.responses.translation import (
+    chat_request,
+    items_of,
+    message_of_answer,
+    messages_of,
+)
+from quire.server.schemas.messages import Message
+from quire.server.schemas.response_items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputItem,
+    MessageItem,
+)
+from quire.server.schemas.responses import ResponseObject, ResponsesRequest
+
+
+@dataclass(slots=True)
+class Creation:
+    """One response on its way. ``entry`` is what will be stored, ``None`` if nothing is to be."""
+
+    body: ResponsesRequest
+    chat: PreparedChat
+    messages: Sequence[Message]
+    formatter: ResponseFormatter
+    entry: StoredResponse | None
+
+    def work(self) -> Work:
+        style = EventStyle(as_it_is, b"", self.formatter.failed)
+        fields = chat_request(self.body, self.messages)
+        return Work(
+            fields,
+            self.chat.model,
+            [self.chat.generation],
+            self.formatter,
+            self.chat.turns,
+            self._on_finished,
+            style,
+        )
+
+    def _on_finished(self, session: SessionHandle) -> None:
+        """The answer is complete: the session knows it, and what is stored goes on from it."""
+        answer = self.formatter.answer()
+        self.chat.remember(session, [answer])
+        if self.entry is None:
+            return
+        self.entry.history = (*self.messages, message_of_answer(answer))
+        self.entry.num_history_bytes += len(answer.content) + len(answer.reasoning)
+        if self.chat.generation.cache:
+            tokens = [*self.chat.prompt.token_ids, *self.formatter.token_ids]
+            self.entry.kept = session.keep(self.chat.model, tokens)
+
+
+async def create(request: Request, body: ResponsesRequest) -> Creation:
+    """Prepare everything but the generation itself.
+
+    Raises:
+        QuireError, HttpError: the request cannot be served.
+    """
+    store, tenant = context_of(request).responses, caller_of(request)
+    previous = _previous(request, body)
+    items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
+    earlier = () if previous is None else previous.history
+    messages = [*earlier, *messages_of(items)]
+    chat, messages = await _prepare(request, body, messages)
+    frame = new_frame(chat.model)
+    formatter = ResponseFormatter(
+        base_response(body, frame),
+        chat.model.tokenizer,
+        ResponseOptions(
+            len(chat.prompt.token_ids),
+            chat.model.info.pool.page_size,
+            chat.num_logprobs,
+        ),
+        chat.reading,
+    )
+    entry = None
+    if body.store is not False:
+        entry = StoredResponse(f"resp_{frame.key}", tenant, [stored_item(item) for item in items])
+        if previous is not None:
+            entry.num_history_bytes = previous.num_bytes
+    return Creation(body, chat, messages, formatter, entry)
+
+
+def _previous(request: Request, body: ResponsesRequest) -> StoredResponse | None:
+    wanted = body.previous_response_id
+    if wanted is None:
+        return None
+    try:
+        previous = context_of(request).responses.get(caller_of(request), wanted)
+    except UnknownHandle as exc:
+        raise HttpError(
+            400,
+            f"previous_response_id: {exc.message}; send the conversation as input",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        ) from exc
+    if not previous.history:
+        raise HttpError(
+            400,
+            f"previous_response_id: response {wanted!r} is {previous.current().status} and has no "
+            "answer to go on from: wait for it, or go on from an earlier one",
+            code="previous_response_not_complete",
+            param="previous_response_id",
+        )
+    return previous
+
+
+async def _prepare(
+    request: Request, body: ResponsesRequest, messages: list[Message]
+) -> tuple[PreparedChat, list[Message]]:
+    """With ``truncation`` auto, what is too long loses its oldest turns, as few as need be."""
+    try:
+        return await prepare_chat(request, chat_request(body, messages)), messages
+    except PromptTooLong as exc:
+        starts = [index for index, one in enumerate(messages) if one.role == "user" and index]
+        if body.truncation != "auto" or not starts:
+            raise
+        too_long = exc
+    fitting: dict[int, tuple[PreparedChat, list[Message]]] = {}
+    low, high = 0, len(starts)
+    while low < high:
+        middle = (low + high) // 2
+        shorter = _from_turn(messages, starts[middle])
+        try:
+            chat = await prepare_chat(request, chat_request(body, shorter))
+        except PromptTooLong as exc:
+            too_long, low = exc, middle + 1
+        else:
+            fitting[middle], high = (chat, shorter), middle
+    if low not in fitting:
+        raise too_long
+    return fitting[low]
+
+
+def _from_turn(messages: Sequence[Message], start: int) -> list[Message]:
+    """From ``start`` on, with what the system has said before."""
+    return [
+        *(message for message in messages[:start] if message.role in ("system", "developer")),
+        *messages[start:],
+    ]
+
+
+def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
+    """The response before anything has happened."""
+    choice = body.tool_choice or "auto"
+    text: dict[str, Any] = {"format": {"type": "text"}}
+    if body.text is not None:
+        text |= body.text.model_dump(by_alias=True, exclude_none=True)
+    reasoning = body.reasoning
+    return ResponseObject(
+        id=f"resp_{frame.key}",
+        created_at=frame.created_unix_s,
+        status="queued" if body.background else "in_progress",
+        model=frame.model,
+        output=[],
+        background=bool(body.background),
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        reasoning={
+            "effort": None if reasoning is None else reasoning.effort,
+            "summary": None if reasoning is None else reasoning.summary,
+        },
+        safety_identifier=body.safety_identifier,
+        service_tier="default",
+        store=body.store is not False,
+        temperature=body.temperature,
+        text=text,
+        tool_choice=choice if isinstance(choice, str) else choice.model_dump(),
+        tools=[tool.model_dump(exclude={"output_schema"}) for tool in body.tools or ()],
+        top_logprobs=body.top_logprobs or 0,
+        top_p=body.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def stored_item(item: InputItem) -> dict[str, Any]:
+    """``item`` as it is shown later: with an id, and its content as parts."""
+    shown: dict[str, Any] = item.model_dump(exclude_none=True)
+    prefix = "rs"
+    if isinstance(item, MessageItem):
+        prefix = "msg"
+        if isinstance(item.content, str):
+            kind = "output_text" if item.role == "assistant" else "input_text"
+            shown["content"] = [{"type": kind, "text": item.content}]
+        for part in shown["content"]:
+            if part["type"] == "output_text":
+                part["annotations"] = []
+    elif isinstance(item, FunctionCallItem):
+        prefix = "fc"
+    elif isinstance(item, FunctionCallOutputItem):
+        prefix = "fco"
+    else:
+        shown.setdefault("summary", [])
+    shown.setdefault("id", f"{prefix}_{secrets.token_hex(16)}")
+    return {**shown, "status": "completed"}
+
+
+__all__ = ["Creation", "base_response", "create", "stored_item"]

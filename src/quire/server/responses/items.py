@@ -1,0 +1,207 @@
+"""The items of an answer as they grow: each knows the events that tell of it.
+
+A whole response is made of the same items that its stream has told of, so the two cannot differ.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Protocol
+
+from quire.server.responses.events import EventWriter
+from quire.server.schemas.chat import TokenLogprob
+from quire.server.schemas.response_items import (
+    ItemStatus,
+    OutputFunctionCall,
+    OutputLogprob,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    OutputTopLogprob,
+    ReasoningText,
+)
+
+
+class GrowingItem(Protocol):
+    """One item at ``index`` of the output. ``open`` first, then ``add``, ``close`` once."""
+
+    def open(self) -> list[bytes]: ...
+
+    def add(self, text: str) -> bytes: ...
+
+    def close(self, status: ItemStatus) -> list[bytes]: ...
+
+    def item(self) -> OutputMessage | OutputReasoning | OutputFunctionCall:
+        """The item as it is now."""
+        ...
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(16)}"
+
+
+class GrowingMessage:
+    """A message of one text part."""
+
+    def __init__(self, writer: EventWriter, index: int) -> None:
+        self._writer = writer
+        self._index = index
+        self._id = _new_id("msg")
+        self._status: ItemStatus = "in_progress"
+        self._texts: list[str] = []
+        self._logprobs: list[OutputLogprob] = []
+        self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
+        self._delta = writer.deltas("response.output_text.delta", **self._place, logprobs=[])
+
+    def open(self) -> list[bytes]:
+        empty = OutputMessage(id=self._id, status="in_progress", content=[])
+        part = OutputText(text="")
+        write = self._writer.event
+        return [
+            write("response.output_item.added", output_index=self._index, item=empty.model_dump()),
+            write("response.content_part.added", **self._place, part=part.model_dump()),
+        ]
+
+    def add(self, text: str) -> bytes:
+        self._texts.append(text)
+        return self._delta(text)
+
+    def add_scored(self, text: str, logprobs: Sequence[TokenLogprob]) -> bytes:
+        """``add``, with the log probabilities of the tokens that made ``text``."""
+        scored = [output_logprob(one) for one in logprobs]
+        self._texts.append(text)
+        self._logprobs += scored
+        return self._writer.event(
+            "response.output_text.delta",
+            **self._place,
+            delta=text,
+            logprobs=[one.model_dump() for one in scored],
+        )
+
+    def close(self, status: ItemStatus) -> list[bytes]:
+        self._status = status
+        item = self.item()
+        part = item.content[0].model_dump()
+        write = self._writer.event
+        return [
+            write(
+                "response.output_text.done",
+                **self._place,
+                text=part["text"],
+                logprobs=part["logprobs"],
+            ),
+            write("response.content_part.done", **self._place, part=part),
+            write("response.output_item.done", output_index=self._index, item=item.model_dump()),
+        ]
+
+    def item(self) -> OutputMessage:
+        text = OutputText(text="".join(self._texts), logprobs=list(self._logprobs))
+        return OutputMessage(id=self._id, status=self._status, content=[text])
+
+
+class GrowingReasoning:
+    """Reasoning, shown as the model wrote it."""
+
+    def __init__(self, writer: EventWriter, index: int) -> None:
+        self._writer = writer
+        self._index = index
+        self._id = _new_id("rs")
+        self._status: ItemStatus = "in_progress"
+        self._texts: list[str] = []
+        self._place = {"item_id": self._id, "output_index": index, "content_index": 0}
+        self._delta = writer.deltas("response.reasoning_text.delta", **self._place)
+
+    def open(self) -> list[bytes]:
+        empty = OutputReasoning(id=self._id, status="in_progress", content=[])
+        part = ReasoningText(text="")
+        write = self._writer.event
+        return [
+            write("response.output_item.added", output_index=self._index, item=empty.model_dump()),
+            write("response.content_part.added", **self._place, part=part.model_dump()),
+        ]
+
+    def add(self, text: str) -> bytes:
+        self._texts.append(text)
+        return self._delta(text)
+
+    def close(self, status: ItemStatus) -> list[bytes]:
+        self._status = status
+        item = self.item()
+        part = item.content[0].model_dump()
+        write = self._writer.event
+        return [
+            write("response.reasoning_text.done", **self._place, text=part["text"]),
+            write("response.content_part.done", **self._place, part=part),
+            write("response.output_item.done", output_index=self._index, item=item.model_dump()),
+        ]
+
+    def item(self) -> OutputReasoning:
+        text = ReasoningText(text="".join(self._texts))
+        return OutputReasoning(id=self._id, status=self._status, content=[text])
+
+
+class GrowingCall:
+    """A call of one of the client's functions."""
+
+    def __init__(self, writer: EventWriter, index: int, call_id: str, name: str) -> None:
+        self._writer = writer
+        self._index = index
+        self._id = _new_id("fc")
+        self._call_id = call_id
+        self._name = name
+        self._status: ItemStatus = "in_progress"
+        self._arguments: list[str] = []
+        self._place = {"item_id": self._id, "output_index": index}
+        self._delta = writer.deltas("response.function_call_arguments.delta", **self._place)
+
+    def open(self) -> list[bytes]:
+        return [
+            self._writer.event(
+                "response.output_item.added",
+                output_index=self._index,
+                item=self.item().model_dump(),
+            )
+        ]
+
+    def add(self, text: str) -> bytes:
+        self._arguments.append(text)
+        return self._delta(text)
+
+    def close(self, status: ItemStatus) -> list[bytes]:
+        self._status = status
+        item = self.item()
+        write = self._writer.event
+        return [
+            write(
+                "response.function_call_arguments.done",
+                **self._place,
+                name=item.name,
+                arguments=item.arguments,
+            ),
+            write("response.output_item.done", output_index=self._index, item=item.model_dump()),
+        ]
+
+    def item(self) -> OutputFunctionCall:
+        return OutputFunctionCall(
+            id=self._id,
+            call_id=self._call_id,
+            name=self._name,
+            arguments="".join(self._arguments),
+            status=self._status,
+        )
+
+
+def output_logprob(token: TokenLogprob) -> OutputLogprob:
+    return OutputLogprob(
+        token=token.token,
+        logprob=token.logprob,
+        bytes=token.bytes or [],
+        top_logprobs=[
+            OutputTopLogprob(token=top.token, logprob=top.logprob, bytes=top.bytes or [])
+            for top in token.top_logprobs
+        ],
+    )
+
+
+__all__ = ["GrowingCall", "GrowingItem", "GrowingMessage", "GrowingReasoning", "output_logprob"]

@@ -1,0 +1,224 @@
+"""Responses that were stored, per tenant: what they said, what they go on from, whose pages wait.
+
+Owns the bounds: how many, how many bytes, how long, and how much of a model's memory their pages
+may hold. Whatever is over a bound goes, the one used longest ago first. Nothing is written to disk.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from pydantic import TypeAdapter
+
+from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
+from quire.core.ids import EngineId, TenantId
+from quire.node import KeptPages
+from quire.server.responses.background import BackgroundRun
+from quire.server.schemas.messages import Message
+from quire.server.schemas.response_items import InputItem
+from quire.server.schemas.responses import ResponseObject
+
+_ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Per tenant. ``ttl_s``: since the last use. ``max_running``: responses in the background.
+    ``page_share``: of a model's pages, what stored responses may hold."""
+
+    ttl_s: float = 3600.0
+    max_responses: int = 1024
+    max_bytes: int = 64 << 20
+    max_running: int = 64
+    page_share: float = 0.25
+
+
+@dataclass(slots=True, eq=False)
+class StoredResponse:
+    """One response. ``history``: the conversation up to and with its answer, without instructions.
+
+    ``run``: what makes a background response, also after its end; it has the response object then.
+    """
+
+    id: str
+    tenant: TenantId
+    input_items: list[dict[str, Any]]
+    response: ResponseObject | None = None
+    history: Sequence[Message] = ()
+    num_history_bytes: int = 0
+    run: BackgroundRun | None = None
+    kept: KeptPages | None = None
+    used_s: float = 0.0
+    num_bytes: int = field(default=0)
+
+    def current(self) -> ResponseObject:
+        """The response as it is now."""
+        if self.response is not None:
+            return self.response
+        assert self.run is not None, "a response that is not finished runs"
+        return self.run.response()
+
+    @property
+    def running(self) -> bool:
+        return self.run is not None and not self.run.ended
+
+    def items(self) -> list[dict[str, Any]]:
+        """Those of its request and, once it is finished, of its output."""
+        output = [] if self.response is None else self.response.output
+        return [*self.input_items, *(item.model_dump() for item in output)]
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """One tenant's responses, those used longest ago first, and their items by id."""
+
+    entries: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
+    items: dict[str, str] = field(default_factory=dict)
+    num_bytes: int = 0
+
+
+class ResponseStore:
+    """``now_s`` is a monotonic clock; ``num_blocks`` gives the size of an engine's memory."""
+
+    def __init__(
+        self,
+        limits: StoreLimits,
+        now_s: Callable[[], float],
+        num_blocks: Callable[[EngineId], int],
+    ) -> None:
+        self._limits = limits
+        self._now_s = now_s
+        self._num_blocks = num_blocks
+        self._shelves: dict[TenantId, _Shelf] = {}
+
+    def put(self, entry: StoredResponse) -> None:
+        """Store a response, or take note that it is finished."""
+        shelf = self._shelves.setdefault(entry.tenant, _Shelf())
+        self._drop_old(shelf)
+        shelf.num_bytes += _num_bytes(entry) - entry.num_bytes
+        entry.num_bytes = _num_bytes(entry)
+        shelf.entries[entry.id] = entry
+        shelf.items |= {item["id"]: entry.id for item in entry.items()}
+        self._use(shelf, entry)
+        self._make_room(shelf)
+        if entry.kept is not None:
+            self._release_pages(shelf, entry.kept.engine)
+
+    def get(self, tenant: TenantId, response_id: str) -> StoredResponse:
+        """Raises ``UnknownHandle``: no such response, or not this tenant's."""
+        shelf = self._shelves.get(tenant, _Shelf())
+        self._drop_old(shelf)
+        entry = shelf.entries.get(response_id)
+        if entry is None:
+            raise UnknownHandle(
+                f"no response {response_id[:100]!r} is stored: it was not to be, has been deleted, "
+                f"or has not been used for {self._limits.ttl_s:g} s"
+            )
+        self._use(shelf, entry)
+        return entry
+
+    def item(self, tenant: TenantId, item_id: str, param: str) -> InputItem:
+        """An item of a stored response, as a client would send it.
+
+        Raises:
+            InvalidArgument: no response of the tenant has it.
+        """
+        shelf = self._shelves.get(tenant, _Shelf())
+        entry = shelf.entries.get(shelf.items.get(item_id, ""))
+        for item in () if entry is None else entry.items():
+            if item["id"] == item_id:
+                return _ITEM.validate_python(item)
+        raise InvalidArgument(f"{param}: no stored item {item_id[:100]!r}", param=param)
+
+    def delete(self, tenant: TenantId, response_id: str) -> None:
+        """Raises ``UnknownHandle``. A response that is running is cancelled."""
+        entry = self.get(tenant, response_id)
+        self._drop(self._shelves[tenant], entry)
+
+    def holds(self, entry: StoredResponse) -> bool:
+        """Whether ``entry`` is still stored."""
+        shelf = self._shelves.get(entry.tenant)
+        return shelf is not None and shelf.entries.get(entry.id) is entry
+
+    def check_running(self, tenant: TenantId) -> None:
+        """Raises ``QuotaExceeded``: as many responses as may are running in the background."""
+        shelf = self._shelves.get(tenant, _Shelf())
+        num_running = sum(entry.running for entry in shelf.entries.values())
+        if num_running >= self._limits.max_running:
+            raise QuotaExceeded(
+                f"{num_running} responses are running in the background, the most that one tenant "
+                "may have: wait for one to end, or cancel one"
+            )
+
+    async def close(self) -> None:
+        """End what runs in the background."""
+        runs = [e.run for s in self._shelves.values() for e in s.entries.values() if e.run]
+        for run in runs:
+            run.cancel()
+        for run in runs:
+            await run.wait_ended()
+
+    # -- bounds ------------------------------------------------------------------------------------
+
+    def _use(self, shelf: _Shelf, entry: StoredResponse) -> None:
+        entry.used_s = self._now_s()
+        shelf.entries.move_to_end(entry.id)
+
+    def _drop_old(self, shelf: _Shelf) -> None:
+        limit_s = self._now_s() - self._limits.ttl_s
+        for entry in list(shelf.entries.values()):
+            if entry.used_s > limit_s:
+                return
+            if not entry.running:
+                self._drop(shelf, entry)
+
+    def _make_room(self, shelf: _Shelf) -> None:
+        """The newest stays, whatever its size: its client has just been told that it is stored."""
+        limits = self._limits
+        for entry in list(shelf.entries.values())[:-1]:
+            is_full = len(shelf.entries) > limits.max_responses
+            if not is_full and shelf.num_bytes <= limits.max_bytes:
+                return
+            if not entry.running:
+                self._drop(shelf, entry)
+
+    def _release_pages(self, shelf: _Shelf, engine: EngineId) -> None:
+        limit = int(self._num_blocks(engine) * self._limits.page_share)
+        kept = [
+            entry.kept
+            for entry in shelf.entries.values()
+            if entry.kept is not None and not entry.kept.released and entry.kept.engine == engine
+        ]
+        num_pages = sum(one.num_pages for one in kept)
+        for one in kept:
+            if num_pages <= limit:
+                return
+            num_pages -= one.num_pages
+            one.release()
+
+    def _drop(self, shelf: _Shelf, entry: StoredResponse) -> None:
+        del shelf.entries[entry.id]
+        shelf.num_bytes -= entry.num_bytes
+        for item in entry.items():
+            shelf.items.pop(item["id"], None)
+        if entry.kept is not None:
+            entry.kept.release()
+        if entry.run is not None:
+            entry.run.cancel()
+
+
+def _num_bytes(entry: StoredResponse) -> int:
+    """About what it takes, all that it goes on from included."""
+    total = entry.num_history_bytes + len(msgspec.json.encode(entry.input_items))
+    if entry.response is not None:
+        total += len(entry.response.to_json())
+    if entry.run is not None:
+        total += entry.run.num_bytes
+    return total
+
+
+__all__ = ["ResponseStore", "StoreLimits", "StoredResponse"]

@@ -1,0 +1,263 @@
+"""A request of ``/v1/responses`` as the chat request that it amounts to.
+
+Items become messages: reasoning, text and calls that follow one another are one assistant message.
+Owns no state; stored items come in through ``find``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.chat import Answer
+from quire.server.schemas.chat import ChatCompletionRequest
+from quire.server.schemas.generation import IdentityFields, SamplingFields
+from quire.server.schemas.messages import (
+    AssistantMessage,
+    CalledFunction,
+    Content,
+    MediaPart,
+    Message,
+    MessageToolCall,
+    RefusalPart,
+    SystemMessage,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
+from quire.server.schemas.response_items import (
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    ImageItemPart,
+    InputItem,
+    ItemContent,
+    ItemReference,
+    MessageItem,
+    OtherItemPart,
+    ReasoningItem,
+    RefusalItemPart,
+    TextItemPart,
+)
+from quire.server.schemas.responses import (
+    AllowedTools,
+    FunctionChoice,
+    JsonObjectFormat,
+    JsonSchemaTextFormat,
+    ResponsesRequest,
+)
+from quire.server.schemas.tools import (
+    FunctionDefinition,
+    JsonObjectResponse,
+    JsonSchemaFormat,
+    JsonSchemaResponse,
+    NamedFunction,
+    NamedToolChoice,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+)
+
+FindItem = Callable[[str, str], InputItem]
+"""A stored item by its id; the second argument is the parameter that names it."""
+
+_SHARED = (*SamplingFields.model_fields, *IdentityFields.model_fields)
+
+
+def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
+    """The request's input as items, references resolved.
+
+    Raises:
+        InvalidArgument: a reference to an item that is not stored.
+    """
+    if isinstance(body.input, str):
+        return [MessageItem(role="user", content=body.input)]
+    return [
+        find(item.id, f"input[{index}].id") if isinstance(item, ItemReference) else item
+        for index, item in enumerate(body.input)
+    ]
+
+
+def messages_of(items: Sequence[InputItem]) -> list[Message]:
+    """Raises ``InvalidArgument`` for parts that no model reads."""
+    joiner = _Joiner()
+    for index, item in enumerate(items):
+        joiner.add(item, f"input[{index}]")
+    return joiner.messages
+
+
+class _Joiner:
+    """Joins what one assistant turn consists of."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+        self._turn: AssistantMessage | None = None
+
+    def add(self, item: InputItem, param: str) -> None:
+        match item:
+            case MessageItem(role="assistant"):
+                turn = self._assistant(fresh=lambda turn: bool(turn.content or turn.tool_calls))
+                turn.content = content_of(item.content, f"{param}.content")
+            case ReasoningItem():
+                texts = item.content or item.summary or []
+                turn = self._assistant(fresh=lambda turn: bool(turn.content or turn.tool_calls))
+                text = "\n".join(part.text for part in texts)
+                turn.reasoning_content = "\n".join(filter(None, [turn.reasoning_content, text]))
+            case FunctionCallItem():
+                turn = self._assistant(fresh=lambda turn: False)
+                function = CalledFunction(name=item.name, arguments=item.arguments)
+                call = MessageToolCall(id=item.call_id, function=function)
+                turn.tool_calls = [*(turn.tool_calls or ()), call]
+            case _:
+                self._turn = None
+                self.messages.append(_other_message(item, param))
+
+    def _assistant(self, *, fresh: Callable[[AssistantMessage], bool]) -> AssistantMessage:
+        """The assistant's present turn, or a new one where ``fresh`` says that it is over."""
+        if self._turn is None or fresh(self._turn):
+            self._turn = AssistantMessage(role="assistant")
+            self.messages.append(self._turn)
+        return self._turn
+
+
+def _other_message(item: InputItem, param: str) -> Message:
+    match item:
+        case MessageItem(role="user"):
+            return UserMessage(role="user", content=content_of(item.content, f"{param}.content"))
+        case MessageItem():
+            content = content_of(item.content, f"{param}.content")
+            return SystemMessage(role="system", content=content)
+        case FunctionCallOutputItem():
+            content = content_of(item.output, f"{param}.output")
+            return ToolMessage(role="tool", content=content, tool_call_id=item.call_id)
+    raise AssertionError("references have been resolved")
+
+
+def content_of(content: ItemContent, param: str) -> Content:
+    """Content of a message in chat's own form.
+
+    Raises:
+        InvalidArgument: a part that no model reads, or an image without its data.
+    """
+    if isinstance(content, str):
+        return content
+    parts: list[TextPart | RefusalPart | MediaPart] = [
+        _part(part, f"{param}[{index}]") for index, part in enumerate(content)
+    ]
+    return parts or ""
+
+
+def _part(part: object, param: str) -> TextPart | MediaPart:
+    match part:
+        case TextItemPart():
+            return TextPart(type="text", text=part.text)
+        case RefusalItemPart():
+            return TextPart(type="text", text=part.refusal)
+        case ImageItemPart():
+            if part.image_url is None:
+                raise InvalidArgument(
+                    f"{param}: an image comes as image_url; files are not stored here", param=param
+                )
+            image = {"url": part.image_url, "detail": part.detail or "auto"}
+            return MediaPart.model_validate({"type": "image_url", "image_url": image})
+        case OtherItemPart():
+            raise InvalidArgument(
+                f"{param} is of type {part.type}, which no model here reads", param=param
+            )
+    raise AssertionError(f"no such part: {part!r}")
+
+
+def message_of_answer(answer: Answer) -> AssistantMessage:
+    """The message that a conversation goes on from. A model's own words need no validation."""
+    calls = [
+        MessageToolCall.model_construct(
+            id=call.id,
+            type="function",
+            function=CalledFunction.model_construct(name=call.name, arguments=call.arguments),
+        )
+        for call in answer.calls
+    ]
+    return AssistantMessage.model_construct(
+        role="assistant",
+        content=answer.content,
+        reasoning_content=answer.reasoning or None,
+        tool_calls=calls or None,
+    )
+
+
+def chat_request(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompletionRequest:
+    """``body`` with ``messages`` as its conversation. All parts have been validated already."""
+    shared = {name: getattr(body, name) for name in _SHARED}
+    tools, choice = _tools(body)
+    text = body.text
+    reasoning = body.reasoning
+    return ChatCompletionRequest.model_construct(
+        **shared,
+        model=body.model,
+        messages=with_instructions(body, messages),
+        tools=tools or None,
+        tool_choice=choice,
+        parallel_tool_calls=body.parallel_tool_calls,
+        response_format=_response_format(body),
+        max_completion_tokens=body.max_output_tokens,
+        logprobs=body.wants_logprobs,
+        top_logprobs=body.top_logprobs,
+        reasoning_effort=None if reasoning is None else reasoning.effort,
+        verbosity=None if text is None else text.verbosity,
+        chat_template_kwargs=body.chat_template_kwargs,
+        stream=body.stream,
+    )
+
+
+def with_instructions(body: ResponsesRequest, messages: Sequence[Message]) -> list[Message]:
+    """Instructions stand in front, and are those of this request alone."""
+    if not body.instructions:
+        return list(messages)
+    return [SystemMessage(role="system", content=body.instructions), *messages]
+
+
+def _tools(body: ResponsesRequest) -> tuple[list[Tool], ToolChoice | None]:
+    choice = body.tool_choice
+    tools = list(body.tools or ())
+    if isinstance(choice, AllowedTools):
+        allowed = {tool.name for tool in choice.tools}
+        tools = [tool for tool in tools if tool.name in allowed]
+        choice = choice.mode
+    defined = [
+        Tool(
+            type="function",
+            function=FunctionDefinition(
+                name=tool.name,
+                description=tool.description,
+                parameters=tool.parameters,
+                strict=tool.strict,
+            ),
+        )
+        for tool in tools
+    ]
+    if isinstance(choice, FunctionChoice):
+        return defined, NamedToolChoice(type="function", function=NamedFunction(name=choice.name))
+    return defined, choice
+
+
+def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
+    chosen = None if body.text is None else body.text.format
+    if isinstance(chosen, JsonObjectFormat):
+        return JsonObjectResponse(type="json_object")
+    if isinstance(chosen, JsonSchemaTextFormat):
+        schema: dict[str, Any] = {"schema": chosen.json_schema}
+        described = JsonSchemaFormat(
+            name=chosen.name, description=chosen.description, strict=chosen.strict, **schema
+        )
+        return JsonSchemaResponse(type="json_schema", json_schema=described)
+    return None
+
+
+__all__ = [
+    "FindItem",
+    "chat_request",
+    "items_of",
+    "message_of_answer",
+    "messages_of",
+    "with_instructions",
+]

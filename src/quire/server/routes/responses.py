@@ -1,0 +1,175 @@
+"""``/v1/responses``: a conversation in items, stored, followed, cancelled."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response, StreamingResponse
+
+from quire.node import SessionHandle
+from quire.server.context import caller_of, context_of
+from quire.server.errors import HttpError
+from quire.server.planning import begin, open_generation
+from quire.server.responses.background import BackgroundRun
+from quire.server.responses.creation import Creation, create
+from quire.server.responses.store import StoredResponse
+from quire.server.schemas.base import Responses, WholeModel
+from quire.server.schemas.responses import (
+    DeletedResponse,
+    InputItemList,
+    ResponseObject,
+    ResponsesRequest,
+)
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["responses"])
+
+_EVENTS: Responses = {
+    200: {
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "description": "Typed events with sequence numbers, the last one with the response",
+            }
+        }
+    }
+}
+ResponseId = Annotated[str, Path(max_length=256)]
+
+
+@router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
+async def create_response(request: Request, body: ResponsesRequest) -> Response:
+    """Answer; whole, as typed events, or in the background."""
+    creation = await create(request, body)
+    if body.background:
+        return _in_background(request, creation)
+    work = creation.work()
+    store, entry, formatter = context_of(request).responses, creation.entry, creation.formatter
+    if entry is None:
+        return begin(request, work)
+    stored = entry
+
+    def finished(session: SessionHandle) -> None:
+        assert work.on_finished is not None
+        work.on_finished(session)
+        stored.response = formatter.response()
+        store.put(stored)
+
+    return begin(request, work.then(finished))
+
+
+def _in_background(request: Request, creation: Creation) -> Response:
+    store, entry = context_of(request).responses, creation.entry
+    assert entry is not None, "what runs in the background is stored"
+    store.check_running(entry.tenant)
+
+    def on_end(response: ResponseObject) -> None:
+        entry.response = response
+        if store.holds(entry):
+            store.put(entry)
+
+    begun = open_generation(request, creation.work())
+    entry.run = BackgroundRun(
+        begun.generation,
+        creation.formatter,
+        begun.observer,
+        on_finished=begun.finished,
+        on_end=on_end,
+        keep_events=bool(creation.body.stream),
+    )
+    store.put(entry)
+    headers = {"x-quire-program-id": begun.generation.session.id}
+    if creation.body.stream:
+        return _followed(entry.run, -1, headers)
+    return _json(entry.current(), headers)
+
+
+@router.get("/v1/responses/{response}", response_model=ResponseObject, responses=_EVENTS)
+async def get_response(
+    request: Request,
+    response: ResponseId,
+    stream: Annotated[bool, Query()] = False,
+    starting_after: Annotated[int, Query(ge=-1, le=1 << 31)] = -1,
+) -> Response:
+    """A stored response as it is now; with `stream` the events of one in the background."""
+    entry = _find(request, response)
+    if not stream:
+        return _json(entry.current())
+    if entry.run is None or not entry.run.can_be_followed:
+        raise HttpError(
+            400,
+            "only a response that was created with background and stream has events to read again: "
+            "leave stream out",
+            code="invalid_argument",
+            param="stream",
+        )
+    return _followed(entry.run, starting_after)
+
+
+@router.post("/v1/responses/{response}/cancel", response_model=ResponseObject)
+async def cancel_response(request: Request, response: ResponseId) -> Response:
+    """End a response in the background; what it has said stays. Idempotent."""
+    entry = _find(request, response)
+    if entry.run is None:
+        raise HttpError(
+            400,
+            "only a response in the background can be cancelled; to end another one, close its "
+            "connection",
+            code="invalid_argument",
+            param="response",
+        )
+    entry.run.cancel()
+    await entry.run.wait_ended()
+    return _json(entry.current())
+
+
+@router.delete("/v1/responses/{response}", response_model=DeletedResponse)
+async def delete_response(request: Request, response: ResponseId) -> Response:
+    """Forget a stored response and give back its pages; one that is running is cancelled."""
+    context_of(request).responses.delete(caller_of(request), response)
+    return _json(DeletedResponse(id=response))
+
+
+@router.get("/v1/responses/{response}/input_items", response_model=InputItemList)
+async def list_input_items(
+    request: Request,
+    response: ResponseId,
+    after: Annotated[str | None, Query(max_length=256)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Annotated[Literal["asc", "desc"], Query()] = "desc",
+) -> Response:
+    """What a stored response's own request said, newest first unless `order` is `asc`."""
+    items = _find(request, response).input_items
+    if order == "desc":
+        items = items[::-1]
+    if after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise HttpError(
+                400, f"after: no item {after[:100]!r}", code="invalid_argument", param="after"
+            )
+        items = items[places[0] + 1 :]
+    page = items[:limit]
+    body = InputItemList(
+        data=page,
+        first_id=page[0]["id"] if page else None,
+        last_id=page[-1]["id"] if page else None,
+        has_more=len(items) > limit,
+    )
+    return _json(body)
+
+
+def _find(request: Request, response_id: str) -> StoredResponse:
+    return context_of(request).responses.get(caller_of(request), response_id)
+
+
+def _json(body: WholeModel, headers: dict[str, str] | None = None) -> Response:
+    return Response(body.to_json(), media_type="application/json", headers=headers)
+
+
+def _followed(run: BackgroundRun, after: int, headers: dict[str, str] | None = None) -> Response:
+    return StreamingResponse(run.follow(after), media_type="text/event-stream", headers=headers)
+
+
+__all__ = ["router"]

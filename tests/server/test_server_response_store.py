@@ -1,0 +1,166 @@
+"""What is stored is bounded by number, bytes, time and pages; the least recently used goes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.ids import EngineId, TenantId
+from quire.node import KeptPages
+from quire.server.frame import Frame
+from quire.server.responses.background import BackgroundRun
+from quire.server.responses.creation import base_response
+from quire.server.responses.store import ResponseStore, StoredResponse, StoreLimits
+from quire.server.schemas.response_items import MessageItem
+from quire.server.schemas.responses import ResponsesRequest
+
+TENANT = TenantId("a")
+OTHER = TenantId("b")
+
+
+class Time:
+    now_s = 0.0
+
+
+class FakePages:
+    engine = EngineId("e")
+
+    def __init__(self, num_pages: int) -> None:
+        self.num_pages = num_pages
+        self.released = False
+
+    def release(self) -> None:
+        self.released = True
+
+
+class FakeRun:
+    num_bytes = 0
+
+    def __init__(self) -> None:
+        self.ended = False
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def make(clock: Time) -> Callable[..., ResponseStore]:
+    def make_store(**limits: Any) -> ResponseStore:
+        return ResponseStore(StoreLimits(**limits), lambda: clock.now_s, lambda engine: 100)
+
+    return make_store
+
+
+def entry(name: str, *, text: str = "hi", num_pages: int | None = None) -> StoredResponse:
+    body = ResponsesRequest.model_validate({"input": text})
+    frame = Frame(key=name, created_unix_s=1, model="m", fingerprint="f")
+    made = StoredResponse(
+        f"resp_{name}",
+        TENANT,
+        [{"id": f"msg_{name}", "type": "message", "role": "user", "content": text}],
+        base_response(body, frame),
+    )
+    if num_pages is not None:
+        made.kept = cast(KeptPages, FakePages(num_pages))
+    return made
+
+
+def is_there(store: ResponseStore, made: StoredResponse) -> bool:
+    return store.holds(made)
+
+
+def test_the_one_used_longest_ago_goes_first(make: Callable[..., ResponseStore]) -> None:
+    store = make(max_responses=2)
+    one, two, three = entry("1"), entry("2"), entry("3")
+    store.put(one)
+    store.put(two)
+    store.get(TENANT, one.id)
+    store.put(three)
+    assert [is_there(store, made) for made in (one, two, three)] == [True, False, True]
+    with pytest.raises(UnknownHandle, match="resp_2"):
+        store.get(TENANT, two.id)
+    with pytest.raises(InvalidArgument):
+        store.item(TENANT, "msg_2", "input[0].id")
+    found = store.item(TENANT, "msg_1", "input[0].id")
+    assert isinstance(found, MessageItem)
+    assert found.content == "hi"
+
+
+def test_bytes_are_bounded_but_the_newest_stays(make: Callable[..., ResponseStore]) -> None:
+    store = make(max_bytes=10_000)
+    small, large = entry("1"), entry("2", text="x" * 20_000)
+    store.put(small)
+    store.put(large)
+    assert not is_there(store, small)
+    assert is_there(store, large)
+    store.put(entry("3"))
+    assert not is_there(store, large)
+
+
+def test_what_is_not_used_is_forgotten(make: Callable[..., ResponseStore], clock: Time) -> None:
+    store = make(ttl_s=10)
+    used, unused = entry("1"), entry("2")
+    store.put(used)
+    store.put(unused)
+    clock.now_s = 6
+    store.get(TENANT, used.id)
+    clock.now_s = 11
+    store.get(TENANT, used.id)
+    assert not is_there(store, unused)
+    clock.now_s = 21
+    with pytest.raises(UnknownHandle):
+        store.get(TENANT, used.id)
+
+
+def test_pages_are_bounded_apart_from_texts(make: Callable[..., ResponseStore]) -> None:
+    store = make(page_share=0.25)
+    made = [entry(str(number), num_pages=10) for number in range(3)]
+    for one in made:
+        store.put(one)
+    assert [one.kept is not None and one.kept.released for one in made] == [True, False, False]
+    assert all(is_there(store, one) for one in made)
+
+
+def test_what_goes_gives_its_pages_back(make: Callable[..., ResponseStore]) -> None:
+    store = make()
+    made = entry("1", num_pages=3)
+    store.put(made)
+    store.delete(TENANT, made.id)
+    assert made.kept is not None
+    assert made.kept.released
+    with pytest.raises(UnknownHandle):
+        store.delete(TENANT, made.id)
+
+
+def test_what_runs_is_not_pushed_out(make: Callable[..., ResponseStore], clock: Time) -> None:
+    store = make(max_responses=1, ttl_s=10)
+    running = entry("1")
+    run = FakeRun()
+    running.run = cast(BackgroundRun, run)
+    store.put(running)
+    clock.now_s = 20
+    store.put(entry("2"))
+    assert is_there(store, running)
+    run.ended = True
+    store.put(entry("3"))
+    assert not is_there(store, running)
+
+
+def test_tenants_have_shelves_of_their_own(make: Callable[..., ResponseStore]) -> None:
+    store = make(max_responses=1)
+    made, other = entry("1"), entry("2")
+    other.tenant = OTHER
+    store.put(made)
+    store.put(other)
+    assert is_there(store, made)
+    with pytest.raises(UnknownHandle):
+        store.get(OTHER, made.id)
