@@ -13,6 +13,7 @@ from quire.control.queues import CommandQueue
 from quire.core import commands as c
 from quire.core.batch import EngineInfo
 from quire.core.errors import InvalidArgument, NeverFits, PromptTooLong, QuotaExceeded
+from quire.core.traits import Trait
 
 
 def require(condition: bool, message: str, **details: Any) -> None:
@@ -77,6 +78,14 @@ def check_mask(command: c.Forward, info: EngineInfo) -> None:
     )
 
 
+def check_scores(command: c.Forward, info: EngineInfo) -> None:
+    require(
+        command.scores is None or Trait.SCORES in info.traits,
+        f"model {info.model} does not have the trait {Trait.SCORES} on backend {info.backend}: "
+        "leave the scores out, or run it on the cpu or torch backend",
+    )
+
+
 def check_working_set(num_pages: int, info: EngineInfo) -> None:
     num_blocks = info.pool.groups[0].num_blocks
     if num_pages > num_blocks:
@@ -120,6 +129,7 @@ __all__ = [
     "check_mask",
     "check_positions",
     "check_room",
+    "check_scores",
     "check_token_slots",
     "check_tokens",
     "check_top_k",

@@ -13,6 +13,7 @@ from quire.control.checks import (
     check_mask,
     check_positions,
     check_room,
+    check_scores,
     check_token_slots,
     check_tokens,
     check_top_k,
@@ -226,6 +227,7 @@ class Validator:
             self._held_embeds(values, queue)
         self._context_and_output(command.context, command.output, queue)
         check_mask(command, info)
+        check_scores(command, info)
         check_working_set(len({*command.context, *command.output}), info)
         if command.output:
             check_room(count, len(command.output), info)

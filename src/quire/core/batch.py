@@ -184,7 +184,8 @@ class ForwardRows(msgspec.Struct, kw_only=True):
     ``outputs`` [T] embed slot for the final hidden state (after the last norm), -1 for none ·
     ``score_targets`` [T] or empty: a token id whose log probability after this token is wanted,
     -1 for none; ``num_scores`` alternatives with them ·
-    ``adapters`` [R] or empty: with which the row is run, -1 for none.
+    ``adapters`` [R] or empty: with which the row is run, -1 for none ·
+    ``attention_rows`` rows whose attention mass is wanted, ascending.
     """
 
     row_starts: I32
@@ -199,6 +200,7 @@ class ForwardRows(msgspec.Struct, kw_only=True):
     num_scores: int = 0
     masks: list[ExplicitMask] = msgspec.field(default_factory=list)
     adapters: I32 = msgspec.field(default_factory=no_i32)
+    attention_rows: I32 = msgspec.field(default_factory=no_i32)
 
 
 class DistRows(msgspec.Struct, kw_only=True):
@@ -292,6 +294,11 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True):
     ``elapsed_s`` is the engine's own time for it. ``dist_starts`` [D+1], ``dist_ids`` and
     ``dist_probs`` ragged. ``samples`` [M]. ``score_logprobs`` [T] with ``score_ids`` /
     ``score_top`` [T, num_scores] where targets were given, else empty.
+
+    ``attention_mass`` [L, C] of the rows that asked, ``attention_starts`` [rows + 1] into C: each
+    has a column for every slot of its table in entry order, then for its new tokens (none if it
+    failed). A value is the sum over the row's tokens of the attention probability of that slot,
+    averaged over the query heads; what the row wrote counts as new tokens only.
     """
 
     step: int
@@ -305,6 +312,8 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True):
     score_logprobs: F32 = msgspec.field(default_factory=lambda: np.empty(0, np.float32))
     score_ids: I32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.int32))
     score_top: F32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.float32))
+    attention_starts: I32 = msgspec.field(default_factory=no_i32)
+    attention_mass: F32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.float32))
     failures: list[RowFailure] = msgspec.field(default_factory=list)
 
 

@@ -15,6 +15,8 @@ An explicit mask replaces this rule (but never shows an empty or masked slot).
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
@@ -134,6 +136,8 @@ class Forward(CommandBase, frozen=True, kw_only=True):
     ``mask``     explicit visibility, one row per new token over [every slot of ``context`` in list
                  order (``page_size`` per page), then the new tokens]; rows of equal length.
     ``adapter``  name of the LoRA adapter to run with, None for the model as it is.
+    ``scores``   the attention mass of the new tokens is wanted: the reply is ``AttentionScores``,
+                 for each slot of ``context`` or only for each page.
     """
 
     context: list[PageId]
@@ -142,6 +146,7 @@ class Forward(CommandBase, frozen=True, kw_only=True):
     outputs: list[EmbedId]
     mask: list[list[bool]] | None = None
     adapter: str | None = None
+    scores: Literal["pages", "slots"] | None = None
 
 
 class GetNextDist(CommandBase, frozen=True, kw_only=True):
@@ -248,9 +253,33 @@ class Sampled(msgspec.Struct, frozen=True, tag=True):
     token_ids: list[int]
 
 
+class AttentionScores(msgspec.Struct, frozen=True, tag=True):
+    """The reply to a ``Forward`` with ``scores``: where its new tokens looked, layer by layer.
+
+    The mass of a slot in a layer is the sum, over the command's new tokens, of the probability that
+    the softmax of attention gives to the slot, averaged over the query heads. So what a layer gives
+    to everything adds up to the number of new tokens (less what went to attention sinks without a
+    slot, and to tokens that see nothing).
+
+    ``pages`` [L, P] mass of each page of ``context`` · ``slots`` [L, P * page_size] mass of each of
+    its slots, empty unless asked for · ``inputs`` [L, T] mass of the new tokens themselves, in
+    their order, wherever their K and V are kept (so a page that stands in ``output`` too shows here
+    only what it held before). Row after row, float32, little-endian.
+    """
+
+    num_layers: int
+    num_pages: int
+    page_size: int
+    num_inputs: int
+    pages: bytes
+    inputs: bytes
+    slots: bytes = b""
+
+
 __all__ = [
     "AllocEmbeds",
     "AllocPages",
+    "AttentionScores",
     "Command",
     "CommandBase",
     "CopyPage",

@@ -23,6 +23,7 @@ class Trait(StrEnum):
     DECODE = "Decode"
     GRAMMAR = "Grammar"
     ADAPTER = "Adapter"
+    SCORES = "Scores"
 
 
 VERSIONS: dict[Trait, int] = dict.fromkeys(Trait, 1)
@@ -36,6 +37,7 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.DECODE: (Trait.FORWARD, Trait.SAMPLE),
     Trait.GRAMMAR: (Trait.DECODE,),
     Trait.ADAPTER: (Trait.FORWARD,),
+    Trait.SCORES: (Trait.FORWARD,),
 }
 
 NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET})

@@ -125,6 +125,8 @@ def _describe(
     pool = runner.pool
     adapters = () if loaded.adapters is None else loaded.adapters.infos
     missing = set() if adapters else {Trait.ADAPTER}
+    if not runner.serves_scores:
+        missing.add(Trait.SCORES)
     group = LayerGroup(
         num_blocks=pool.num_blocks,
         num_host_blocks=pool.num_host_blocks,
@@ -173,6 +175,7 @@ def _assemble(
         config.max_batch_tokens,
         NUM_AXES,
         len(config.adapters),
+        runner.serves_scores,
     )
     return Step(
         MemoryOperations(

@@ -31,6 +31,7 @@ class ForwardLimits:
     max_batch_tokens: int
     num_axes: int
     num_adapters: int = 0
+    serves_scores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,8 @@ class ForwardStage:
         tables = self._tables.find_rows(rows.tables)
         good = row_ok & (tables != UNKNOWN_TABLE) & self._names_open_sequences(rows)
         good &= self._names_known_adapters(rows)
+        if len(rows.attention_rows) and not self._limits.serves_scores:
+            good[rows.attention_rows] = False
         for row in np.flatnonzero(~good).tolist():
             failures.add("forward", row, self._row_error(rows, values, row, bool(row_ok[row])))
         masks = self._unpack_masks(rows, tables, good, failures)
@@ -143,6 +146,12 @@ class ForwardStage:
             num_rows >= 0 and starts[0] == 0 and starts[-1] == num_tokens, "row_starts and tokens"
         )
         check_message(bool((np.diff(starts) > 0).all()), "a row without tokens")
+        scored = rows.attention_rows
+        check_message(
+            not len(scored)
+            or bool((np.diff(scored) > 0).all() and scored[0] >= 0 and scored[-1] < num_rows),
+            "attention_rows",
+        )
 
     def _token_ok(self, rows: ForwardRows, values: I64) -> NDArray[np.bool_]:
         limits, pool = self._limits, self._pool
@@ -192,6 +201,10 @@ class ForwardStage:
         """What is wrong with a row that cannot be executed."""
         if not tokens_ok:
             return self._token_error(rows, values, row)
+        if row in rows.attention_rows and not self._limits.serves_scores:
+            return InvalidArgument(
+                f"forward row {row} asks for attention scores, which this engine does not return"
+            )
         try:
             if len(rows.adapters):
                 check_adapter(int(rows.adapters[row]), self._limits.num_adapters)

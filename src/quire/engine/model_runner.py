@@ -19,6 +19,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows
+from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sampling.plan import SamplingPlan
@@ -78,7 +79,12 @@ class FusedTokens:
 
 
 class ModelRunner(Protocol):
-    """One model with its cache and embed slots, on one device, for the life of its engine."""
+    """One model with its cache and embed slots, on one device, for the life of its engine.
+
+    ``serves_scores``: ``run_rows`` fills the ``mass`` that it is given; else it is given none.
+    """
+
+    serves_scores: bool
 
     @property
     def pool(self) -> KVPool: ...
@@ -95,10 +101,17 @@ class ModelRunner(Protocol):
         """Input embeddings ``[N, H]``."""
         ...
 
-    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+    def run_rows(
+        self,
+        rows: AttentionRows,
+        tokens_T: I64,
+        embeds_T: I32,
+        mass: AttentionMass | None = None,
+    ) -> Tensor:
         """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions.
 
-        ``embeds_T``: embed slot that replaces the token's embedding, or -1.
+        ``embeds_T``: embed slot that replaces the token's embedding, or -1. ``mass``: that of some
+        of these rows, to be added to; it changes no hidden state.
         """
         ...
 

@@ -17,10 +17,12 @@ from quire.core.batch import (
     SequenceEnd,
 )
 from quire.core.errors import InvalidArgument, QuireError
+from quire.engine.attention.backend import AttentionRows
+from quire.engine.attention.scored_rows import AttentionMass, scored_rows
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
 from quire.engine.failures import Failures, check_message
-from quire.engine.forward_stage import ForwardStage
+from quire.engine.forward_stage import CheckedRows, ForwardStage
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_runner import ModelRunner
 from quire.engine.sampling.candidates import top_k
@@ -108,7 +110,10 @@ class Step:
         result.num_tokens += len(embeds)
         if len(embeds):
             tokens = np.concatenate((checked.values, last_tokens))
-            hidden = self._runner.run_rows(ragged, tokens, embeds)
+            mass = self._mass(rows, checked, ragged)
+            hidden = self._runner.run_rows(ragged, tokens, embeds, mass)
+            if mass is not None:
+                self._report_mass(rows, checked, mass, result)
             self._keep_outputs(rows, checked.tokens, hidden)
         else:
             hidden = torch.empty(0, device=self._device)
@@ -120,6 +125,25 @@ class Step:
         if len(sampling):
             chosen = hidden.index_select(0, self._runner.to_device(places))
             self._decode.finish_step(report, decoding, sampling, chosen, failures)
+
+    def _mass(
+        self, rows: ForwardRows, checked: CheckedRows, ragged: AttentionRows
+    ) -> AttentionMass | None:
+        """Room for the mass of the executable rows that ask for it; None if none does."""
+        members = np.flatnonzero(np.isin(checked.kept, rows.attention_rows)).tolist()
+        if not members:
+            return None
+        return AttentionMass(scored_rows(ragged, members), self._runner.pool.shape.num_layers)
+
+    def _report_mass(
+        self, rows: ForwardRows, checked: CheckedRows, mass: AttentionMass, result: BatchResult
+    ) -> None:
+        has_mass = np.isin(rows.attention_rows, checked.kept)
+        parts = [mass.of_row(index) for index in range(len(mass.rows))]
+        widths = np.zeros(len(has_mass), np.int64)
+        widths[has_mass] = [part.shape[1] for part in parts]
+        result.attention_starts = np.concatenate(([0], np.cumsum(widths))).astype(np.int32)
+        result.attention_mass = np.concatenate(parts, axis=1)
 
     def _first_tokens(
         self, rows: ForwardRows, kept: I64, row_starts: I64, report: SequenceReport

@@ -18,6 +18,7 @@ from quire.engine.attention.backend import (
     AttentionRows,
     DecodePlan,
 )
+from quire.engine.attention.scored_rows import AttentionMass, ScoringPlan
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
@@ -29,6 +30,8 @@ I64 = NDArray[np.int64]
 
 class TorchRunner:
     """``ModelRunner`` over a ``CausalLM`` and an attention backend, on any device of PyTorch's."""
+
+    serves_scores = True
 
     def __init__(
         self,
@@ -54,7 +57,13 @@ class TorchRunner:
         """Input embeddings ``[N, H]``."""
         return self._model.embed(self.to_device(tokens_N))
 
-    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+    def run_rows(
+        self,
+        rows: AttentionRows,
+        tokens_T: I64,
+        embeds_T: I32,
+        mass: AttentionMass | None = None,
+    ) -> Tensor:
         """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions.
 
         ``embeds_T``: embed slot that replaces the token's embedding, or -1.
@@ -66,7 +75,10 @@ class TorchRunner:
             x_TH.index_copy_(0, self.to_device(given), self.embeds.read(embeds_T[given]))
         if self._adapters is not None:
             self._adapters.begin(rows.adapters, rows.row_starts, self._device)
-        return self._forward(x_TH, rows.positions, rows.slots, self._attention.plan(rows))
+        plan: AttentionPlan = self._attention.plan(rows)
+        if mass is not None:
+            plan = ScoringPlan(plan, mass)
+        return self._forward(x_TH, rows.positions, rows.slots, plan)
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> DecodePlan:
         plan = self._attention.plan_decode(rows, num_steps)

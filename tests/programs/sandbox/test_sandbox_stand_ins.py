@@ -85,7 +85,10 @@ def build(package: dict[str, ModuleType]) -> list[Any]:
         id=5, after=(1,), context=[1], output=[2], tokens=[3], position=0, sampler=sampler,
         stop=stop, grammar=d.GrammarSpec("regex", "a+"), history=[1],
     )  # fmt: skip
-    forward = c.Forward(id=6, context=[], inputs=[1], output=[], outputs=[], mask=[[True, False]])
+    forward = c.Forward(
+        id=6, context=[], inputs=[1], output=[], outputs=[], mask=[[True, False]],
+        scores="slots",
+    )  # fmt: skip
     imported = c.Imported([c.ImportedPage(1, 2, [0, 1], [True, True])], 2)
     return [
         m.Turn([m.Issue(1, [decode, forward]), m.Send("hällo \U0001f600"), m.Received(2)], 0.5),
@@ -98,6 +101,7 @@ def build(package: dict[str, ModuleType]) -> list[Any]:
             m.Replied(4, c.Dists([d.Dist([1], [0.5])]), True),
             m.Replied(5, c.Sampled([1]), True),
             m.Replied(6, d.DecodeChunk([], matched=3), False),
+            m.Replied(8, c.AttentionScores(1, 1, 2, 1, b"\0\0\x80?", b"\xff" * 4), True),
             m.CommandFailed(7, error),
             m.Fetched(1, 200, {"a": "b"}, "text", b"\x80"),
             m.TimeCome(),

@@ -16,6 +16,7 @@ from quire.control.queues import Entry
 from quire.control.resources.content import Content
 from quire.control.resources.pages import Page
 from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.score_sum import ScoredPart
 from quire.core.batch import (
     AdvanceRows,
     Batch,
@@ -55,7 +56,7 @@ class Part:
 
     Of a forward row: ``token_start`` is its first token in the message, ``first_token`` in the
     command, ``undo`` the fill of each page it writes before it did. ``is_final``: the command's
-    last part.
+    last part. ``scored``: its row is asked for attention scores.
     """
 
     entry: Entry
@@ -67,6 +68,7 @@ class Part:
     first_token: int = 0
     undo: list[tuple[Page, int]] = field(default_factory=list)
     is_final: bool = True
+    scored: ScoredPart | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +107,7 @@ class ForwardRow:
     num_scores: int = 0
     mask: NDArray[np.bool_] | None = None
     adapter: int = -1
+    score_columns: NDArray[np.int64] | None = None
 
 
 def _i32(values: list[int]) -> NDArray[np.int32]:
@@ -134,6 +137,7 @@ class BatchBuilder:
         self._embed_slots: list[int] = []
         self._rows: list[ForwardRow] = []
         self._row_sequences: list[int] = []
+        self._scored_rows: list[int] = []
         self._dist_embeds: list[int] = []
         self._dist_top_k: list[int] = []
         self._sample_embeds: list[int] = []
@@ -174,6 +178,10 @@ class BatchBuilder:
         num_new = len(row.positions)
         self._rows.append(row)
         self._row_sequences.append(-1)
+        scored = None
+        if row.score_columns is not None:
+            scored = ScoredPart(len(self._scored_rows), row.score_columns)
+            self._scored_rows.append(index)
         self.parts.append(
             Part(
                 entry,
@@ -185,6 +193,7 @@ class BatchBuilder:
                 first_token,
                 undo,
                 is_final,
+                scored,
             )
         )
         self.num_tokens += num_new
@@ -294,6 +303,7 @@ class BatchBuilder:
                 if row.mask is not None
             ],
             adapters=_i32(adapters if max(adapters) >= 0 else []),
+            attention_rows=_i32(self._scored_rows),
         )
 
     def _dist_rows(self) -> DistRows | None:

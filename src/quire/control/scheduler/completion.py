@@ -111,7 +111,11 @@ class Completion:
         if error is not None:
             self._undo(part)
             self._end(entry, error)
-        elif isinstance(entry.run, DecodeRun):
+            return
+        if part.scored is not None and isinstance(entry.run, ForwardRun):
+            assert entry.run.scores is not None
+            entry.run.scores.add(part.scored, result)
+        if isinstance(entry.run, DecodeRun):
             self._read_prompt(entry, entry.run, part, result)
         elif part.is_final:
             self._flow.finish(entry, self._reply(part, result))
@@ -169,6 +173,9 @@ class Completion:
                     for i in range(part.start, part.stop)
                 ]
             )
+        if part.scored is not None and isinstance(part.entry.run, ForwardRun):
+            assert part.entry.run.scores is not None
+            return part.entry.run.scores.reply()
         return None
 
     # -- sequences -------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The life of one forward command: which of its inputs have been run, and how it may be split.
 
-Owns no rows and no memory.
+Owns no rows and no memory. ``scores`` adds up what was asked for beside the forward.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from quire.control.queues import Entry
 from quire.control.resources.append_cursor import AppendCursor
 from quire.control.resources.embeds import Embed
 from quire.control.resources.pages import Page
+from quire.control.scheduler.score_sum import ScoreSum
 from quire.core.commands import Forward
 
 Bools = NDArray[np.bool_]
@@ -29,6 +30,7 @@ class ForwardRun:
         inputs: list[Embed],
         outputs: list[Embed],
         adapter: int,
+        page_size: int,
     ) -> None:
         self.entry = entry
         self.adapter = adapter
@@ -40,6 +42,11 @@ class ForwardRun:
         self.outputs: list[Embed | None] = [None] * (len(inputs) - len(outputs)) + list(outputs)
         self.mask = None if command.mask is None else np.array(command.mask, bool)
         self.num_run = 0
+        self.scores = (
+            ScoreSum(context, page_size, len(inputs), per_slot=command.scores == "slots")
+            if command.scores
+            else None
+        )
         pages = [] if cursor is None else cursor.pages
         self.locked = list(pages)
         self.start_fills = [(page, page.fill) for page in pages]
@@ -81,6 +88,12 @@ class ForwardRun:
         """``spans``: (page, number of slots) that the part being added writes, before it does."""
         for page, count in spans:
             self._written += [(page, page.fill + offset) for offset in range(count)]
+
+    def score_columns(self, start: int, stop: int, pages: list[Page]) -> NDArray[np.int64] | None:
+        """What the columns of a row mean that runs inputs ``start:stop``, if scores are wanted."""
+        if self.scores is None:
+            return None
+        return self.scores.columns(pages, self._written[:start], start, stop)
 
     def mask_rows(self, start: int, stop: int, pages: list[Page], page_size: int) -> Bools | None:
         """The explicit mask of inputs ``start:stop`` over the slots of ``pages`` and those inputs.

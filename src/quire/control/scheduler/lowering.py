@@ -195,7 +195,8 @@ class Lowering:
                     f"{len(inputs)} tokens do not fit into {len(output)} output pages with "
                     f"{cursor.num_free_slots} free slots: name more pages"
                 )
-        run = ForwardRun(entry, command, context, cursor, inputs, outputs, adapter)
+        size = self._engine.info.pool.page_size
+        run = ForwardRun(entry, command, context, cursor, inputs, outputs, adapter, size)
         for page in output:
             page.lock(entry.queue)
         entry.run = run
@@ -241,6 +242,7 @@ class Lowering:
             outputs=[-1 if e is None else slot_of(e) for e in run.outputs[start:stop]],
             mask=run.mask_rows(start, stop, pages, size),
             adapter=run.adapter,
+            score_columns=run.score_columns(start, stop, pages),
         )
         for index in range(start, stop):
             embed = run.outputs[index]

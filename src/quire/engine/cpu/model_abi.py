@@ -140,6 +140,26 @@ class StepArguments(ctypes.Structure):
     )
 
 
+class ScoredRow(ctypes.Structure):
+    """``quire::ScoredRow``: a row whose attention mass is wanted."""
+
+    _fields_ = (
+        ("first_token", c_int64),
+        ("num_tokens", c_int64),
+        ("num_slots", c_int64),
+        ("slots", c_void_p),
+        ("positions", c_void_p),
+        ("allowed", c_void_p),
+        ("mass", c_void_p),
+    )
+
+
+class ScoredRows(ctypes.Structure):
+    """``quire::ScoredRows``: all of them in a step."""
+
+    _fields_ = (("rows", c_void_p), ("num_rows", c_int64), ("mass_stride", c_int64))
+
+
 class LayerAttention(ctypes.Structure):
     """``quire::LayerAttention``: what one layer asks of attention."""
 
@@ -225,6 +245,10 @@ SIGNATURES: Mapping[str, Signature] = {
     "quire_model_destroy": (None, (c_void_p,)),
     "quire_model_embed": (None, (c_void_p, c_void_p, c_int64, c_void_p)),
     "quire_model_run": (c_int32, (c_void_p, POINTER(StepArguments), c_void_p)),
+    "quire_model_run_scored": (
+        c_int32,
+        (c_void_p, POINTER(StepArguments), POINTER(ScoredRows), c_void_p),
+    ),
     "quire_model_logits": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
     "quire_model_decode": (c_int32, (c_void_p, POINTER(DecodeRows))),
     "quire_choose": (
@@ -261,5 +285,7 @@ __all__ = [
     "ModelSpec",
     "RopeSpec",
     "RowMask",
+    "ScoredRow",
+    "ScoredRows",
     "StepArguments",
 ]

@@ -20,7 +20,15 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.core.errors import EngineFault
 from quire.engine.attention.backend import AttentionRows
-from quire.engine.cpu.model_abi import SIGNATURES, DecodeRows, RowMask, StepArguments
+from quire.engine.attention.scored_rows import AttentionMass
+from quire.engine.cpu.model_abi import (
+    SIGNATURES,
+    DecodeRows,
+    RowMask,
+    ScoredRow,
+    ScoredRows,
+    StepArguments,
+)
 from quire.engine.cpu.native_pool import NativeKVPool
 from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team
@@ -49,6 +57,8 @@ class NativeDecodePlan:
 
 class NativeRunner:
     """``ModelRunner`` on the CPU kernel."""
+
+    serves_scores = True
 
     def __init__(
         self, model: PackedDecoder, pool: NativeKVPool, embeds: EmbedSlots, team: Team
@@ -89,7 +99,13 @@ class NativeRunner:
         )
         return vectors_NH
 
-    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+    def run_rows(
+        self,
+        rows: AttentionRows,
+        tokens_T: I64,
+        embeds_T: I32,
+        mass: AttentionMass | None = None,
+    ) -> Tensor:
         """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions."""
         assert isinstance(rows.pages, TablePages)
         masks = [RowMask(row, mask.shape[1], mask.ctypes.data) for row, mask in rows.masks.items()]
@@ -102,6 +118,7 @@ class NativeRunner:
             embeds_T=embeds_T,
             masks=(RowMask * len(masks))(*masks),
             adapters_R=rows.adapters,
+            mass=mass,
         )
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> NativeDecodePlan:
@@ -192,6 +209,7 @@ class NativeRunner:
         embeds_T: I32 | None = None,
         masks: Any = (),
         adapters_R: I32 | None = None,
+        mass: AttentionMass | None = None,
     ) -> Tensor:
         tables = pages.tables
         tables_R = np.ascontiguousarray(pages.rows_R, np.int64)
@@ -223,7 +241,13 @@ class NativeRunner:
             table_width=tables.blocks_TP.shape[1],
         )
         hidden_TH = torch.empty(len(tokens_T), self._hidden_size)
-        _check(self._native.quire_model_run(self._handle, step, hidden_TH.data_ptr()))
+        if mass is None:
+            status = self._native.quire_model_run(self._handle, step, hidden_TH.data_ptr())
+        else:
+            status = self._native.quire_model_run_scored(
+                self._handle, step, _scored(mass), hidden_TH.data_ptr()
+            )
+        _check(status)
         return hidden_TH
 
 
@@ -231,6 +255,26 @@ def _destroy(native: Any, handle: int, team: Team, kept: object) -> None:
     """The model first, then its threads; ``kept`` is what the model points to."""
     native.quire_model_destroy(handle)
     team.close()
+
+
+def _scored(mass: AttentionMass) -> ScoredRows:
+    """The kernel's view of ``mass``, which keeps the arrays."""
+    rows = [
+        ScoredRow(
+            first_token=row.first_token,
+            num_tokens=len(row.positions_T),
+            num_slots=len(row.slots_C),
+            slots=row.slots_C.ctypes.data,
+            positions=row.positions_C.ctypes.data,
+            allowed=row.allowed_TC.ctypes.data,
+            mass=mass.mass_LC.ctypes.data + start * mass.mass_LC.itemsize,
+        )
+        for row, start in zip(mass.rows, mass.starts.tolist(), strict=False)
+    ]
+    scored = ScoredRows(None, len(rows), mass.mass_LC.shape[1])
+    scored.kept = (ScoredRow * len(rows))(*rows)
+    scored.rows = ctypes.addressof(scored.kept)
+    return scored
 
 
 def _check(status: int) -> None:

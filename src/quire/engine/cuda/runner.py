@@ -16,6 +16,8 @@ from quire.engine.torch_runner import TorchRunner
 class CudaRunner(TorchRunner):
     """``ModelRunner`` on a device. ``loop`` is None where decode steps cannot be recorded."""
 
+    serves_scores = False  # its cache does not lie as the sums read it
+
     def __init__(
         self,
         model: CausalLM,

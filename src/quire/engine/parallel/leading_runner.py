@@ -10,6 +10,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows, DecodePlan
+from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.model_runner import FusedRows, FusedTokens
@@ -27,6 +28,8 @@ class LeadingRunner:
         EngineFault: a rank is gone.
     """
 
+    serves_scores = False  # a rank has the probabilities of its own heads only
+
     def __init__(self, runner: TorchRunner, group: RankGroup) -> None:
         self._runner = runner
         self._group = group
@@ -42,7 +45,14 @@ class LeadingRunner:
             self._group.tell(m.Embed(tokens=np.asarray(tokens_N, np.int64)))
             return self._runner.embed(tokens_N)
 
-    def run_rows(self, rows: AttentionRows, tokens_T: I64, embeds_T: I32) -> Tensor:
+    def run_rows(
+        self,
+        rows: AttentionRows,
+        tokens_T: I64,
+        embeds_T: I32,
+        mass: AttentionMass | None = None,
+    ) -> Tensor:
+        assert mass is None, "this runner lists no scores"
         with self._group.guard():
             tokens = np.asarray(tokens_T, np.int64)
             self._group.tell(m.RunRows(rows=m.pack_rows(rows), tokens=tokens, embeds=embeds_T))

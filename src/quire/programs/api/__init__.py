@@ -10,11 +10,13 @@ from quire.programs.api.handles import Embed, KvPage, Queue, TokenSlot
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.model import Model
 from quire.programs.api.reply import Reply
+from quire.programs.api.scores import AttentionScores
 from quire.programs.api.stream import Decoded, DecodeStream
 
 __all__ = [
     "TRAIT_FUNCTIONS",
     "Api",
+    "AttentionScores",
     "DecodeStream",
     "Decoded",
     "Embed",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from quire.core.traits import Trait
 from quire.programs.api.forward import Embeds, Pages, issue_forward
 from quire.programs.api.handles import Queue
+from quire.programs.api.issuer import nothing
 from quire.programs.api.model import Model
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
@@ -43,7 +44,9 @@ class Adapter(TraitFunctions):
             InvalidArgument: the model has no adapter of that name, or as for `forward`.
             UnknownHandle: a handle that this program does not hold.
         """
-        return issue_forward(self._issuer, queue, (ikv, iemb, okv, oemb), mask, adapter)
+        return issue_forward(
+            self._issuer, queue, (ikv, iemb, okv, oemb), mask, adapter, convert=nothing
+        )
 
 
 __all__ = ["Adapter"]

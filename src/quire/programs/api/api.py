@@ -25,6 +25,7 @@ from quire.programs.api.net import Net
 from quire.programs.api.output_text import OutputText
 from quire.programs.api.queued import TraitFunctions
 from quire.programs.api.sample import Sample
+from quire.programs.api.scores import Scores
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.services.mailbox import Mailbox
 from quire.programs.services.network import Network
@@ -33,7 +34,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
         Core, Messaging, Net, Allocate, Forward, InputText, Tokenize, OutputText, Sample, Decode,
-        Grammar, Adapter,
+        Grammar, Adapter, Scores,
     )
 }  # fmt: skip
 """The class that holds each trait's functions."""
@@ -94,6 +95,7 @@ class Api:
         self.mask_kvpage = forward.mask_kvpage
         self.available_adapters = adapter.available_adapters
         self.forward_with_adapter = adapter.forward_with_adapter
+        self.forward_with_scores = Scores(issuer).forward_with_scores
         self.embed_txt = InputText(issuer).embed_txt
         self.tokenize = tokenize.tokenize
         self.detokenize = tokenize.detokenize

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar, cast
 
 from quire.core.commands import Forward as ForwardCommand
 from quire.core.commands import MaskPage
@@ -23,6 +23,7 @@ from quire.programs.api.reply import Reply
 
 Pages = KvPage | Sequence[KvPage]
 Embeds = Embed | Sequence[Embed]
+T = TypeVar("T")
 
 
 class Forward(TraitFunctions):
@@ -52,7 +53,12 @@ class Forward(TraitFunctions):
             UnknownHandle: a handle that this program does not hold.
         """
         return issue_forward(
-            self._issuer, queue, (ikv, iemb, okv, oemb), mask, queue.lane.model.adapter
+            self._issuer,
+            queue,
+            (ikv, iemb, okv, oemb),
+            mask,
+            queue.lane.model.adapter,
+            convert=nothing,
         )
 
     @queued
@@ -79,7 +85,10 @@ def issue_forward(
     handles: tuple[Pages, Embeds, Pages | Embeds, Embeds],
     mask: Sequence[Sequence[bool]] | None,
     adapter: str | None,
-) -> Reply[None]:
+    *,
+    scores: Literal["pages", "slots"] | None = None,
+    convert: Callable[[Any], T],
+) -> Reply[T]:
     """Check and issue a forward. ``handles``: ikv, iemb, okv, oemb."""
     ikv, iemb, okv, oemb = handles
     if not oemb and okv and isinstance(as_list(cast(Pages, okv))[0], Embed):
@@ -106,8 +115,9 @@ def issue_forward(
         outputs=[embed.embed_id for embed in outputs],
         mask=None if mask is None else [list(row) for row in mask],
         adapter=adapter,
+        scores=scores,
     )
-    return issuer.ask(queue, command, nothing)
+    return issuer.ask(queue, command, convert)
 
 
 def _positions(inputs: Sequence[Embed], outputs: Sequence[Embed]) -> list[int]:

@@ -23,6 +23,7 @@ from quire.testing.conformance.engine_adapters import EngineAdapterSuite
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
 from quire.testing.conformance.engine_sampling import EngineSamplingSuite
+from quire.testing.conformance.engine_scores import EngineScoresSuite
 from quire.testing.conformance.engine_sequences import EngineSequenceSuite
 
 
@@ -32,6 +33,7 @@ class EngineCoreSuite(
     EngineSequenceSuite,
     EngineSamplingSuite,
     EngineAdapterSuite,
+    EngineScoresSuite,
 ):
     """All engine suites at once."""
 

@@ -10,7 +10,7 @@ from quire.core.batch import I32, BatchResult, ForwardRows
 from quire.core.errors import InvalidArgument
 from quire.core.ids import TableId
 from quire.testing.fake_engine.context import MessageContext
-from quire.testing.fake_engine.hashing import embed_tokens
+from quire.testing.fake_engine.hashing import NUM_LAYERS, embed_tokens
 from quire.testing.fake_engine.rows import Bools, Row, RowResult
 from quire.testing.fake_engine.sampling import best_first, log_softmax
 from quire.testing.fake_engine.violations import require
@@ -34,6 +34,8 @@ def run_forward(
         _keep_outputs(context, forward.outputs[_span(forward, index)], row_result)
     if len(forward.score_targets):
         _score(context, forward, done, result)
+    if len(forward.attention_rows):
+        _report_mass(forward, done, result)
     return done
 
 
@@ -62,6 +64,11 @@ def _check_shapes(forward: ForwardRows) -> None:
         require(array.shape == shape, f"forward.{name} has shape {array.shape}, not {shape}")
     require(len(forward.score_targets) in (0, num_tokens), "score_targets is neither empty nor [T]")
     require(len(forward.adapters) in (0, num_rows), "adapters is neither empty nor [R]")
+    scored = forward.attention_rows
+    require(
+        bool((np.diff(scored) > 0).all() and ((scored >= 0) & (scored < num_rows)).all()),
+        f"attention_rows {scored.tolist()} are not ascending rows of {num_rows}",
+    )
     named = [sequence for sequence in forward.sequences.tolist() if sequence >= 0]
     require(len(set(named)) == len(named), "two forward rows name the same sequence")
 
@@ -152,6 +159,16 @@ def _score(
             result.score_logprobs[at] = logprobs[forward.score_targets[at]]
             result.score_ids[at, : len(best)] = best
             result.score_top[at, : len(best)] = logprobs[best]
+
+
+def _report_mass(forward: ForwardRows, done: dict[int, RowResult], result: BatchResult) -> None:
+    masses = [
+        done[row].attention_mass() if row in done else np.zeros((NUM_LAYERS, 0), np.float32)
+        for row in forward.attention_rows.tolist()
+    ]
+    widths = [mass.shape[1] for mass in masses]
+    result.attention_starts = np.cumsum([0, *widths], dtype=np.int32)
+    result.attention_mass = np.concatenate(masses, axis=1)
 
 
 __all__ = ["run_forward"]

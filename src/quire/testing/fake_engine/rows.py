@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, U64, no_i32
+from quire.core.batch import F32, I32, U64, no_i32
 from quire.testing.fake_engine import hashing
 from quire.testing.fake_engine.memory import FakeMemory, Table
 from quire.testing.fake_engine.violations import require
@@ -39,12 +39,24 @@ class Row:
 
 @dataclass(slots=True)
 class RowResult:
-    """``hidden`` [T]; ``sees`` [T, K + T] over K context slots and the new tokens."""
+    """``hidden`` [T]; ``sees`` [T, K + T] over K context slots and the new tokens.
+
+    ``columns`` [K + T]: their places among all slots of the table and the new tokens.
+    """
 
     hidden: U64
     sees: Bools
     column_positions: I32
     column_tokens: I32
+    columns: I32
+    num_columns: int
+
+    def attention_mass(self) -> F32:
+        """Mass ``[layers, num_columns]``: what a token sees gets equal shares, in every layer."""
+        shares = self.sees / np.maximum(self.sees.sum(axis=1, keepdims=True), 1)
+        mass = np.zeros((hashing.NUM_LAYERS, self.num_columns), np.float32)
+        mass[:, self.columns] = shares.sum(axis=0)
+        return mass
 
     def seen_tokens(self, index: int) -> tuple[int, ...]:
         """The tokens that new token ``index`` saw, itself included, by position."""
@@ -65,8 +77,8 @@ def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
     views = [_view(memory, index, row, writer) for index, row in enumerate(rows)]
     for layer in range(hashing.NUM_LAYERS):
         values = [
-            hashing.next_layer(layer, value, _visible_sums(memory, layer, context, sees, value))
-            for value, (context, sees) in zip(values, views, strict=True)
+            hashing.next_layer(layer, value, _visible_sums(memory, layer, view, value))
+            for value, view in zip(values, views, strict=True)
         ]
         if layer + 1 < hashing.NUM_LAYERS:
             for row, value in zip(rows, values, strict=True):
@@ -75,11 +87,13 @@ def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
     return [
         RowResult(
             value,
-            sees,
-            np.concatenate([memory.slots.positions[context], row.positions]),
-            np.concatenate([memory.slots.tokens[context], row.tokens]),
+            view.sees,
+            np.concatenate([memory.slots.positions[view.context], row.positions]),
+            np.concatenate([memory.slots.tokens[view.context], row.tokens]),
+            view.columns,
+            view.num_columns,
         )
-        for row, value, (context, sees) in zip(rows, values, views, strict=True)
+        for row, value, view in zip(rows, values, views, strict=True)
     ]
 
 
@@ -99,25 +113,45 @@ def _writers(memory: FakeMemory, rows: list[Row]) -> dict[int, int]:
     return writer
 
 
-def _view(memory: FakeMemory, index: int, row: Row, writer: dict[int, int]) -> tuple[I32, Bools]:
-    """The context slots that row ``index`` may see, and per new token which of the columns."""
+@dataclass(slots=True)
+class _View:
+    """The ``context`` slots [K] that a row may see, and which of them and of its new tokens each
+    token ``sees`` [T, K + T]. ``columns`` [K + T] among all slots of the table and the new tokens.
+    """
+
+    context: I32
+    sees: Bools
+    columns: I32
+    num_columns: int
+
+
+def _view(memory: FakeMemory, index: int, row: Row, writer: dict[int, int]) -> _View:
     num_new = len(row.positions)
     own = set(row.slots.tolist())
-    if row.table is None:
-        context, shown = no_i32(), np.zeros((num_new, 0), bool)
-    else:
+    context, columns, num_slots = no_i32(), no_i32(), 0
+    shown = np.zeros((num_new, 0), bool)
+    if row.table is not None:
         context, shown = _context(memory, row, row.table)
+        flags = row.table.visible_flags(memory.page_size)
+        columns, num_slots = np.flatnonzero(flags).astype(np.int32), len(flags)
         other = np.array([slot not in own for slot in context.tolist()], bool)
-        context, shown = context[other], shown[:, other]
+        context, columns, shown = context[other], columns[other], shown[:, other]
     memory.check_written(context, f"{row.name} sees")
     late = [slot for slot in context.tolist() if writer.get(slot, -1) > index]
     require(not late, f"{row.name} sees slots {late} that a later row of the message writes")
     if row.mask is not None:
         new = row.mask[:, row.mask.shape[1] - num_new :]
-        return context, np.concatenate([shown, new], axis=1)
-    shown = memory.slots.positions[context][None, :] < row.positions[:, None]
-    new = row.positions[None, :] < row.positions[:, None]
-    return context, np.concatenate([shown, new | np.eye(num_new, dtype=bool)], axis=1)
+    else:
+        shown = memory.slots.positions[context][None, :] < row.positions[:, None]
+        new = row.positions[None, :] < row.positions[:, None]
+        new |= np.eye(num_new, dtype=bool)
+    own_columns = num_slots + np.arange(num_new, dtype=np.int32)
+    return _View(
+        context,
+        np.concatenate([shown, new], axis=1),
+        np.concatenate([columns, own_columns]),
+        num_slots + num_new,
+    )
 
 
 def _context(memory: FakeMemory, row: Row, table: Table) -> tuple[I32, Bools]:
@@ -135,10 +169,11 @@ def _context(memory: FakeMemory, row: Row, table: Table) -> tuple[I32, Bools]:
     return slots[flags], row.mask[:, : len(slots)][:, flags]
 
 
-def _visible_sums(memory: FakeMemory, layer: int, context: I32, sees: Bools, own: U64) -> U64:
-    columns = np.concatenate([memory.slots.values[layer, context], own])
-    terms = hashing.visible_terms(layer, columns)
-    return np.asarray(np.where(sees, terms[None, :], np.uint64(0)).sum(axis=1, dtype=np.uint64))
+def _visible_sums(memory: FakeMemory, layer: int, view: _View, own: U64) -> U64:
+    contents = np.concatenate([memory.slots.values[layer, view.context], own])
+    terms = hashing.visible_terms(layer, contents)
+    seen = np.where(view.sees, terms[None, :], np.uint64(0))
+    return np.asarray(seen.sum(axis=1, dtype=np.uint64))
 
 
 __all__ = ["Row", "RowResult", "run_rows"]

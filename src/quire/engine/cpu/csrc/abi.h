@@ -13,7 +13,7 @@
 #define QUIRE_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace quire {
-constexpr int32_t kAbiVersion = 2;
+constexpr int32_t kAbiVersion = 3;
 }
 
 QUIRE_EXPORT int32_t quire_abi_version();

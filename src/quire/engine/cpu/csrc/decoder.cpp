@@ -79,7 +79,8 @@ void Decoder::embed(const int64_t* tokens, int64_t count, float* out) {
   for (int64_t i = 0; i < count; i++) embed_row(tokens[i], out + i * spec_.hidden_size);
 }
 
-void Decoder::run(const StepInput& input, const PageTablesView& tables, float* hidden) {
+void Decoder::run(const StepInput& input, const PageTablesView& tables, float* hidden,
+                  const ScoredRows* scored) {
   const StepRows& rows = input.rows;
   const int64_t num_tokens = rows.num_tokens, hidden_size = spec_.hidden_size;
   for (int64_t t = 0; t < num_tokens; t++) spec_.slot_positions[rows.slots[t]] = rows.positions[t];
@@ -89,6 +90,8 @@ void Decoder::run(const StepInput& input, const PageTablesView& tables, float* h
                      kv_shape_, spec_.num_heads, spec_.page_size,
                      static_cast<Ordering>(spec_.ordering)};
   attention_.plan(attention_step_);
+  is_scored_ = scored != nullptr;
+  if (is_scored_) scores_.plan(*scored, kv_shape_);
 
   const int64_t q_size = spec_.num_heads * spec_.head_dim;
   const int64_t qkv_size = q_size + 2 * spec_.num_kv_heads * spec_.head_dim;
@@ -257,6 +260,9 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
   attention_.attend(attention_step_, attributes, {layer.keys, layer.values}, qkv_, qkv_size,
                     attended_, q_size, team_, thread);
   team_.barrier(thread);
+  if (is_scored_)
+    scores_.add(&layer - layers_.data(), attention_step_, attributes, {layer.keys, layer.values},
+                qkv_, qkv_size, team_, thread);
   convert(attended_, num_tokens, layer.output, thread);
   project(layer.output, layer.output_bias, layer.output_adapters, attended_,
           layer.attention_output_norm, num_tokens, thread);

@@ -16,6 +16,7 @@
 #include "experts.h"
 #include "model_spec.h"
 #include "rotary.h"
+#include "scores.h"
 
 namespace quire {
 
@@ -52,7 +53,9 @@ class Decoder {
   // Input embeddings [count][hidden_size].
   void embed(const int64_t* tokens, int64_t count, float* out);
   // Final hidden states [num_tokens][hidden_size], after the last norm. Writes K, V and positions.
-  void run(const StepInput& input, const PageTablesView& tables, float* hidden);
+  // `scored`: rows of the step whose attention mass is wanted, or null.
+  void run(const StepInput& input, const PageTablesView& tables, float* hidden,
+           const ScoredRows* scored = nullptr);
   // Logits [count][vocab_size].
   void logits(const float* hidden, int64_t count, float* out);
 
@@ -79,6 +82,8 @@ class Decoder {
   AttentionContext context_;
   AttentionWork attention_;
   AttentionStep attention_step_{};
+  ScoreWork scores_;
+  bool is_scored_ = false;  // whether the step at hand has rows whose mass is wanted
   ExpertsWork experts_;
   AdapterWork adapters_;
   Activations converted_{};

@@ -55,6 +55,11 @@ int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step, f
   return guarded([&] { model->decoder.run(step->input, step->tables, hidden); });
 }
 
+int32_t quire_model_run_scored(quire::Model* model, const quire::StepArguments* step,
+                               const quire::ScoredRows* scored, float* hidden) {
+  return guarded([&] { model->decoder.run(step->input, step->tables, hidden, scored); });
+}
+
 int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                            float* logits) {
   return guarded([&] { model->decoder.logits(hidden, count, logits); });

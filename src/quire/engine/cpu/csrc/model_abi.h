@@ -41,6 +41,9 @@ QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, 
 // hidden: [num_tokens][hidden_size]. 0, or -1 if there was not enough memory.
 QUIRE_EXPORT int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step,
                                      float* hidden);
+// The same, adding up the attention mass of some rows.
+QUIRE_EXPORT int32_t quire_model_run_scored(quire::Model* model, const quire::StepArguments* step,
+                                            const quire::ScoredRows* scored, float* hidden);
 QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                                         float* logits);
 
