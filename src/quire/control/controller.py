@@ -101,7 +101,13 @@ class Controller:
         """
         self._flow.now_s = self._ranking.now_s = event.time_s
         self._handlers[type(event)](event)
-        self._expire(event.time_s)
+        if not event.more:
+            self._settle(event.time_s)
+        return self._outbox.take()
+
+    def _settle(self, now_s: float) -> None:
+        """End what has expired, let go on what can, send what may be sent, ask for a tick."""
+        self._expire(now_s)
         for engine in self._engines.values():
             self._flow.retry_stalled(engine)
         for scheduler in self._schedulers.values():
@@ -113,7 +119,6 @@ class Controller:
         at_s = self._timers.next_timer_s([at for at in dispatch_s if at is not None])
         if at_s is not None:
             self._outbox.set_timer(at_s)
-        return self._outbox.take()
 
     # -- programs and queues ---------------------------------------------------------------------
 
@@ -187,6 +192,7 @@ class Controller:
         self._holdings.free_queue(queue)
         engine = self._engines.get(queue.engine)
         if engine is not None:
+            self._schedulers[queue.engine].anticipation.forget(queue)
             engine.tables.drop_queue(queue.serial, engine.operations)
             self._flow.advance(queue)
             engine.stalled.pop(queue, None)
@@ -203,6 +209,9 @@ class Controller:
         for command in event.commands:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
+        scheduler = self._schedulers.get(queue.engine)
+        if scheduler is not None:
+            scheduler.anticipation.issued(queue, event.time_s)
 
     def _command_cancelled(self, event: e.CommandCancelled) -> None:
         program = self._table.get(event.program)

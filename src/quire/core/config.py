@@ -86,6 +86,8 @@ class SchedulerConfig:
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: a
     chunk of a prompt in a message with decodes takes about so many times their step's time.
+    ``patience``: the share of a message's time for which an idle engine waits for programs that it
+    has just answered and that usually go on at once (adaptive dispatch).
     """
 
     policy: str = "fcfs"
@@ -95,6 +97,7 @@ class SchedulerConfig:
     step_quantum_s: float = 0.005
     max_steps_per_message: int = 32
     chunk_steps: float = 0.8
+    patience: float = 0.25
     run_ahead: bool = True
 
 

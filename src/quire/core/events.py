@@ -18,9 +18,14 @@ ProgramForm = Literal["session", "inferlet", "workflow"]
 
 
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``time_s`` is monotonic seconds; it never goes back between two events."""
+    """``time_s`` is monotonic seconds; it never goes back between two events.
+
+    ``more``: another event of the same moment follows. It is taken in, and what to send is decided
+    with the last of them: programs that were woken together stand in one message.
+    """
 
     time_s: float
+    more: bool = False
 
 
 class EngineUp(EventBase, frozen=True, kw_only=True):

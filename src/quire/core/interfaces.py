@@ -136,6 +136,11 @@ class DispatchPolicy(Protocol):
         """At most so many commands in one message (``eager``: 1)."""
         ...
 
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the scheduler may wait for programs that are about to go on."""
+        ...
+
     def ready_at_s(
         self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
     ) -> float | None:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
+import msgspec
+
 from quire.control import Controller
 from quire.core.actions import Action, Dispatch, SetTimer, Terminate
 from quire.core.batch import Batch, BatchResult, EngineInfo
@@ -31,6 +33,7 @@ from quire.core.events import (
 from quire.core.ids import EngineId, ModelId, ProgramId
 from quire.core.interfaces import Clock, ReplySink
 from quire.node.engine_users import EngineUsers
+from quire.node.gathering import Gathering
 from quire.node.loops import Wake, call_on
 from quire.node.outbox import Outbox
 
@@ -65,8 +68,8 @@ class Observer(Protocol):
 
 
 class ControlThread:
-    """``post``, ``add_program``, ``call`` and ``submit`` are for any thread; the methods of engines
-    are for coroutines that ``submit`` runs here.
+    """``post``, ``post_gathered``, ``add_program``, ``call`` and ``submit`` are for any thread; the
+    methods of engines are for coroutines that ``submit`` runs here.
 
     ``on_failure`` is called here when the controller has failed. ``debug``: check the controller's
     invariants whenever it has been idle for a moment.
@@ -88,6 +91,7 @@ class ControlThread:
         self._debug = debug
         self._inbox: deque[EventAt] = deque()
         self._wake = Wake(self._round)
+        self._gathering = Gathering(self._post_all)
         self._in_round = False
         self._outbox = Outbox()
         self._engines: dict[EngineId, Send] = {}
@@ -117,7 +121,18 @@ class ControlThread:
             self._thread.join()
 
     def post(self, event_at: EventAt) -> None:
+        """Now, behind what the running loop has gathered."""
+        self._gathering.hurry()
         self._inbox.append(event_at)
+        self._wake.ring()
+
+    def post_gathered(self, event_at: EventAt) -> None:
+        """With all that the running loop posts in this pass, in its order: programs that were woken
+        together stand in one message."""
+        self._gathering.add(event_at)
+
+    def _post_all(self, events_at: Sequence[EventAt]) -> None:
+        self._inbox.extend(events_at)
         self._wake.ring()
 
     def add_program(
@@ -240,10 +255,13 @@ class ControlThread:
         if self._failure is not None:
             self._inbox.clear()  # every program has been told; nobody waits for an answer
             return
-        for _ in range(_MAX_EVENTS_PER_ROUND):
+        for left in reversed(range(_MAX_EVENTS_PER_ROUND)):
             if not self._inbox:
                 break
-            self._handle(self._stamped(self._inbox.popleft()))
+            event = self._stamped(self._inbox.popleft())
+            if left and self._inbox:
+                event = msgspec.structs.replace(event, more=True)
+            self._handle(event)
         if self._inbox:
             self._loop.call_soon(self._round)
             return

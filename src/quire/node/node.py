@@ -346,9 +346,13 @@ class Node:
         number = next(self._numbers)
         start_program(self._control, number, start, loop, sink)
         identity = Identity(number, start.tenant, start.name, capabilities)
-        services = self._services.of(identity)
         return EventPort(
-            number, start.quotas, self._fleet.models.models, self._control.post, services
+            number,
+            start.quotas,
+            self._fleet.models.models,
+            self._control.post_gathered,
+            self._services.of(identity),
+            post_now=self._control.post,
         )
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:

@@ -78,7 +78,9 @@ class SessionHandle:
         self._runtime = runtime
         self._table = table
         self._loop = asyncio.get_running_loop()
-        self._port = EventPort(program, start.quotas, models, control.post)
+        self._port = EventPort(
+            program, start.quotas, models, control.post_gathered, post_now=control.post
+        )
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False
         self._num_calls = 0

@@ -6,10 +6,11 @@ Owns the way from flat arrays back to commands. It starts nothing new.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
-from quire.control.queues import Entry
+from quire.control.queues import CommandQueue, Entry
 from quire.control.scheduler.batch_builder import InFlight, Part, Stage
 from quire.control.scheduler.decode_lowering import DecodeLowering
 from quire.control.scheduler.decode_run import DecodeRun
@@ -56,8 +57,8 @@ class Completion:
         self._outbox = outbox
         engine.abandon = self.abandon
 
-    def read(self, message: InFlight, result: BatchResult) -> None:
-        """Account for everything in ``message``, end what has ended, let queues go on."""
+    def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
+        """Account for everything in ``message``, end what has ended, let queues go on: these."""
         failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
         for part in message.parts:
             part.entry.num_in_flight -= 1
@@ -80,6 +81,7 @@ class Completion:
         self._read_sequences(message, result, failures)
         for queue in queues:
             self._flow.advance(queue)
+        return queues
 
     def _failure_of(
         self, part: Part, message: InFlight, failures: dict[tuple[str, int], ErrorRecord]

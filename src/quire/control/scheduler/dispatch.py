@@ -23,6 +23,7 @@ class Adaptive:
 
     name: str = "adaptive"
     max_commands: int | None = None
+    is_adaptive: bool = True
 
     def ready_at_s(
         self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
@@ -36,6 +37,7 @@ class Eager:
 
     name: str = "eager"
     max_commands: int | None = 1
+    is_adaptive: bool = False
 
     def ready_at_s(
         self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
@@ -49,6 +51,7 @@ class KOnly:
 
     k: int
     name: str = "k_only"
+    is_adaptive: bool = False
 
     @property
     def max_commands(self) -> int | None:
@@ -69,6 +72,7 @@ class TOnly:
     t_s: float
     name: str = "t_only"
     max_commands: int | None = None
+    is_adaptive: bool = False
 
     def ready_at_s(
         self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float

@@ -12,6 +12,7 @@ from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
+from quire.control.scheduler.anticipation import Anticipation
 from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
@@ -48,6 +49,7 @@ class EngineScheduler:
         self.planner = planner
         self.step_time = StepTime(config.step_quantum_s, config.max_steps_per_message)
         self.chunk_time = ChunkTime(config.chunk_steps)
+        self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
         self._dispatch = dispatch
         self._completion = completion
@@ -80,6 +82,8 @@ class EngineScheduler:
             return
         oldest_s = min(entry.ready_s for entry in waiting)
         at_s = self._dispatch.ready_at_s(len(waiting), oldest_s, 0, now_s)
+        if not engine.running:  # decodes wait for nobody
+            at_s = self.anticipation.wait_until_s(now_s) or at_s
         if at_s is not None and at_s > now_s:
             self.next_dispatch_s = at_s
         elif at_s is not None:
@@ -187,6 +191,7 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
+        self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
             starts = result.sequences.token_starts.tolist()
             num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
@@ -196,7 +201,9 @@ class EngineScheduler:
             step_s = (self.step_time.step_s or 0.0) if has_decodes else 0.0
             num_tokens = sum(part.num_tokens for part in message.parts)
             self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
-        self._completion.read(message, result)
+        for queue in self._completion.read(message, result):
+            if not queue.entries:
+                self.anticipation.answered(queue, self._flow.now_s)
 
     # -- no wedge --------------------------------------------------------------------------------
 

@@ -36,7 +36,8 @@ class EventPort:
     """The port of one program. ``post`` takes what builds an event for the time it is handled at.
 
     ``services``: what the node offers beside the model; they end with the program. ``close`` ends
-    the program; only the first one counts.
+    the program; only the first one counts. ``post_now`` takes that end: behind all that was posted,
+    without waiting for more.
     """
 
     def __init__(
@@ -46,8 +47,11 @@ class EventPort:
         models: Models,
         post: Post,
         services: Services | None = None,
+        *,
+        post_now: Post | None = None,
     ) -> None:
         self._post = post
+        self._post_now = post_now or post
         self._services = services
         self._program = program
         self._quotas = quotas
@@ -117,7 +121,7 @@ class EventPort:
         if self._services is not None:
             self._services.close()
         program = self._program
-        self._post(lambda t: ProgramEnded(time_s=t, program=program, reason=reason))
+        self._post_now(lambda t: ProgramEnded(time_s=t, program=program, reason=reason))
 
 
 __all__ = ["EventPort", "Models", "Post", "TimedEvent"]
