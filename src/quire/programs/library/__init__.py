@@ -17,9 +17,23 @@ from quire.programs.inferlet import Inferlet, load_inferlet
 THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "completion": ("text_completion", "low_level_completion", "parallel_generation"),
-        "caching": ("prefix_caching",),
-        "attention": (),
-        "decoding": ("json_output",),
+        "caching": ("prefix_caching", "modular_caching"),
+        "attention": ("windowed_attention", "attention_sink", "hierarchical_attention"),
+        "decoding": (
+            "json_output",
+            "ebnf_decoding",
+            "token_healing",
+            "output_validation",
+            "watermarking",
+            "watermark_detection",
+            "beam_search",
+            "best_of_n",
+            "contrastive_decoding",
+            "context_aware_decoding",
+            "prompt_lookup",
+            "speculative_decoding",
+            "jacobi_decoding",
+        ),
         "reasoning": (),
         "agents": ("react",),
     }

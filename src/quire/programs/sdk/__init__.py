@@ -4,6 +4,7 @@ from quire.programs.api.grammar import choice, json_schema, lark, regex
 from quire.programs.inferlet import inferlet
 from quire.programs.sdk.context import Context
 from quire.programs.sdk.generation import Generated, Generation
+from quire.programs.sdk.loops import Verified, ends, steps, verify
 from quire.programs.sdk.page_span import Sees
 from quire.programs.sdk.samplers import greedy, temperature
 from quire.programs.sdk.tools import Tool, Toolbox
@@ -15,11 +16,15 @@ __all__ = [
     "Sees",
     "Tool",
     "Toolbox",
+    "Verified",
     "choice",
+    "ends",
     "greedy",
     "inferlet",
     "json_schema",
     "lark",
     "regex",
+    "steps",
     "temperature",
+    "verify",
 ]

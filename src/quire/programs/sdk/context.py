@@ -195,7 +195,7 @@ class Context:
             self._span.rewind(first)
         elif sees is None and not self._span.has_gaps and first > self._span.num_run:
             await self.prefill(num_tokens=first)  # it may be in the prefix index
-        self._stepper.run(self._tokens[self._span.num_run : first], sees)
+        await self._stepper.run(self._tokens[self._span.num_run : first], sees)
         return await self._stepper.dists(self._tokens[first:], top_k, sees)
 
     def evict(self, start: int, stop: int) -> None:

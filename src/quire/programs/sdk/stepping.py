@@ -32,11 +32,13 @@ class Stepper:
         self._forward, self._output = Forward(issuer), OutputText(issuer)
         self._with_adapter = Adapter(issuer)
         self._embeds: list[Embed] = []
+        self._computed: Reply[None]
 
-    def run(self, tokens: Sequence[int], sees: Sees | None) -> None:
-        """Append the K and V of ``tokens`` to the pages."""
+    async def run(self, tokens: Sequence[int], sees: Sees | None) -> None:
+        """Append the K and V of ``tokens`` to the pages, piece by piece."""
         for start in range(0, len(tokens), MAX_STEP_TOKENS):
             self._run(tokens[start : start + MAX_STEP_TOKENS], 0, sees)
+            await self._computed
 
     def dists(self, tokens: Sequence[int], top_k: int, sees: Sees | None) -> Reply[list[Dist]]:
         """Append ``tokens`` in one forward pass; the distribution after each of them."""
@@ -58,9 +60,10 @@ class Stepper:
         pages, queue = (span.written, embeds, span.writable, outputs, mask), span.ordered()
         self._input.embed_txt(span.queue, tokens, range(start, start + len(tokens)), embeds)
         if self._adapter is None:
-            span.issued(self._forward.forward(queue, *pages))
+            self._computed = self._forward.forward(queue, *pages)
         else:
-            span.issued(self._with_adapter.forward_with_adapter(queue, self._adapter, *pages))
+            self._computed = self._with_adapter.forward_with_adapter(queue, self._adapter, *pages)
+        span.issued(self._computed)
         span.num_run += len(tokens)
         return outputs
 

@@ -1,0 +1,34 @@
+"""Attention sinks: a window, and the first tokens for ever (StreamingLLM, Xiao et al., 2024).
+
+    quire run attention_sink -- "What is 4821 + 977?" 64 4 24
+
+Models put much of their attention on the first tokens, whatever these say; a window that drops them
+ruins the text. So the first ``num_sinks`` tokens stay, and what is between them and the window is
+evicted. The paper counts positions anew within the cache; here K keeps its rotation, and the model
+sees true distances. Traits: Forward, OutputText.
+
+::
+
+    2 sinks, window 3   key   0 1 2 3 4 5 6 7
+    query 5                   # # . # # #
+    query 7                   # # . . . # # #     pages between go back to the pool
+"""
+
+from __future__ import annotations
+
+from quire.programs.api import Api
+from quire.programs.library.attention.windowed_attention import windowed_answer
+from quire.programs.sdk import inferlet
+
+
+@inferlet("attention_sink")
+async def attention_sink(
+    api: Api, question: str, max_tokens: str = "64", num_sinks: str = "4", window: str = "48"
+) -> dict[str, object]:
+    """Answer greedily with sight of the first tokens and the last ones; the pages it takes."""
+    return await windowed_answer(
+        api, question, int(max_tokens), window=int(window), num_sinks=int(num_sinks)
+    )
+
+
+__all__ = ["attention_sink"]

@@ -1,0 +1,97 @@
+"""Hierarchical attention: a text is a tree, a token sees its own branch (Tang et al., 2022).
+
+    quire run hierarchical_attention -- "# Kabo
+    Kabo is 31 years old.
+    # Lima
+    Lima is a city." "What is the age of Kabo?"
+
+Headings (``#``, ``##``, ...) make the tree. The tokens of a section see the section and those above
+it, so that sections side by side do not disturb one another (AST-Trans lets nodes of a syntax tree
+see their ancestors). The question behind the text sees all of it. It is one forward pass over the
+whole text under one mask. Traits: Forward (masks), OutputText.
+
+::
+
+    # A            A     # . . . .          key: # seen
+    ## A1          A1    # # . . .
+    ## A2          A2    # . # . .
+    # B            B     . . . # .
+    question       q     # # # # #
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.programs.api import Api
+from quire.programs.chat.template import chat_template
+from quire.programs.sdk import Context, inferlet, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with the text under it; ``above``: itself and its ancestors, by index."""
+
+    text: str
+    above: frozenset[int]
+
+
+def sections(text: str) -> list[Section]:
+    """The sections of a text with headings, in order. What is before the first is above all."""
+    found: list[Section] = []
+    path: list[tuple[int, int]] = [(0, 0)]  # depth and index of the open sections
+    for index, part in enumerate(re.split(r"(?m)^(?=#)", text)):
+        depth = len(part) - len(part.lstrip("#"))
+        while depth and path[-1][0] >= depth:
+            path.pop()
+        if index:
+            path.append((depth, index))
+        found.append(Section(part, frozenset(open_index for _, open_index in path)))
+    return found
+
+
+async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> int:
+    """Compute the sections, each seeing its branch alone, and append the question.
+
+    Returns how many pairs of tokens of the text see one another: of n(n+1)/2 in a plain pass.
+    """
+    owner: list[int] = []
+    sizes = []
+    for index, part in enumerate(parts):
+        ctx.fill(part.text)
+        sizes.append(len(ctx) - len(owner))
+        owner += [index] * sizes[-1]
+
+    def sees(query: int, key: int) -> bool:
+        return owner[key] in parts[owner[query]].above
+
+    await ctx.next_dist(sees=sees, top_k=1)
+    ctx.fill(question)
+    return sum(
+        size * (sum(sizes[above] for above in part.above) - size) + size * (size + 1) // 2
+        for size, part in zip(sizes, parts, strict=True)
+    )
+
+
+@inferlet("hierarchical_attention")
+async def hierarchical_attention(
+    api: Api, text: str, question: str, max_tokens: str = "32"
+) -> dict[str, object]:
+    """Answer a question on a text with headings, each section of which was read by itself."""
+    async with Context(api) as ctx:
+        template = chat_template(ctx.model.served)
+        chat = template.render([{"role": "user", "content": f"{text}\n{question}"}])
+        end = chat.rindex(f"\n{question}")
+        num_pairs = await read_tree(ctx, sections(chat[:end]), chat[end:])
+        start = len(ctx)
+        async for dist in steps(ctx, int(max_tokens)):
+            ctx.fill([dist.max_index()])
+        return {
+            "text": api.detokenize(ctx.tokens[start:], skip_special=True),
+            "num_pairs_seen": num_pairs,
+        }
+
+
+__all__ = ["Section", "hierarchical_attention", "read_tree", "sections"]

@@ -1,0 +1,118 @@
+"""Modular caching: parts of prompts are computed once and put together (Gim et al., 2024).
+
+    quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ", \
+        "lima": "The age of Lima is 9. "}' \
+        "begin kabo: What is the age of Kabo?<|end|><|assistant|>" \
+        "begin lima: What is the age of Lima?<|end|><|assistant|>"
+
+A prefix cache reuses what stands at the beginning. In Prompt Cache a schema gives every module
+positions of its own, whichever others are there; a module sees itself alone, is exported under a
+name that says what it is, and every prompt that names it imports it, in this program or in others
+while this one lives. What is left out leaves a gap in the positions. The question sees all modules.
+Traits: Allocate (export, import), Forward, Decode.
+
+::
+
+    schema      | begin 0..1 | kabo 2..10 | lima 11..19 |
+    prompt 1    | begin      | kabo       |              question 20..
+    prompt 2    | begin      |            | lima         question 20..       begin: imported
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.core.decoding import StopSpec
+from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.programs.api import Api, KvPage, Queue
+from quire.programs.sdk import inferlet
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A part of prompts at its place in the schema."""
+
+    tokens: tuple[int, ...]
+    position: int
+
+    @property
+    def export_name(self) -> str:
+        """Names the content: the tokens and where they stand."""
+        content = json.dumps([self.position, *self.tokens]).encode()
+        return f"module/{hashlib.sha256(content).hexdigest()}"
+
+
+def place(api: Api, schema: Mapping[str, str]) -> dict[str, Module]:
+    """The modules of ``schema`` at their positions, one behind the other."""
+    modules: dict[str, Module] = {}
+    position = 0
+    for name, text in schema.items():
+        modules[name] = Module(tuple(api.tokenize(text)), position)
+        position += len(modules[name].tokens)
+    return modules
+
+
+async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage], bool]:
+    """Pages that hold ``module``, and whether somebody had exported them already."""
+    try:
+        return await api.import_kvpage(queue, module.export_name), True
+    except UnknownHandle:
+        api.reset_queue(queue)  # the failure has been heard
+    num_tokens = len(module.tokens)
+    embeds = api.alloc_emb(queue, num_tokens)
+    pages = api.alloc_kvpage(queue, -(-num_tokens // queue.page_size))
+    positions = range(module.position, module.position + num_tokens)
+    api.embed_txt(queue, module.tokens, positions, embeds)
+    api.forward(queue, [], embeds, pages)
+    api.dealloc_emb(queue, embeds)
+    try:
+        await api.export_kvpage(queue, pages, module.export_name)
+    except InvalidArgument:  # another program was faster
+        api.reset_queue(queue)
+    return pages, False
+
+
+async def compose(
+    api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
+) -> tuple[list[int], list[str]]:
+    """The answer's tokens behind the modules ``names`` and the question; which were imported.
+
+    Raises:
+        InvalidArgument: a name that the schema does not have.
+    """
+    if unknown := [name for name in names if name not in modules]:
+        raise InvalidArgument(f"no modules {unknown}: the schema has {', '.join(modules)}")
+    model = api.available_models()[0]
+    queue = api.create_queue(model)
+    context: list[KvPage] = []
+    imported = []
+    for name in sorted(set(names), key=list(modules).index):
+        pages, was_there = await pages_of(api, queue, modules[name])
+        context += pages
+        if was_there:
+            imported.append(name)
+    asked = api.tokenize(question)
+    position = sum(len(module.tokens) for module in modules.values())
+    output = api.alloc_kvpage(queue, -(-(len(asked) + max_tokens) // model.page_size))
+    stop = StopSpec(max_tokens, token_ids=model.eos_token_ids)
+    decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
+    api.close_queue(queue)  # its pages go with it; what was exported stays
+    return decoded.token_ids, imported
+
+
+@inferlet("modular_caching")
+async def modular_caching(api: Api, schema: str, *prompts: str) -> list[dict[str, object]]:
+    """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text)."""
+    modules = place(api, json.loads(schema))
+    answers: list[dict[str, object]] = []
+    for prompt in prompts:
+        names, _, question = prompt.partition(": ")
+        tokens, imported = await compose(api, modules, names.split(), question, 32)
+        answers.append({"text": api.detokenize(tokens, skip_special=True), "imported": imported})
+    return answers
+
+
+__all__ = ["Module", "compose", "modular_caching", "pages_of", "place"]

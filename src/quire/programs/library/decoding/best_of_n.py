@@ -1,0 +1,75 @@
+"""Best of n: several answers, and the one that the model itself finds most likely.
+
+    quire run best_of_n -- "What is 48 + 17?" 5 0.8
+
+The prompt is computed once and forked; every answer is drawn with a seed of its own, and all of
+them run side by side. The score is the mean log probability of an answer's tokens, which does not
+prefer short ones. One answer at temperature 0 is greedy decoding. Traits: Decode, Allocate.
+
+::
+
+    prompt [p0][p1][p2] ─┬─ answer 1   -0.21
+                         ├─ answer 2   -0.07   ◄ the best
+                         └─ answer 3   -0.55         full pages of the prompt are held once
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.sdk import Context, Generated, inferlet, temperature
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    generated: Generated
+    score: float
+
+
+async def answers(
+    ctx: Context, num: int, max_tokens: int, *, heat: float, seed: int = 0
+) -> list[Answer]:
+    """``num`` continuations of ``ctx``, best first. ``heat``: the temperature they are drawn at.
+
+    Raises:
+        InvalidArgument: fewer than one answer.
+    """
+    if num < 1:
+        raise InvalidArgument(f"the best of {num} answers: ask for at least one")
+    await ctx.prefill()
+    forks = [ctx.fork() for _ in range(num)]
+    generations = [
+        fork.generate(
+            max_tokens=max_tokens, sampler=temperature(heat, seed=seed + index), num_logprobs=0
+        )
+        for index, fork in enumerate(forks)
+    ]
+    generated = await asyncio.gather(*generations)
+    for fork in forks:
+        fork.drop()
+    return sorted((Answer(one, mean_log_prob(one)) for one in generated), key=lambda a: -a.score)
+
+
+def mean_log_prob(generated: Generated) -> float:
+    log_probs = [entry.logprob for entry in generated.logprobs or ()]
+    return sum(log_probs) / max(len(log_probs), 1)
+
+
+@inferlet("best_of_n")
+async def best_of_n(
+    api: Api, question: str, num: str = "5", heat: str = "0.8", max_tokens: str = "64"
+) -> dict[str, object]:
+    """Answer several times and take the most likely answer; the others with their scores."""
+    async with Context(api) as ctx:
+        ctx.fill_chat([{"role": "user", "content": question}])
+        found = await answers(ctx, int(num), int(max_tokens), heat=float(heat))
+    return {
+        "text": found[0].generated.text,
+        "all": [{"text": one.generated.text, "score": round(one.score, 4)} for one in found],
+    }
+
+
+__all__ = ["Answer", "answers", "best_of_n"]

@@ -1,0 +1,52 @@
+"""Context-aware decoding: believe the text that was given (Shi et al., 2024).
+
+    quire run context_aware_decoding -- "The age of Kabo is 31." "What is the age of Kabo?" 32 0.5
+
+The same question is computed with and without the text. What the text makes likelier is amplified:
+the token of the highest ``(1 + alpha) log p(with) - alpha log p(without)`` is taken, so that what
+the model remembers does not drown what it was told. ``alpha`` 0 is greedy decoding. The two are
+contexts that step together in one batch. Traits: Forward, OutputText.
+
+::
+
+    with       [text][question] ► p1 ┐
+                                     ├─► (1 + a) log p1 - a log p2 ─► token, to both
+    without          [question] ► p2 ┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.programs.api import Api
+from quire.programs.library.decoding.contrastive_decoding import contrast
+from quire.programs.sdk import Context, ends, inferlet
+from quire.programs.sdk.dists import best, log_probs
+
+
+async def generate_aware(
+    informed: Context, ignorant: Context, max_tokens: int, *, alpha: float
+) -> list[int]:
+    """Go on with ``informed``, away from what ``ignorant`` would say; both get the tokens."""
+    start = len(informed)
+    while len(informed) - start < max_tokens and not ends(informed, start):
+        one, other = await asyncio.gather(informed.next_dist(), ignorant.next_dist())
+        token = best(contrast(log_probs(one), log_probs(other), alpha=0.0, beta=alpha))
+        informed.fill([token])
+        ignorant.fill([token])
+    return list(informed.tokens[start:])
+
+
+@inferlet("context_aware_decoding")
+async def context_aware_decoding(
+    api: Api, text: str, question: str, max_tokens: str = "32", alpha: str = "0.5"
+) -> str:
+    """Answer a question on a text, trusting the text more than the model's memory."""
+    async with Context(api) as informed, Context(api) as ignorant:
+        informed.fill_chat([{"role": "user", "content": f"{text} {question}"}])
+        ignorant.fill_chat([{"role": "user", "content": question}])
+        tokens = await generate_aware(informed, ignorant, int(max_tokens), alpha=float(alpha))
+    return api.detokenize(tokens, skip_special=True)
+
+
+__all__ = ["context_aware_decoding", "generate_aware"]

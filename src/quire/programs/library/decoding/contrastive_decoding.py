@@ -1,0 +1,82 @@
+"""Contrastive decoding: what the expert likes and the amateur does not (Li et al., 2023).
+
+    quire run contrastive_decoding --model LARGE --model SMALL -- "What is 48 + 17?" 64 0.5
+
+A small model makes the mistakes of a large one, more of them: where the two differ the large one is
+probably right. Among the tokens that the expert finds plausible (at least ``alpha`` times as likely
+as its best) the one of the highest ``(1 + beta) log p_expert - beta log p_amateur`` is taken
+(O'Brien and Lewis, 2023). ``beta`` 0 is greedy decoding. With a single model the amateur is the
+same one with sight of the last tokens alone. Traits: Forward, OutputText.
+
+::
+
+    expert     text ──────────────► p_e ┐
+                                        ├─► (1 + b) log p_e - b log p_a ─► token, to both
+    amateur    text (or its end) ─► p_a ┘
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+
+from quire.programs.api import Api
+from quire.programs.library.decoding.speculative_decoding import pair_of_models
+from quire.programs.sdk import Context, ends, inferlet
+from quire.programs.sdk.dists import best, bound, log_probs
+
+AMATEUR_WINDOW = 16
+
+
+def contrast(
+    expert: Mapping[int, float], amateur: Mapping[int, float], *, alpha: float, beta: float
+) -> dict[int, float]:
+    """Scores of the plausible tokens, from log probabilities.
+
+    A token that the amateur does not list counts as likely as the last one that it does.
+    """
+    threshold = max(expert.values()) + (math.log(alpha) if alpha > 0 else -math.inf)
+    unlisted = bound(amateur)
+    return {
+        token: (1 + beta) * score - beta * amateur.get(token, unlisted)
+        for token, score in expert.items()
+        if score >= threshold
+    }
+
+
+async def generate_contrastive(
+    expert: Context, amateur: Context, max_tokens: int, *, alpha: float, beta: float, window: int
+) -> list[int]:
+    """Go on with ``expert``. ``amateur`` holds the same text; it sees ``window`` tokens of it."""
+    start = len(expert)
+
+    def in_window(query: int, key: int) -> bool:
+        return query - key < window
+
+    sees = in_window if window < amateur.model.max_tokens else None
+    while len(expert) - start < max_tokens and not ends(expert, start):
+        one, other = await asyncio.gather(expert.next_dist(), amateur.next_dist(sees=sees))
+        token = best(contrast(log_probs(one), log_probs(other), alpha=alpha, beta=beta))
+        expert.fill([token])
+        amateur.fill([token])
+    return list(expert.tokens[start:])
+
+
+@inferlet("contrastive_decoding")
+async def contrastive_decoding(
+    api: Api, question: str, max_tokens: str = "64", beta: str = "0.5", alpha: str = "0.1"
+) -> str:
+    """Answer with what the first model of the node finds likelier than the second one."""
+    large, small = pair_of_models(api)
+    window = AMATEUR_WINDOW if large is small else small.max_tokens
+    async with Context(large) as expert, Context(small) as amateur:
+        expert.fill_chat([{"role": "user", "content": question}])
+        amateur.fill(expert.tokens)
+        tokens = await generate_contrastive(
+            expert, amateur, int(max_tokens), alpha=float(alpha), beta=float(beta), window=window
+        )
+    return api.detokenize(tokens, skip_special=True)
+
+
+__all__ = ["contrast", "contrastive_decoding", "generate_contrastive"]

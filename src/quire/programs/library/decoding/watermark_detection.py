@@ -1,0 +1,27 @@
+"""The detector of ``watermarking``: is this text marked with this key?
+
+    quire run watermark_detection -- "some text" quire
+
+It tokenizes the text and counts green tokens; no token is computed. ``z`` says by how many standard
+deviations they are more than chance: above 4 an unmarked text comes once in 30,000. Trait:
+Tokenize.
+"""
+
+from __future__ import annotations
+
+from quire.programs.api import Api
+from quire.programs.library.decoding.watermarking import Watermark
+from quire.programs.sdk import inferlet
+
+PROOF = 4.0
+
+
+@inferlet("watermark_detection")
+async def watermark_detection(api: Api, text: str, key: str = "quire") -> dict[str, object]:
+    """Say whether a text carries the watermark of a key, and how sure that is."""
+    tokens = api.tokenize(text)
+    z = Watermark(key).z_score(tokens)
+    return {"is_marked": z >= PROOF, "z": round(z, 2), "num_tokens": len(tokens)}
+
+
+__all__ = ["PROOF", "watermark_detection"]

@@ -1,0 +1,120 @@
+"""Several tokens from one forward pass: always the tokens of greedy decoding, in fewer passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tiny_models import EOS, PROMPT, greedy, model_of, run
+from transformers import LlamaForCausalLM
+
+from quire.node import Node
+from quire.programs.api import Api
+from quire.programs.library.decoding.jacobi_decoding import jacobi
+from quire.programs.library.decoding.prompt_lookup import generate_by_lookup, lookup
+from quire.programs.library.decoding.speculative_decoding import Speculated, speculate
+from quire.programs.sdk import Context, verify
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Reference = Callable[[str], LlamaForCausalLM]
+PROMPTS = [PROMPT, PROMPT[:1], PROMPT[4:9] * 4]
+NUM_TOKENS = 40
+
+
+async def test_lookup_takes_the_longest_and_latest_match() -> None:
+    assert lookup([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 2) == [9, 2]
+    assert lookup([2, 3, 4, 2, 3, 5, 2, 3], 3) == [5, 2, 3]
+    assert lookup([1, 2, 3], 4) == []
+    assert lookup([1, 1], 4) == [1]
+    assert lookup([1], 4) == lookup([], 4) == []
+
+
+@pytest.mark.parametrize("name", ["tiny", "wide"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+async def test_prompt_lookup_is_greedy(
+    tiny: Node, reference: Reference, name: str, prompt: list[int]
+) -> None:
+    for num_guessed in (0, 1, 8):
+
+        async def program(api: Api, num: int = num_guessed) -> tuple[list[int], int]:
+            async with Context(model_of(api, name)) as ctx:
+                return await generate_by_lookup(ctx.fill(prompt), NUM_TOKENS, num_guessed=num)
+
+        tokens, num_passes = await run(tiny, program)
+        assert tokens == greedy(reference("llama"), prompt, NUM_TOKENS)
+        assert num_passes == len(tokens) if num_guessed == 0 else num_passes <= len(tokens)
+
+
+@pytest.mark.parametrize("name", ["tiny", "wide"])
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("block", [0, 1, 5, 16])
+async def test_jacobi_is_greedy(
+    tiny: Node, reference: Reference, name: str, prompt: list[int], block: int
+) -> None:
+    async def program(api: Api) -> tuple[list[int], int]:
+        async with Context(model_of(api, name)) as ctx:
+            return await jacobi(ctx.fill(prompt), NUM_TOKENS, block=block)
+
+    tokens, num_passes = await run(tiny, program)
+    assert tokens == greedy(reference("llama"), prompt, NUM_TOKENS)
+    assert num_passes <= len(tokens)
+
+
+async def speculated(
+    node: Node, draft_name: str, num_guessed: int, prompt: list[int]
+) -> Speculated:
+    kept: list[Speculated] = []
+
+    async def program(api: Api) -> None:
+        async with (
+            Context(model_of(api, "tiny")) as ctx,
+            Context(model_of(api, draft_name)) as draft,
+        ):
+            ctx.fill(prompt)
+            draft.fill(prompt)
+            kept.append(await speculate(ctx, draft, NUM_TOKENS, num_guessed=num_guessed))
+
+    await run(node, program)
+    return kept[0]
+
+
+@pytest.mark.parametrize("prompt", PROMPTS)
+@pytest.mark.parametrize("num_guessed", [0, 1, 4, 7])
+@pytest.mark.parametrize("draft_name", ["tiny", "wide", "draft", "other"])
+async def test_speculation_is_greedy(
+    tiny: Node, reference: Reference, draft_name: str, num_guessed: int, prompt: list[int]
+) -> None:
+    done = await speculated(tiny, draft_name, num_guessed, prompt)
+    assert done.tokens == greedy(reference("llama"), prompt, NUM_TOKENS)
+    assert done.num_passes == len(done.tokens) - done.num_accepted
+
+
+async def test_a_better_draft_saves_passes(tiny: Node) -> None:
+    same, near, far = [
+        await speculated(tiny, name, 4, PROMPT) for name in ("tiny", "draft", "other")
+    ]
+    assert same.num_accepted == same.num_drafted or EOS in same.tokens
+    assert same.num_passes == -(-len(same.tokens) // 5)
+    assert same.num_passes < near.num_passes < far.num_passes
+    none = await speculated(tiny, "tiny", 0, PROMPT)
+    assert none.num_passes == len(none.tokens)
+
+
+async def test_a_guess_counts_as_far_as_it_is_right(tiny: Node, reference: Reference) -> None:
+    right = greedy(reference("llama"), PROMPT, 6)
+    wrong = (right[3] + 1) % 300
+
+    async def program(api: Api) -> None:
+        async with Context(model_of(api, "tiny")) as ctx:
+            ctx.fill(PROMPT)
+            verified = await verify(ctx, [*right[:3], wrong, right[4]], 20)
+            assert (verified.tokens, verified.num_accepted) == (right[:4], 3)
+            assert len(verified.rest) == 2
+            verified = await verify(ctx, right[4:6], 1)
+            assert (verified.tokens, verified.rest) == ([right[4]], [])
+            assert list(ctx.tokens) == [*PROMPT, *right[:5]]
+            ctx.fill([7] * (510 - len(ctx)))  # the model can hold 512
+            assert len((await verify(ctx, [7, 7, 7], 20)).tokens) <= 2
+
+    await run(tiny, program)
