@@ -5,7 +5,7 @@ Owns nothing and knows no queue's order; raises the error that the issuer gets.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from typing import Any
 
 from quire.control.process_table import Program
@@ -17,14 +17,15 @@ from quire.core.traits import Trait
 
 
 def require(condition: bool, message: str, **details: Any) -> None:
-    """Raise ``InvalidArgument`` unless ``condition`` holds."""
+    """Raise ``InvalidArgument`` unless ``condition`` holds. What every step of a program passes
+    raises by itself instead: here the message is made whether it is needed or not."""
     if not condition:
         raise InvalidArgument(message, **details)
 
 
-def distinct(what: str, values: Iterable[Hashable]) -> None:
-    values = list(values)
-    require(len(set(values)) == len(values), f"{what} are named twice: name each once")
+def distinct(what: str, values: Collection[Hashable]) -> None:
+    if len(set(values)) != len(values):
+        raise InvalidArgument(f"{what} are named twice: name each once")
 
 
 def find_adapter(name: str, info: EngineInfo) -> int:
@@ -39,32 +40,31 @@ def find_adapter(name: str, info: EngineInfo) -> int:
 
 
 def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:
-    bad = [token for token in tokens if not 0 <= token < info.vocab_size]
-    require(
-        not bad,
-        f"token ids {bad[:3]} are not in the vocabulary of {info.vocab_size} tokens",
-    )
+    vocab_size = info.vocab_size
+    bad = [token for token in tokens if not 0 <= token < vocab_size]
+    if bad:
+        raise InvalidArgument(
+            f"token ids {bad[:3]} are not in the vocabulary of {vocab_size} tokens"
+        )
 
 
 def check_positions(positions: list[int], count: int, info: EngineInfo) -> None:
-    require(
-        len(positions) == count,
-        f"{len(positions)} positions for {count} tokens: give one for each",
-    )
-    for position in positions:
-        require(position >= 0, f"position {position} is negative")
-        if position >= info.max_model_len:
-            raise PromptTooLong(
-                f"position {position} is beyond the model's {info.max_model_len} positions",
-                max_model_len=info.max_model_len,
-            )
+    if len(positions) != count:
+        raise InvalidArgument(f"{len(positions)} positions for {count} tokens: give one for each")
+    if positions and min(positions) < 0:
+        raise InvalidArgument(f"position {min(positions)} is negative")
+    if positions and max(positions) >= info.max_model_len:
+        raise PromptTooLong(
+            f"position {max(positions)} is beyond the model's {info.max_model_len} positions",
+            max_model_len=info.max_model_len,
+        )
 
 
 def check_token_slots(slots: list[Any] | None, count: int) -> None:
-    require(
-        slots is None or len(slots) == count,
-        f"{len(slots or ())} token slots for {count} tokens: give one for each, or none",
-    )
+    if slots is not None and len(slots) != count:
+        raise InvalidArgument(
+            f"{len(slots)} token slots for {count} tokens: give one for each, or none"
+        )
 
 
 def check_mask(command: c.Forward, info: EngineInfo) -> None:
@@ -79,11 +79,11 @@ def check_mask(command: c.Forward, info: EngineInfo) -> None:
 
 
 def check_scores(command: c.Forward, info: EngineInfo) -> None:
-    require(
-        command.scores is None or Trait.SCORES in info.traits,
-        f"model {info.model} does not have the trait {Trait.SCORES} on backend {info.backend}: "
-        "leave the scores out, or run it on the cpu or torch backend",
-    )
+    if command.scores is not None and Trait.SCORES not in info.traits:
+        raise InvalidArgument(
+            f"model {info.model} does not have the trait {Trait.SCORES} on backend {info.backend}: "
+            "leave the scores out, or run it on the cpu or torch backend"
+        )
 
 
 def check_working_set(num_pages: int, info: EngineInfo) -> None:
@@ -98,12 +98,11 @@ def check_working_set(num_pages: int, info: EngineInfo) -> None:
 
 
 def check_room(num_tokens: int, num_pages: int, info: EngineInfo) -> None:
-    num_slots = num_pages * info.pool.page_size
-    require(
-        num_tokens <= num_slots,
-        f"{num_tokens} tokens do not fit into {num_pages} output pages of "
-        f"{info.pool.page_size} slots: name more pages",
-    )
+    if num_tokens > num_pages * info.pool.page_size:
+        raise InvalidArgument(
+            f"{num_tokens} tokens do not fit into {num_pages} output pages of "
+            f"{info.pool.page_size} slots: name more pages"
+        )
 
 
 def check_top_k(top_k: int, name: str, queue: CommandQueue) -> None:

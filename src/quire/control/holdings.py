@@ -21,7 +21,9 @@ def named_pages(command: c.Command) -> Sequence[PageId]:
     """The pages that ``command`` uses while it is unfinished."""
     match command:
         case c.Forward() | c.Decode():
-            return [*command.context, *(p for p in command.output if p not in command.context)]
+            if command.output == command.context:
+                return command.context
+            return list(dict.fromkeys((*command.context, *command.output)))
         case c.ExportPages() | c.ImportPages() | c.ImportPrefix() | c.AllocPages():
             return command.pages
         case c.CopyPage():

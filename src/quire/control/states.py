@@ -6,10 +6,10 @@ history is found where it happens.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 
-class CommandState(Enum):
+class CommandState(StrEnum):
     """QUEUED  in its queue, nothing done · STARTED  effects begun or in flight ·
     FINISHED  its work is done, earlier commands of the queue are not · the other three are ends.
     """

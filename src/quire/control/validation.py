@@ -28,6 +28,7 @@ from quire.control.queues import CommandQueue
 from quire.core import commands as c
 from quire.core.batch import EngineInfo
 from quire.core.errors import (
+    InvalidArgument,
     NeverFits,
     PromptTooLong,
     QuotaExceeded,
@@ -95,11 +96,11 @@ class Validator:
                     "and free it once",
                     page=page_id,
                 )
-            require(
-                page.engine == queue.engine,
-                f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
-                "export and import it there",
-            )
+            if page.engine != queue.engine:
+                raise InvalidArgument(
+                    f"page {page_id} lives on engine {page.engine}, this queue on {queue.engine}: "
+                    "export and import it there"
+                )
 
     def _alloc_embeds(self, command: c.AllocEmbeds, queue: CommandQueue, info: EngineInfo) -> None:
         program, embeds = queue.program, command.embeds
@@ -134,10 +135,10 @@ class Validator:
                     "it once",
                     embed=embed_id,
                 )
-            require(
-                embed.engine == queue.engine,
-                f"embed {embed_id} lives on engine {embed.engine}, this queue on {queue.engine}",
-            )
+            if embed.engine != queue.engine:
+                raise InvalidArgument(
+                    f"embed {embed_id} lives on engine {embed.engine}, this queue on {queue.engine}"
+                )
 
     def _export_pages(self, command: c.ExportPages, queue: CommandQueue, info: EngineInfo) -> None:
         require(bool(command.name), "an export needs a name that is not empty")
@@ -228,7 +229,10 @@ class Validator:
         self._context_and_output(command.context, command.output, queue)
         check_mask(command, info)
         check_scores(command, info)
-        check_working_set(len({*command.context, *command.output}), info)
+        num_pages = len(command.context)
+        if command.output != command.context:
+            num_pages = len({*command.context, *command.output})
+        check_working_set(num_pages, info)
         if command.output:
             check_room(count, len(command.output), info)
 
@@ -236,9 +240,10 @@ class Validator:
         self, context: list[PageId], output: list[PageId], queue: CommandQueue
     ) -> None:
         distinct("context pages", context)
-        distinct("output pages", output)
         self._held_pages(context, queue)
-        self._held_pages(output, queue)
+        if output != context:  # a loop over one list of pages names it for both
+            distinct("output pages", output)
+            self._held_pages(output, queue)
 
     def _get_next_dist(self, command: c.GetNextDist, queue: CommandQueue, info: EngineInfo) -> None:
         require(bool(command.embeds), "get_next_dist needs at least one embed")

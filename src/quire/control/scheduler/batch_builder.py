@@ -7,7 +7,7 @@ of the message until its result arrives.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,7 @@ from quire.core.decoding import SamplerSpec
 from quire.core.ids import TableId
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """Which part of the message an item stands in; the values are those of ``RowFailure.stage``."""
 
     OPERATIONS = "operations"

@@ -11,6 +11,7 @@ from quire.control.resources.append_cursor import AppendCursor
 from quire.control.resources.content import Content
 from quire.control.resources.pages import Page
 from quire.control.resources.tables import ResidentTable
+from quire.control.scheduler.forward_run import hidden_fills
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, FinishReason, SamplerSpec, TokenLogprobs
 from quire.core.ids import SequenceId
@@ -46,7 +47,7 @@ class DecodeRun:
         self.num_prompt = len(command.tokens)
         self.num_run = 0
         self.num_cached = 0
-        self.hidden = {page: page.fill for page in cursor.pages if page not in context}
+        self.hidden = hidden_fills(cursor.pages, context)
         self.table: ResidentTable | None = None
         self.table_pages: list[Page] = []
         self.sequence: SequenceId | None = None

@@ -5,6 +5,8 @@ Owns no rows and no memory. ``scores`` adds up what was asked for beside the for
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -50,8 +52,10 @@ class ForwardRun:
         pages = [] if cursor is None else cursor.pages
         self.locked = list(pages)
         self.start_fills = [(page, page.fill) for page in pages]
-        self.hidden = {page: page.fill for page in pages if page not in context}
-        self._start_fill = {page: page.fill for page in {*context, *pages}}
+        self.hidden = hidden_fills(pages, context)
+        self._start_fill = (
+            {p: p.fill for p in (*context, *pages)} if command.mask is not None else {}
+        )
         self._written: list[tuple[Page, int]] = []
 
     def unlock(self) -> None:
@@ -78,6 +82,8 @@ class ForwardRun:
         """The pages of the row's table: all of the context where a mask counts its slots, else
         those with something to see; then output pages that earlier parts have written."""
         context = self.context if self.mask is not None else [p for p in self.context if p.fill]
+        if not self.hidden:
+            return context
         own = {page for page, _ in self._written}
         return [*context, *(page for page in self.hidden if page in own)]
 
@@ -117,4 +123,12 @@ class ForwardRun:
         return np.concatenate([columns, new], axis=1)
 
 
-__all__ = ["ForwardRun"]
+def hidden_fills(pages: Sequence[Page], context: Sequence[Page]) -> dict[Page, int]:
+    """Those of the output ``pages`` that are not in ``context``, and how far they were filled."""
+    if pages == context:  # the usual loop names one list for both
+        return {}
+    shown = set(context)
+    return {page: page.fill for page in pages if page not in shown}
+
+
+__all__ = ["ForwardRun", "hidden_fills"]

@@ -178,7 +178,8 @@ class Lowering:
 
     def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
         context = find_pages(entry, command.context)
-        output = find_pages(entry, command.output)
+        is_same = command.output == command.context
+        output = list(context) if is_same else find_pages(entry, command.output)
         if any(page.appender not in (None, entry.queue) for page in output):
             return None
         inputs = find_embeds(entry, command.inputs, written=True)
@@ -224,9 +225,10 @@ class Lowering:
         slots = [-1] * count
         undo: list[tuple[Page, int]] = []
         if run.cursor is not None:
-            undo = [(page, page.fill) for page, _ in run.cursor.spans(count)]
+            spans = list(run.cursor.spans(count))
+            undo = [(page, page.fill) for page, _ in spans]
             slots = run.cursor.slots(count)
-            run.note_written(list(run.cursor.spans(count)))
+            run.note_written(spans)
             builder.filled += run.cursor.record(positions, run.tokens[start:stop])
         pages = run.table_pages(size)
         table = None

@@ -189,22 +189,20 @@ class MessagePlanner:
         return outcome
 
     def _lower(self, entry: Entry) -> Outcome:
-        command, builder, reclaim = entry.command, self._builder, self._reclaim_for(entry)
-        match command:
-            case c.EmbedText():
-                return self._lowering.embed_text(entry, command, builder)
-            case c.CopyPage():
-                return self._lowering.copy_page(entry, command, builder, reclaim)
-            case c.Forward():
-                return self._lowering.forward(entry, command, builder, reclaim)
-            case c.GetNextDist():
-                return self._lowering.dists(entry, command, builder)
-            case c.Sample():
-                return self._lowering.sample(entry, command, builder)
-            case c.Decode():
-                return self._decode(entry, command, builder)
-            case _:
-                raise AssertionError(f"{type(command).__name__} needs no message")
+        command, builder = entry.command, self._builder
+        if isinstance(command, c.EmbedText):
+            return self._lowering.embed_text(entry, command, builder)
+        if isinstance(command, c.Forward):
+            return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
+        if isinstance(command, c.Sample):
+            return self._lowering.sample(entry, command, builder)
+        if isinstance(command, c.GetNextDist):
+            return self._lowering.dists(entry, command, builder)
+        if isinstance(command, c.Decode):
+            return self._decode(entry, command, builder)
+        if isinstance(command, c.CopyPage):
+            return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
+        raise AssertionError(f"{type(command).__name__} needs no message")
 
     def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
         outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))
