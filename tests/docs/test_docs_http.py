@@ -9,10 +9,12 @@ from docs_markdown import ROOT
 from fastapi.routing import APIRoute, APIWebSocketRoute
 
 from quire.server.routes import ROUTERS
+from quire.server.schemas.anthropic import MessagesRequest
 from quire.server.schemas.base import RequestModel
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.completions import CompletionsRequest
 from quire.server.schemas.programs import LaunchRequest
+from quire.server.schemas.responses import ResponsesRequest
 
 PAGE = (ROOT / "docs" / "reference" / "http.md").read_text(encoding="utf-8")
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
@@ -31,7 +33,16 @@ def test_every_route_is_documented_and_no_other() -> None:
     assert documented == served
 
 
-@pytest.mark.parametrize("body", [ChatCompletionRequest, CompletionsRequest, LaunchRequest])
+@pytest.mark.parametrize(
+    "body",
+    [
+        ChatCompletionRequest,
+        CompletionsRequest,
+        LaunchRequest,
+        MessagesRequest,
+        ResponsesRequest,
+    ],
+)
 def test_every_field_of_a_request_is_documented(body: type[RequestModel]) -> None:
     names = {field.alias or name for name, field in body.model_fields.items()}
     assert names - CODE == set()

@@ -100,6 +100,25 @@ def test_leaving_in_the_middle_of_a_stream(
     check_unharmed(gated)
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "say " + "x" * 600}),
+        ("/v1/messages", {**chat("say " + "x" * 600), "max_tokens": 400}),
+    ],
+)
+def test_leaving_in_the_middle_of_other_dialects(
+    gated: RunningServer, request_lines: RequestLines, path: str, body: dict[str, Any]
+) -> None:
+    """The connection takes a few kilobytes, so the call is still under way when its client goes."""
+    sock = connected(gated, receive_buffer_bytes=4096)
+    sock.sendall(request({**body, "stream": True}, path))
+    assert b"200 OK" in sock.recv(1024)
+    reset(sock)
+    assert request_lines.next()["outcome"] == "aborted"
+    check_unharmed(gated)
+
+
 def test_leaving_while_others_run_ends_one_call(
     gated: RunningServer, closed_gate: GatedEngine, request_lines: RequestLines
 ) -> None:

@@ -1,4 +1,4 @@
-"""What is stored is bounded by number, bytes, time and pages; the least recently used goes first."""
+"""What is stored is bounded by number, bytes, time and pages; what is used least goes first."""
 
 from __future__ import annotations
 

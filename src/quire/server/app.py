@@ -18,6 +18,7 @@ from starlette.middleware.cors import CORSMiddleware
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import EngineId, TenantId
 from quire.node import Node
+from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
 from quire.server.errors import ErrorBoundary, install_handlers
@@ -103,6 +104,7 @@ def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConf
     app.add_middleware(
         EdgeMiddleware, origins=OriginPolicy(config), max_requests=config.max_requests
     )
+    app.add_middleware(AnthropicErrors)
 
 
 __all__ = ["create_app"]

@@ -3,7 +3,7 @@
 A program that looks at every step issues its next commands soon after each answer. If anything else
 is ready by then, a work-conserving engine starts without it; from then on the two take turns with
 messages that are half as full, and where reading the weights is what a message costs, each gets
-half of its speed. Waiting once brings them into step (docs/decisions/022-anticipation.md). Owns the
+half of its speed. Waiting once brings them into step (docs/decisions/024-anticipation.md). Owns the
 choice of whom to wait for and until when; it sends nothing.
 """
 

@@ -5,6 +5,7 @@ from quire.server.routes import (
     chat_completions,
     completions,
     health,
+    messages,
     metrics,
     models,
     programs,
@@ -17,6 +18,7 @@ ROUTERS = (
     chat_completions.router,
     completions.router,
     responses.router,
+    messages.router,
     models.router,
     tokenize.router,
     uploads.router,  # before programs, whose ids would match its path

@@ -1,0 +1,1 @@
+"""Anthropic's messages: blocks to messages, chunks to blocks, errors in their shape."""

@@ -1,0 +1,104 @@
+"""Errors of Anthropic's routes in Anthropic's shape, whoever has made them.
+
+Owns the translation of one error body into the other, as a layer around everything else: refused
+keys and hosts, bodies that are no JSON and failures of a route are all told in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.core.errors import QuireError
+from quire.server.anthropic.format import event
+from quire.server.errors import body_of, status_of
+from quire.server.schemas.anthropic import AnthropicError, AnthropicErrorObject
+from quire.server.schemas.base import ERRORS, Responses
+
+PATH = "/v1/messages"
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+ANTHROPIC_ERRORS: Responses = {
+    status: {"model": AnthropicError, "description": response["description"]}
+    for status, response in ERRORS.items()
+}
+"""For the OpenAPI document."""
+
+
+def error_type(status: int) -> str:
+    return _TYPES.get(status, "api_error" if status >= 500 else _TYPES[400])
+
+
+def error_events(error: QuireError) -> list[bytes]:
+    """For an error in the middle of a stream."""
+    kind = error_type(status_of(error))
+    message = body_of(error)["error"]["message"]
+    return [event("error", error={"type": kind, "message": message})]
+
+
+class AnthropicErrors:
+    """Outermost layer: translates error responses below ``PATH``; ``request-id`` is named as
+    Anthropic's clients look for it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        if scope["type"] == "http" and (path == PATH or path.startswith(f"{PATH}/")):
+            send = _Translator(send).send
+        await self._app(scope, receive, send)
+
+
+class _Translator:
+    """One response. That of an error is held back until its body is complete."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._start: Message | None = None
+        self._body = bytearray()
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            if "x-request-id" in headers:
+                headers["request-id"] = headers["x-request-id"]
+            if message["status"] >= 400:
+                self._start = message
+                return
+        if self._start is None:
+            await self._send(message)
+            return
+        self._body += message.get("body", b"")
+        if not message.get("more_body", False):
+            await self._finish(self._start)
+
+    async def _finish(self, start: Message) -> None:
+        headers = MutableHeaders(scope=start)
+        body = translated(bytes(self._body), start["status"], headers.get("x-request-id"))
+        headers["content-length"] = str(len(body))
+        await self._send(start)
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def translated(body: bytes, status: int, request_id: str | None) -> bytes:
+    """An error body of ours as Anthropic's."""
+    message = json.loads(body)["error"]["message"]
+    kind = error_type(status)
+    error = AnthropicErrorObject(type=kind, message=message)
+    return AnthropicError(error=error, request_id=request_id).to_json()
+
+
+__all__ = ["ANTHROPIC_ERRORS", "AnthropicErrors", "error_events", "translated"]

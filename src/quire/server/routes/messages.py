@@ -1,0 +1,82 @@
+"""Anthropic's ``/v1/messages`` and ``/v1/messages/count_tokens``."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.node import SessionHandle
+from quire.server.anthropic.errors import ANTHROPIC_ERRORS, error_events
+from quire.server.anthropic.format import MessageFormatter
+from quire.server.anthropic.translation import chat_request
+from quire.server.chat.preparation import prepare_chat, render_chat
+from quire.server.context import context_of
+from quire.server.errors import HttpError
+from quire.server.events import EventStyle, as_it_is
+from quire.server.frame import new_frame
+from quire.server.planning import Work, begin
+from quire.server.schemas.anthropic import (
+    AnswerMessage,
+    CountTokensRequest,
+    MessagesRequest,
+    TokenCount,
+)
+from quire.server.schemas.base import Responses
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROPIC_ERRORS)
+
+_VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+"""Anthropic's interface has had several; what is served here is the same in all of them."""
+
+_EVENTS: Responses = {
+    200: {
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "description": "message_start, blocks, message_delta, message_stop",
+            }
+        }
+    }
+}
+_STYLE = EventStyle(as_it_is, b"", error_events)
+
+
+@router.post("/v1/messages", response_model=AnswerMessage, responses=_EVENTS)
+async def create_message(request: Request, body: MessagesRequest) -> Response:
+    """Answer a conversation in Anthropic's form, whole or streamed."""
+    _check_version(request)
+    fields = chat_request(body)
+    chat = await prepare_chat(request, fields)
+    formatter = MessageFormatter(new_frame(chat.model), len(chat.prompt.token_ids), chat.reading)
+
+    def remember(session: SessionHandle) -> None:
+        chat.remember(session, [formatter.answer()])
+
+    work = Work(fields, chat.model, [chat.generation], formatter, chat.turns, remember, _STYLE)
+    return begin(request, work)
+
+
+@router.post("/v1/messages/count_tokens", response_model=TokenCount)
+async def count_tokens(request: Request, body: CountTokensRequest) -> Response:
+    """How many tokens a conversation has as a prompt, tools and system prompt included."""
+    _check_version(request)
+    prompt = await render_chat(context_of(request), chat_request(body))
+    count = TokenCount(input_tokens=len(prompt.token_ids))
+    return Response(count.to_json(), media_type="application/json")
+
+
+def _check_version(request: Request) -> None:
+    version = request.headers.get("anthropic-version")
+    if version is not None and not _VERSION.fullmatch(version):
+        raise HttpError(
+            400,
+            f"anthropic-version {version[:32]!a} is no version: send a date, as in 2023-06-01",
+            code="invalid_argument",
+            param="anthropic-version",
+        )
+
+
+__all__ = ["router"]

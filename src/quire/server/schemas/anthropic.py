@@ -1,0 +1,321 @@
+"""Anthropic's ``/v1/messages``: the request, the message, and the counting of tokens.
+
+Content blocks ignore fields that are not known (``cache_control``, ``citations``): clients send
+back what servers gave them. The body is strict; what means nothing here is listed and accepted.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+
+from quire.server.schemas.base import (
+    LIST_SHAPE,
+    TEXT_SHAPE,
+    EchoedModel,
+    JsonObject,
+    Name,
+    RequestModel,
+    ShortText,
+    Text,
+    TextOrList,
+    WholeModel,
+)
+from quire.server.schemas.generation import MAX_MAX_TOKENS, StopString
+from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS
+from quire.server.schemas.tools import MAX_TOOLS, FunctionName
+
+MAX_STOP_SEQUENCES = 16
+
+
+# -- content blocks --------------------------------------------------------------------------------
+
+
+class TextBlock(EchoedModel):
+    type: Literal["text"]
+    text: Text
+
+
+class ImageSource(EchoedModel):
+    """``base64`` with ``media_type`` and ``data``, or ``url``."""
+
+    type: Literal["base64", "url"]
+    media_type: ShortText | None = None
+    data: Text | None = None
+    url: Text | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ImageSource:
+        if self.type == "url" and self.url is None:
+            raise ValueError("a source of type url needs url")
+        if self.type == "base64" and (self.data is None or self.media_type is None):
+            raise ValueError("a source of type base64 needs media_type and data")
+        return self
+
+
+class ImageBlock(EchoedModel):
+    type: Literal["image"]
+    source: ImageSource
+
+
+class ToolUseBlock(EchoedModel):
+    type: Literal["tool_use"]
+    id: Name
+    name: Name
+    input: JsonObject
+
+
+ResultBlock = Annotated[TextBlock | ImageBlock, Field(discriminator="type")]
+ResultBlocks = Annotated[list[ResultBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
+
+
+class ToolResultBlock(EchoedModel):
+    type: Literal["tool_result"]
+    tool_use_id: Name
+    content: (
+        Annotated[Annotated[Text, TEXT_SHAPE] | Annotated[ResultBlocks, LIST_SHAPE], TextOrList]
+        | None
+    ) = None
+    is_error: bool | None = None
+
+
+class ThinkingBlock(EchoedModel):
+    """``signature`` is accepted and means nothing: nothing here is signed."""
+
+    type: Literal["thinking"]
+    thinking: Text
+    signature: Text | None = None
+
+
+class RedactedThinkingBlock(EchoedModel):
+    """Another service's reasoning, which cannot be read here: left out."""
+
+    type: Literal["redacted_thinking"]
+
+
+def _block_kind(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"<{kind}>" if isinstance(kind, str) else None
+
+
+ContentBlock = Annotated[
+    Annotated[TextBlock, Tag("<text>")]
+    | Annotated[ImageBlock, Tag("<image>")]
+    | Annotated[ToolUseBlock, Tag("<tool_use>")]
+    | Annotated[ToolResultBlock, Tag("<tool_result>")]
+    | Annotated[ThinkingBlock, Tag("<thinking>")]
+    | Annotated[RedactedThinkingBlock, Tag("<redacted_thinking>")],
+    Discriminator(
+        _block_kind,
+        custom_error_type="invalid_block",
+        custom_error_message="a block's type must be text, image, tool_use, tool_result, thinking "
+        "or redacted_thinking",
+    ),
+]
+ContentBlocks = Annotated[list[ContentBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
+MessageContent = Annotated[
+    Annotated[Text, TEXT_SHAPE] | Annotated[ContentBlocks, LIST_SHAPE], TextOrList
+]
+SystemBlocks = Annotated[list[TextBlock], Field(max_length=MAX_PARTS, fail_fast=True)]
+SystemPrompt = Annotated[
+    Annotated[Text, TEXT_SHAPE] | Annotated[SystemBlocks, LIST_SHAPE], TextOrList
+]
+
+
+class InputMessage(EchoedModel):
+    """``system`` within the conversation is an extension that some clients send."""
+
+    role: Literal["user", "assistant", "system"]
+    content: MessageContent
+
+
+# -- the request -----------------------------------------------------------------------------------
+
+
+class MessageTool(EchoedModel):
+    """A tool of the client's. Tools that Anthropic's service runs have another ``type``."""
+
+    type: Literal["custom"] | None = None
+    name: FunctionName
+    description: Text | None = None
+    input_schema: JsonObject
+    strict: bool | None = None
+
+
+class MessageToolChoice(RequestModel):
+    type: Literal["auto", "any", "tool", "none"]
+    name: FunctionName | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(EchoedModel):
+    """``disabled`` switches the template's thinking off, anything else on; the budget is not
+    enforced, ``max_tokens`` is."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: Annotated[int, Field(ge=0, le=MAX_MAX_TOKENS)] | None = None
+
+
+class JsonOutputFormat(EchoedModel):
+    """The schema constrains the answer always."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonObject = Field(alias="schema")
+
+
+class OutputConfig(EchoedModel):
+    """``effort`` is given to the model's template."""
+
+    effort: ShortText | None = None
+    format: JsonOutputFormat | None = None
+
+
+class MessageMetadata(EchoedModel):
+    user_id: ShortText | None = None
+
+
+class CountTokensRequest(RequestModel):
+    """What a prompt is made of, and fields that mean nothing here: accepted, bounded, unused."""
+
+    messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
+    model: Name | None = Field(None, description="Absent: the node's default model")
+    system: SystemPrompt | None = None
+    tools: Annotated[list[MessageTool], Field(max_length=MAX_TOOLS)] | None = None
+    tool_choice: MessageToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: JsonObject | None = None
+    context_management: JsonObject | None = None
+    mcp_servers: Annotated[list[JsonObject], Field(max_length=0)] | None = None
+    speed: ShortText | None = None
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> CountTokensRequest:
+        names = [tool.name for tool in self.tools or ()]
+        if len(set(names)) != len(names):
+            raise ValueError("two tools have the same name")
+        choice = self.tool_choice
+        if choice is None:
+            return self
+        if choice.type in ("any", "tool"):
+            if not names:
+                raise ValueError("tool_choice asks for a call, but there are no tools")
+            if self.output_config is not None and self.output_config.format is not None:
+                raise ValueError("a forced tool call and output_config.format exclude another")
+        if choice.type == "tool" and choice.name not in names:
+            raise ValueError(f"tool_choice names {choice.name!r}, which is not in tools")
+        return self
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_MAX_TOKENS)]
+    stop_sequences: (
+        Annotated[list[StopString], Field(max_length=MAX_STOP_SEQUENCES, fail_fast=True)] | None
+    ) = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    metadata: MessageMetadata | None = None
+    service_tier: ShortText | None = None
+    inference_geo: ShortText | None = None
+    container: ShortText | None = None
+
+
+# -- the answer ------------------------------------------------------------------------------------
+
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class MessageTokensDetails(WholeModel):
+    thinking_tokens: int
+
+
+class MessageUsage(WholeModel):
+    """``input_tokens`` are those that had to be computed; ``cache_read_input_tokens`` were found in
+    the prefix cache."""
+
+    input_tokens: int
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+    output_tokens_details: MessageTokensDetails
+
+
+class AnswerText(WholeModel):
+    type: Literal["text"] = "text"
+    text: str
+    citations: None = None
+
+
+class AnswerThinking(WholeModel):
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+    signature: str = ""
+
+
+class AnswerToolUse(WholeModel):
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+AnswerBlock = Annotated[AnswerText | AnswerThinking | AnswerToolUse, Field(discriminator="type")]
+
+
+class AnswerMessage(WholeModel):
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[AnswerBlock]
+    stop_reason: StopReason | None
+    stop_sequence: str | None
+    usage: MessageUsage
+
+
+class TokenCount(WholeModel):
+    input_tokens: int
+
+
+class AnthropicErrorObject(WholeModel):
+    type: str
+    message: str
+
+
+class AnthropicError(WholeModel):
+    """What every error of these routes looks like, streams included."""
+
+    type: Literal["error"] = "error"
+    error: AnthropicErrorObject
+    request_id: str | None = None
+
+
+__all__ = [
+    "AnswerBlock",
+    "AnswerMessage",
+    "AnswerText",
+    "AnswerThinking",
+    "AnswerToolUse",
+    "AnthropicError",
+    "AnthropicErrorObject",
+    "ContentBlock",
+    "CountTokensRequest",
+    "ImageBlock",
+    "ImageSource",
+    "InputMessage",
+    "MessageContent",
+    "MessageTokensDetails",
+    "MessageUsage",
+    "MessagesRequest",
+    "RedactedThinkingBlock",
+    "ResultBlock",
+    "StopReason",
+    "TextBlock",
+    "ThinkingBlock",
+    "TokenCount",
+    "ToolResultBlock",
+    "ToolUseBlock",
+]

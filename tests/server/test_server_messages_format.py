@@ -1,0 +1,130 @@
+"""However chunks are cut, Anthropic's events add up to the whole message."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import EngineLost
+from quire.programs.builtin import ChoiceChunk
+from quire.server.anthropic.errors import error_events
+from quire.server.anthropic.format import MessageFormatter, tool_input
+from quire.server.chat.parsing import Reading
+from quire.server.frame import Frame
+from quire.server.generation import PromptChunk
+
+PARTS = st.sampled_from(
+    [
+        "text ",
+        "<think>",
+        "</think>",
+        "<tool_call>",
+        "</tool_call>",
+        '{"name": "f", "arguments": {"a": [1, "}"]}}',
+        '{"name": "g"}',
+        "{broken",
+        "\n",
+        "ü\N{GRINNING FACE}",
+    ]
+)
+
+
+def formatter() -> MessageFormatter:
+    frame = Frame(key="k", created_unix_s=1, model="m", fingerprint="f")
+    return MessageFormatter(frame, 5, Reading(max_calls=None))
+
+
+def chunk(text: str, **fields: Any) -> PromptChunk:
+    return PromptChunk(0, ChoiceChunk(index=0, text=text, token_ids=(1,), **fields))
+
+
+def payload(event: bytes) -> dict[str, Any]:
+    name, data, *rest = event.decode().split("\n")
+    found: dict[str, Any] = json.loads(data.removeprefix("data: "))
+    assert name == f"event: {found['type']}"
+    assert rest == ["", ""]
+    return found
+
+
+def rebuilt(events: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message that a client makes of the events."""
+    message: dict[str, Any] = events[0]["message"]
+    assert events[0]["type"] == "message_start"
+    inputs: dict[int, str] = {}
+    is_open = False
+    for event in events[1:]:
+        match event["type"]:
+            case "content_block_start":
+                assert event["index"] == len(message["content"])
+                assert not is_open
+                is_open = True
+                message["content"].append(event["content_block"])
+            case "content_block_delta":
+                assert event["index"] == len(message["content"]) - 1
+                assert is_open
+                delta, block = event["delta"], message["content"][-1]
+                if delta["type"] == "input_json_delta":
+                    text = inputs.get(event["index"], "") + delta["partial_json"]
+                    inputs[event["index"]] = text
+                else:
+                    field = delta["type"].removesuffix("_delta")
+                    block[field] += delta[field]
+            case "content_block_stop":
+                is_open = False
+            case "message_delta":
+                message |= event["delta"]
+                message["usage"] = event["usage"]
+    for index, text in inputs.items():
+        message["content"][index]["input"] = tool_input(text)
+    return message
+
+
+def without_call_ids(message: dict[str, Any]) -> dict[str, Any]:
+    for block in message["content"]:
+        block.pop("id", None)
+    return {**message, "usage": None}
+
+
+@settings(deadline=None)
+@given(parts=st.lists(PARTS, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=12))
+def test_any_cut_gives_the_same_message(parts: list[str], cuts: list[int]) -> None:
+    text = "".join(parts)
+    at_once, in_parts = formatter(), formatter()
+    at_once.feed(chunk(text, finish_reason="stop"))
+    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
+    pieces = [text[a:b] for a, b in pairwise(places)] or [""]
+    events = []
+    for number, piece in enumerate(pieces):
+        last = number == len(pieces) - 1
+        events += in_parts.feed(chunk(piece, finish_reason="stop" if last else None))
+    found = list(map(payload, [*events, *in_parts.last_events()]))
+    whole = json.loads(in_parts.whole())
+    assert rebuilt(found) == whole
+    assert without_call_ids(whole) == without_call_ids(json.loads(at_once.whole()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('{"a": [1, 2', {"a": [1, 2]}),
+        ("", {}),
+        ('"text"', {"arguments": "text"}),
+        ("nonsense", {"arguments": "nonsense"}),
+    ],
+)
+def test_the_input_of_a_tool_is_an_object(arguments: str, value: dict[str, Any]) -> None:
+    assert tool_input(arguments) == value
+
+
+def test_an_error_in_a_stream_has_anthropics_shape() -> None:
+    (event,) = error_events(EngineLost("the engine has gone"))
+    assert payload(event) == {
+        "type": "error",
+        "error": {"type": "overloaded_error", "message": "the engine has gone"},
+    }
