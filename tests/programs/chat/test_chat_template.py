@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from quire.core.errors import InvalidArgument, ModelFormatError
-from quire.programs.chat import ChatTemplate
+from quire.programs.chat import ChatTemplate, chat_template
+from quire.testing import LocalNode
 from quire.testing.tokenizer import CHAT_TEMPLATE
 
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -163,3 +166,18 @@ def test_slices_comparisons_and_literals_keep_their_meaning() -> None:
         "{{ 1 < 2 and 'a' in ['a'] }}{{ {'k': [1, 'x']} }}{{ 'abc'[:-1] }}"
     )
     assert template.render([{"role": "user", "content": "hi"}]) == "120acTrue{'k': [1, 'x']}ab"
+
+
+async def test_a_models_template_is_compiled_once_for_a_thread() -> None:
+    """An agent renders for every turn, and compiling takes a hundred times as long."""
+    async with LocalNode() as node:
+        served = node.models()[0]
+    source = "{{ bos_token }}{{ messages[0]['content'] }}"
+    first, again, other = (
+        replace(served, chat_template=source, special_tokens={"bos_token": bos}) for bos in "aab"
+    )
+    assert chat_template(first) is chat_template(again)
+    assert chat_template(first) is not chat_template(other)
+    assert chat_template(first) is not await asyncio.to_thread(chat_template, first)
+    assert chat_template(first).render(HELLO) == "aHello"
+    assert chat_template(other).render(HELLO) == "bHello"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
@@ -136,7 +137,7 @@ def _cut_behind(text: str, message: Message) -> str:
 
 
 def chat_template(model: ServedModel) -> ChatTemplate:
-    """The template of a served model.
+    """The template of a served model, compiled once for each thread: none waits for another.
 
     Raises:
         InvalidArgument: the model has none.
@@ -146,7 +147,14 @@ def chat_template(model: ServedModel) -> ChatTemplate:
             f"model {model.id!r} has no chat template: use completions, or serve a chat model",
             param="model",
         )
-    return ChatTemplate(model.chat_template, special_tokens=model.special_tokens)
+    special_tokens = tuple(sorted(model.special_tokens.items()))
+    return _compiled(model.chat_template, special_tokens, threading.get_ident())
+
+
+@lru_cache(maxsize=64)
+def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...], _: int) -> ChatTemplate:
+    """Compiling takes a hundred times as long as rendering, and an agent renders for every turn."""
+    return ChatTemplate(source, special_tokens=dict(special_tokens))
 
 
 __all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "Message", "chat_template"]

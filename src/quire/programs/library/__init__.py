@@ -34,7 +34,14 @@ THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "speculative_decoding",
             "jacobi_decoding",
         ),
-        "reasoning": (),
+        "reasoning": (
+            "self_consistency",
+            "tree_of_thought",
+            "recursion_of_thought",
+            "graph_of_thought",
+            "skeleton_of_thought",
+            "mcts",
+        ),
         "agents": ("react",),
     }
 )

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.library.agents.calculator import calc
+from quire.programs.library.answers import final_answer
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
@@ -62,12 +63,6 @@ async def react_loop(
         ctx.fill(f" {observation}\n")
         steps.append(Step(generated.text, action, observation))
     return ReactResult("", tuple(steps))
-
-
-def final_answer(text: str) -> str:
-    """What stands behind the last ``Answer:``."""
-    _, mark, answer = text.rpartition("Answer:")
-    return answer.strip() if mark else ""
 
 
 def last_action(text: str) -> str:

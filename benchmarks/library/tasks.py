@@ -1,0 +1,151 @@
+"""Seeded instances in the shipped model's range, for each program of reasoning and agents.
+
+Instances come from the held-out split of the model's own training generators where there is one, so
+none of them was trained on. Plain decoding is asked the same question in a chat, greedily.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from quire.programs.chat import parse_answer
+from training.corpus import react
+from training.corpus.document import Split
+
+DIFFERENCE_DIGITS = 5
+LARGEST = 99_999
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One instance. ``question`` is what plain decoding is asked; ``args`` are the program's."""
+
+    question: str
+    args: tuple[str, ...]
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a program is measured by. ``read``: the answer in its result; ``plain``: in a reply."""
+
+    program: str
+    about: str
+    draw: Callable[[Random], Case]
+    read: Callable[[Any], str]
+    plain: Callable[[str], str]
+    settings: str = ""
+
+    def cases(self, num_cases: int, seed: int) -> list[Case]:
+        """Different instances, the same for the same seed; fewer if there are no more."""
+        random, drawn = Random(f"{self.about}/{seed}"), dict[str, Case]()
+        for _ in range(50 * num_cases):
+            case = self.draw(random)
+            drawn.setdefault(case.question, case)
+            if len(drawn) == num_cases:
+                break
+        return list(drawn.values())
+
+
+def answer_of(result: Any) -> str:
+    return str(result["answer"]).strip()
+
+
+def behind_answer(reply: str) -> str:
+    """What stands behind ``Answer:``, the whole reply without one."""
+    return reply.rpartition("Answer:")[2].strip()
+
+
+def difference(*settings: str) -> Callable[[Random], Case]:
+    """Numbers of five digits: the longest the model has learned, and where it slips most."""
+
+    def draw(random: Random) -> Case:
+        low = 10 ** (DIFFERENCE_DIGITS - 1)
+        first, second = random.randint(low, LARGEST), random.randint(low, LARGEST)
+        question = f"What is {first} - {second}?"
+        return Case(question, (question, *settings), str(first - second))
+
+    return draw
+
+
+def word_problem(random: Random) -> Case:
+    """One or two operations in words, without division and within five digits."""
+    while True:
+        document = react.sample(random, Split.HELD_OUT)
+        actions = [text for segment in document.segments for text in segment.text.split("\n")]
+        problems = [line for line in actions if line.startswith("Action: ")]
+        if document.records or any("/" in problem for problem in problems):
+            continue
+        if document.answer.lstrip("-").isdigit() and abs(int(document.answer)) <= LARGEST:
+            question = _question(document.prompt)
+            return Case(question, (question,), document.answer)
+
+
+def balance(random: Random) -> Case:
+    """Six amounts of up to four digits, more in than out."""
+    while True:
+        amounts = [random.choice([1, 1, -1]) * random.randint(1, 9999) for _ in range(6)]
+        if sum(amounts) >= 0 and min(amounts) < 0:
+            break
+    text = " ".join(map(str, amounts))
+    spoken = str(amounts[0]) + "".join(f" {'-' if n < 0 else '+'} {abs(n)}" for n in amounts[1:])
+    return Case(f"What is {spoken}?", (text,), str(sum(amounts)))
+
+
+def fan_out(random: Random) -> Case:
+    """A list of cities, and a call of a function for each: two skills that the model has apart."""
+    count, question = random.randint(2, 6), random.choice(_LIST_FORMS)
+    outline = question.format(n=count)
+    args = (outline, "What is the weather in {point}?", "Functions:\nget_weather(city: string)")
+    return Case(f"{outline} What is the weather in each?", args, "right")
+
+
+_LIST_FORMS = ("List {n} cities.", "Name {n} cities.", "Give me {n} cities.")
+
+
+def _all_called(result: Any) -> str:
+    """Whether there are several points and each became the one right call."""
+    calls = [parse_answer(text).calls for text in result["texts"]]
+    cities = [json.loads(call[0].arguments).get("city") for call in calls if len(call) == 1]
+    return "right" if len(cities) > 1 and cities == result["points"] else "wrong"
+
+
+def _called_in_one(reply: str) -> str:
+    """Whether one reply has several calls with different cities."""
+    calls = parse_answer(reply).calls
+    cities = {call.arguments for call in calls if call.name == "get_weather"}
+    return "right" if len(cities) > 1 else "wrong"
+
+
+def with_tools(random: Random) -> Case:
+    """Questions over a calculator and a table of records."""
+    document = react.sample(random, Split.HELD_OUT)
+    records: dict[str, dict[str, str]] = {}
+    for (name, key), value in document.records.items():
+        records.setdefault(name, {})[key] = value
+    question = _question(document.prompt)
+    return Case(question, (question, json.dumps(records)), document.answer)
+
+
+def _question(prompt: str) -> str:
+    return prompt.partition("<|user|>")[2].partition("<|end|>")[0]
+
+
+FIVE_DIGITS = "differences of five digits"
+TASKS: Sequence[Task] = (
+    Task("self_consistency", FIVE_DIGITS, difference("8"), answer_of, behind_answer, "8 voices"),
+    Task("tree_of_thought", FIVE_DIGITS, difference(), answer_of, behind_answer, "breadth 3 of 3"),
+    Task("mcts", FIVE_DIGITS, difference(), answer_of, behind_answer, "up to 32 turns of 4"),
+    Task("recursion_of_thought", "word problems", word_problem, answer_of, behind_answer),
+    Task("graph_of_thought", "balance of six amounts", balance, answer_of, behind_answer),
+    Task("skeleton_of_thought", "cities, a call for each", fan_out, _all_called, _called_in_one),
+    Task("react", "calculator and records", with_tools, answer_of, behind_answer),
+)
+"""Every program of reasoning and agents, in the order of the table."""
+
+
+__all__ = ["TASKS", "Case", "Task"]

@@ -1,0 +1,101 @@
+"""Graph of thoughts: split a problem, solve the parts, score, and merge (Besta 2024; Pie Table 2).
+
+    quire run graph_of_thought -- "4821 967 -1330 55 -208 7104"
+
+The balance of an account: amounts that come in and go out. The graph splits them into incomings and
+outgoings and each of those into pairs; every vertex is generated several times (the first time
+greedily), scored by the model itself, which undoes the answer in a context of its own, and the best
+is kept; then parts are merged in pairs until one number is left of each, and the two are set off
+against each other. All vertices of a layer run side by side. With one part there is nothing to
+merge, and with one candidate nothing to choose. Traits: Decode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.library.answers import GREEDY, ask, final_answer
+from quire.programs.library.reasoning.inverse_check import undoes
+from quire.programs.sdk import inferlet, temperature
+
+HEAT = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Vertex:
+    """One thought of the graph: a part's value and the problem that gave it."""
+
+    problem: str
+    value: int
+    score: float
+
+
+class Graph:
+    """The operations of the paper's section 3.2 over sums: generate, score, keep best, aggregate.
+
+    ``num_candidates``: how often each thought is generated.
+    """
+
+    def __init__(self, api: Api, num_candidates: int) -> None:
+        self._api = api
+        self._num_candidates = num_candidates
+        self.vertices: list[Vertex] = []
+
+    async def best(self, problem: str) -> int:
+        """Generate, score and keep the best."""
+        candidates = await asyncio.gather(
+            *(self._generate(problem, seed) for seed in range(self._num_candidates))
+        )
+        answers = list(dict.fromkeys(answer for answer in candidates if answer is not None))
+        if not answers:
+            raise InvalidArgument(f"the model gave no number for {problem!r}")
+        scores = await asyncio.gather(*(self._score(problem, answer) for answer in answers))
+        score, value = max(zip(scores, answers, strict=True), key=lambda scored: scored[0])
+        self.vertices.append(Vertex(problem, value, score))
+        return value
+
+    async def aggregate(self, values: list[int]) -> int:
+        """The sum of values that are not negative: pairs side by side, layer by layer."""
+        while len(values) > 1:
+            pairs = zip(values[::2], values[1::2], strict=False)
+            odd = values[-1:] if len(values) % 2 else []
+            merged = await asyncio.gather(*(self.best(f"{a} + {b}") for a, b in pairs))
+            values = [*merged, *odd]
+        return values[0] if values else 0
+
+    async def _generate(self, problem: str, seed: int) -> int | None:
+        sampler = GREEDY if seed == 0 else temperature(HEAT, seed=seed)
+        answer = final_answer(await ask(self._api, f"What is {problem}?", sampler=sampler))
+        try:
+            return int(answer)
+        except ValueError:
+            return None
+
+    async def _score(self, problem: str, answer: int) -> float:
+        return float(await undoes(self._api, problem, str(answer)))
+
+
+@inferlet("graph_of_thought")
+async def graph_of_thought(api: Api, amounts: str, num_candidates: str = "2") -> dict[str, Any]:
+    """Set incomings off against outgoings: split, solve the parts, merge."""
+    if int(num_candidates) < 1:
+        raise InvalidArgument(f"{num_candidates} candidates: at least one is needed")
+    numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
+    graph = Graph(api, int(num_candidates))
+    incoming, outgoing = await asyncio.gather(
+        graph.aggregate([number for number in numbers if number >= 0]),
+        graph.aggregate([-number for number in numbers if number < 0]),
+    )
+    balance = await graph.best(f"{incoming} - {outgoing}") if outgoing else incoming
+    return {
+        "answer": str(balance),
+        "vertices": [f"{v.problem} = {v.value}" for v in graph.vertices],
+        "num_unsure": sum(v.score < 1 for v in graph.vertices),
+    }
+
+
+__all__ = ["Graph", "Vertex", "graph_of_thought"]

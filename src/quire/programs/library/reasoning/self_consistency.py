@@ -1,0 +1,43 @@
+"""Self-consistency: think several times, believe the answer that most thoughts end in (Wang 2023).
+
+    quire run self_consistency -- "What is 48213 - 9771?" 5
+
+The question is computed once. Each voice is a fork with a seed of its own, and all of them go on in
+the same batches, so five voices cost little more time than one. The first voice is greedy: one
+voice is plain decoding. Traits: Decode, Allocate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from quire.programs.api import Api
+from quire.programs.library.answers import GREEDY, commonest, final_answer
+from quire.programs.sdk import Context, inferlet, temperature
+
+
+@inferlet("self_consistency")
+async def self_consistency(
+    api: Api, question: str, num_voices: str = "5", heat: str = "0.8", max_tokens: str = "256"
+) -> dict[str, Any]:
+    """Answer a question by the vote of several thoughts on one copy of it."""
+    samplers = [GREEDY]
+    samplers += [temperature(float(heat), seed=seed) for seed in range(1, int(num_voices))]
+    async with Context(api) as ctx:
+        ctx.fill_chat([{"role": "user", "content": question}])
+        await ctx.prefill()
+        voices = [ctx.fork() for _ in samplers]
+        texts = await asyncio.gather(
+            *(
+                voice.generate_until(max_tokens=int(max_tokens), sampler=sampler)
+                for voice, sampler in zip(voices, samplers, strict=True)
+            )
+        )
+        for voice in voices:
+            voice.drop()
+    answers = [final_answer(text) for text in texts]
+    return {"answer": commonest(answers), "answers": answers, "texts": list(texts)}
+
+
+__all__ = ["self_consistency"]

@@ -1,0 +1,89 @@
+"""Skeleton of thought: an outline first, then all of its points at once (Ning 2024; Pie Table 2).
+
+    quire run skeleton_of_thought -- "List 3 cities." "What is the weather in {point}?" \
+        "Functions: get_weather(city: string)"
+
+The outline is one short generation. Its numbered points are then worked out in contexts of their
+own, all in the same batches: the answer takes the time of the outline and of the longest point
+instead of the sum of all. What the points' prompts begin with in common (the documents or functions
+that they need, given as ``common``) is computed once, and the points are forks of it. An outline of
+one point is two plain generations. Traits: Decode, Allocate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.chat import chat_template
+from quire.programs.library.answers import ask
+from quire.programs.sdk import Context, inferlet
+
+EXPAND = "{question}\nWrite one or two sentences about this point: {point}"
+_POINT = re.compile(r"^\s*\d+[.)]\s+(.+?)\s*$", re.MULTILINE)
+
+
+def points_of(outline: str) -> list[str]:
+    """The texts of the lines ``1. text`` in order."""
+    return _POINT.findall(outline)
+
+
+async def side_by_side(
+    api: Api, conversations: Sequence[Sequence[Mapping[str, Any]]], max_tokens: int
+) -> list[str]:
+    """The replies to several conversations; the tokens that all begin with are computed once."""
+    template = chat_template(api.available_models()[0].served)
+    prompts = [api.tokenize(template.render(messages)) for messages in conversations]
+    same = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
+    num_common = min(sum(1 for _ in same), min(map(len, prompts)) - 1)  # each runs one itself
+    async with Context(api) as common:
+        common.fill(prompts[0][:num_common])
+        await common.prefill()
+        forks = [common.fork().fill(prompt[num_common:]) for prompt in prompts]
+        texts = await asyncio.gather(
+            *(fork.generate_until(max_tokens=max_tokens) for fork in forks)
+        )
+        for fork in forks:
+            fork.drop()
+    return list(texts)
+
+
+@inferlet("skeleton_of_thought")
+async def skeleton_of_thought(
+    api: Api,
+    question: str = "List the steps to make tea.",
+    expand: str = EXPAND,
+    common: str = "",
+    max_tokens: str = "128",
+) -> dict[str, Any]:
+    """Outline an answer, then write all of its points side by side.
+
+    ``expand``: what is asked for each point, with ``{question}``, ``{point}`` and ``{number}``.
+    ``common``: a system text for the points.
+    """
+    outline = await ask(api, question, max_tokens=int(max_tokens))
+    points = points_of(outline)
+    if not points:
+        raise InvalidArgument(
+            f"the model's outline has no numbered points: {outline!r}; ask for a list"
+        )
+    await api.send(outline)
+    system = [{"role": "system", "content": common}] if common else []
+    prompts = [
+        expand.replace("{question}", question)
+        .replace("{number}", str(number))
+        .replace("{point}", point)
+        for number, point in enumerate(points, 1)
+    ]
+    texts = await side_by_side(
+        api, [[*system, {"role": "user", "content": prompt}] for prompt in prompts], int(max_tokens)
+    )
+    return {"points": points, "texts": texts, "answer": "\n".join(texts)}
+
+
+__all__ = ["points_of", "side_by_side", "skeleton_of_thought"]
