@@ -161,8 +161,12 @@ class Flow:
             for queue in list(engine.stalled):
                 self.advance(queue)
 
-    def is_host_command(self, entry: Entry) -> bool:
-        return isinstance(entry.command, HOST_COMMANDS)
+    def next_for_engine(self, queue: CommandQueue) -> Entry | None:
+        """The queue's next command, if it needs the engine and nothing else holds it back."""
+        entry = queue.next_entry
+        if entry is None or entry.num_blockers or isinstance(entry.command, HOST_COMMANDS):
+            return None
+        return entry
 
     def start(self, entry: Entry) -> None:
         """The scheduler has put (a part of) the queue's next command into a message."""

@@ -15,6 +15,9 @@ one message the stages run in this order:
    their first token in 4 (which counts as their first step). With prompt chunks in the same
    message, step one of the loop and stage 3 form one batch.
 
+A row that fails is reported and costs no other row anything. What it was to write is undefined but
+may be read: a message that was sent behind it stands on it, and control drops what comes of that.
+
 Token values: ``>= 0`` is a token id; ``< 0`` is ``~token_slot``, the token that an earlier stage or
 message left in that device slot.
 

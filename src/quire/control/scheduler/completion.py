@@ -68,6 +68,9 @@ class Completion:
             run.entry.num_in_flight -= 1
         if not any(stage == "forward" for stage, _ in failures):
             self._engine.memory.add_to_index(message.filled)
+        if failures:  # what was sent ahead may stand on what is not there
+            for later in self._engine.in_flight:
+                later.filled.clear()
         for content in message.pins:
             self._engine.memory.unpin(content)
         for row, contents in message.restores:

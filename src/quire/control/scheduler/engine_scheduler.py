@@ -13,7 +13,7 @@ from quire.control.outbox import Outbox
 from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.scheduler.anticipation import Anticipation
-from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.decode_run import DecodeRun
@@ -135,8 +135,8 @@ class EngineScheduler:
     # -- run ahead -------------------------------------------------------------------------------
 
     def _send_ahead(self) -> None:
-        """One more message of decode steps behind the running one; their tokens are not known yet,
-        which no step of theirs depends on."""
+        """One more message behind the running one: decode steps, whose tokens are not known yet,
+        which no step of theirs depends on, and commands that programs have issued ahead."""
         (message,) = self.engine.in_flight
         num_steps = 1 if message.parts else self.step_time.num_steps()
         builder = BatchBuilder(self.engine.next_step, self.engine.info.pool.max_batch_tokens)
@@ -148,8 +148,20 @@ class EngineScheduler:
                 continue
             builder.advance(run)
             max_steps.append(self._steps_of(run, num_steps, _no_reclaim))
+        self.planner.add_behind(builder, self._next_behind(message))
         if not builder.is_empty:
             self._send(builder, max_steps)
+
+    def _next_behind(self, message: InFlight) -> list[Entry]:
+        """The next command of each queue that ``message`` serves. None at all, if one has not been
+        issued yet or cannot be sent ahead: its program would fall out of step with the others."""
+        entries = []
+        for queue in dict.fromkeys(part.entry.queue for part in message.parts):
+            entry = self._flow.next_for_engine(queue)
+            if entry is None or any(isinstance(e.run, DecodeRun) for e in queue.entries):
+                return []
+            entries.append(entry)
+        return [] if self.engine.unfinished else entries
 
     def _may_run_ahead(self, run: DecodeRun) -> bool:
         entry = run.entry

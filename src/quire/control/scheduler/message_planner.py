@@ -56,6 +56,7 @@ class MessagePlanner:
         self.num_preemptions = 0
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
+        self._is_ahead = False
         self._max_commands: int | None = None
 
     def plan(self, max_commands: int | None, prompt_budget: int | None) -> BatchBuilder:
@@ -76,6 +77,16 @@ class MessagePlanner:
         self._add_all(entry for entry in waiting if entry not in self.blocked)
         self.restorer.add_rows(self._builder, self._reclaim_for)
         return self._builder
+
+    def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> None:
+        """Add ``entries``, behind which their queues' earlier commands are in flight, and what may
+        follow each. Work in advance is a luxury: nobody gives up memory for it."""
+        blocked, self.blocked = self.blocked, {}
+        self._builder, self._is_ahead = builder, True
+        for entry in self._ordered(list(entries)):
+            self._windows[entry.queue] = QueueWindow()
+            self._add_queue(entry)
+        self._is_ahead, self.blocked = False, blocked
 
     @property
     def _is_full(self) -> bool:
@@ -162,14 +173,7 @@ class MessagePlanner:
                 return
             self._engine.unfinished.pop(current, None)
             self._flow.advance(queue)
-            current = self._next_of(queue)
-
-    def _next_of(self, queue: CommandQueue) -> Entry | None:
-        """The queue's next command, if it needs the engine and nothing else holds it back."""
-        entry = queue.next_entry
-        if entry is None or entry.num_blockers or self._flow.is_host_command(entry):
-            return None
-        return entry
+            current = self._flow.next_for_engine(queue)
 
     def _try(self, entry: Entry) -> Outcome:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
@@ -213,6 +217,8 @@ class MessagePlanner:
 
     def _reclaim_for(self, entry: Entry) -> Reclaim:
         def reclaim(num_blocks: int) -> bool:
+            if self._is_ahead:
+                return False
             kept = {run.entry for run in (*self._builder.advanced, *self._builder.opened)}
             return self.reclaimer.reclaim(num_blocks, entry, kept)
 

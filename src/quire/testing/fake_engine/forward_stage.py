@@ -28,7 +28,8 @@ def run_forward(
         def build(index: int = index) -> None:
             built[index] = _row(context, forward, index)
 
-        context.attempt("forward", index, build)
+        if not context.attempt("forward", index, build):
+            _leave_undefined(context, forward, index)
     done = dict(zip(built, context.run_rows(list(built.values())), strict=True))
     for index, row_result in done.items():
         _keep_outputs(context, forward.outputs[_span(forward, index)], row_result)
@@ -117,6 +118,16 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> Row:
         mask=_explicit_mask(forward, index),
         adapter=adapter,
     )
+
+
+def _leave_undefined(context: MessageContext, forward: ForwardRows, index: int) -> None:
+    """What a failed row was to write may be read by what was sent behind it."""
+    span = _span(forward, index)
+    slots, outputs = forward.slots[0, span], forward.outputs[span]
+    context.memory.leave_undefined(slots[slots >= 0], forward.positions[0, span][slots >= 0])
+    outputs = outputs[outputs >= 0]
+    nothing = np.zeros(len(outputs), np.uint64)
+    context.memory.write_embeds(outputs, nothing, np.full(len(outputs), -1, np.int32))
 
 
 def _explicit_mask(forward: ForwardRows, index: int) -> Bools | None:

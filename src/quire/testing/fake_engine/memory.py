@@ -149,6 +149,13 @@ class FakeMemory:
         unwritten = slots[self.slots.positions[slots] < 0]
         require(not len(unwritten), f"{what}: slots {unwritten.tolist()} were never written")
 
+    def leave_undefined(self, slots: I32, positions: I32) -> None:
+        """``slots`` count as written, with nothing in particular in them."""
+        self.check_slots(slots, "a failed row")
+        self.slots.values[:, slots] = 0
+        self.slots.positions[slots] = positions
+        self.slots.tokens[slots] = -1
+
     def write_embeds(self, embeds: I32, contents: U64, tokens: I32) -> None:
         self._check_embeds(embeds)
         self.embeds[embeds] = contents

@@ -50,7 +50,10 @@ def _embed(context: MessageContext, rows: EmbedRows) -> None:
             context.check_vocabulary(tokens[one])
             context.memory.write_embeds(rows.embeds[one], embed_tokens(tokens[one]), tokens[one])
 
-        context.attempt("embeds", index, write)
+        if not context.attempt("embeds", index, write):
+            nothing = np.zeros(1, np.uint64)
+            one = rows.embeds[index : index + 1]
+            context.memory.write_embeds(one, nothing, np.full(1, -1, np.int32))
 
 
 def _dists(context: MessageContext, rows: DistRows, result: BatchResult) -> None:
@@ -90,7 +93,9 @@ def _sample(context: MessageContext, rows: SampleRows, result: BatchResult) -> N
             if rows.token_slots[index] >= 0:
                 context.memory.keep_token(int(rows.token_slots[index]), token)
 
-        context.attempt("samples", index, draw)
+        token_slot = int(rows.token_slots[index])
+        if not context.attempt("samples", index, draw) and token_slot >= 0:
+            context.memory.keep_token(token_slot, 0)
 
 
 __all__ = ["run_message"]
