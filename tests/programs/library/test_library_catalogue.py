@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from library_args import LIBRARY_ARGS
+from library_run import run
 
 from quire.core.errors import InvalidArgument
 from quire.programs import library
@@ -46,3 +49,11 @@ def test_the_catalogue_imports_no_program() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert ran.stdout.split(" ", 1) == [str(len(LIBRARY)), "[]\n"]
+
+
+@pytest.mark.parametrize("name", LIBRARY_ARGS)
+@pytest.mark.parametrize("page_size", [1, 16])
+async def test_every_program_runs_and_leaves_nothing_behind(name: str, page_size: int) -> None:
+    """On a model that says anything."""
+    result, _, _ = await run(name, *LIBRARY_ARGS[name], page_size=page_size)
+    assert json.dumps(result) != "null"

@@ -1,45 +1,53 @@
 """Token healing: a prompt that ends within a word is taken up there (Lundberg, 2023).
 
-    quire run token_healing -- "The capital of Fra" 16
+    quire run token_healing -- "<|bos|><|user|>Who are you?<|end|><|assistant|>I am a sm"
 
-A prompt's last token says more than its text: a tokenizer that had seen ``France`` would have
-written another token than ``Fra``, so the model has learned that something else follows. The last
-token is taken back, and the next ones must begin with its text: of the vocabulary those that
-continue it are allowed, the most likely of them is chosen, and generation goes on freely. Traits:
+A prompt's last token says more than its text: a tokenizer that had seen ``small`` would not have
+written ``sm``, so the model has learned that something else follows. The last tokens are taken
+back, and the next ones must spell the same text, and may go on: the most likely token that begins
+with all of it is chosen, and generation goes on freely. Taking back none is plain decoding. Traits:
 Tokenize (the vocabulary), Decode, Sample (allowed tokens).
 
 ::
 
-    The | capital | of | Fra           as tokenized
-    The | capital | of | ........      taken back; allowed: Fra, France, Fran, Frame, F, Fr, ...
-    The | capital | of | France
+    I | am | a | _ | sm           as tokenized
+    I | am | a | . . . .          two taken back; allowed: _small, _smile, _smart, ...
+    I | am | a | _small
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.sdk import Context, greedy, inferlet
 
 
 def continuations(vocabulary: Sequence[bytes], text: bytes) -> list[int]:
-    """The tokens with which ``text`` may be written: those it begins, and those that begin it."""
-    return [
-        token
-        for token, spelled in enumerate(vocabulary)
-        if spelled and (spelled.startswith(text) or text.startswith(spelled))
-    ]
+    """The tokens that may stand for ``text``: those that begin with all of it, itself included; if
+    there are none, the longest that begins it.
+
+    Raises:
+        InvalidArgument: no token begins it.
+    """
+    whole = [token for token, spelled in enumerate(vocabulary) if spelled.startswith(text)]
+    if whole:
+        return whole
+    length = max(len(spelled) for spelled in vocabulary if text.startswith(spelled))
+    if not length:
+        raise InvalidArgument(f"no token of the vocabulary begins {text!r}")
+    return [vocabulary.index(text[:length])]
 
 
-async def heal(ctx: Context, vocabulary: Sequence[bytes]) -> list[int]:
-    """Write the last token of ``ctx`` anew, with whatever follows it; the tokens that took its
-    place. A special token, which has no text, stays."""
-    last = ctx.tokens[-1]
-    left = vocabulary[last]
-    if len(ctx) < 2 or not left:
-        return [last]
-    start = len(ctx) - 1
+async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) -> list[int]:
+    """Write the last ``num_taken`` tokens of ``ctx`` anew, with whatever follows them; the tokens
+    that took their place. A special token has no text: it stays, and so does what is before it.
+    """
+    start = len(ctx)
+    while start > max(1, len(ctx) - num_taken) and vocabulary[ctx.tokens[start - 1]]:
+        start -= 1
+    left = b"".join(vocabulary[token] for token in ctx.tokens[start:])
     ctx.truncate(start)
     while left:
         allowed = continuations(vocabulary, left)
@@ -49,16 +57,19 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes]) -> list[int]:
 
 
 @inferlet("token_healing")
-async def token_healing(api: Api, prompt: str, max_tokens: str = "32") -> dict[str, object]:
+async def token_healing(
+    api: Api, prompt: str, max_tokens: str = "32", num_taken: str = "2"
+) -> dict[str, object]:
     """Continue a prompt that may end within a word; which tokens took the place of its last."""
     async with Context(api) as ctx:
-        before = ctx.fill(prompt).tokens[-1]
-        healed = await heal(ctx, api.get_vocabs())
+        before = ctx.fill(prompt).tokens
+        healed = await heal(ctx, api.get_vocabs(), int(num_taken))
+        kept = before[: len(ctx) - len(healed)]
         await ctx.generate(max_tokens=int(max_tokens))
         return {
             "text": ctx.text,
-            "last_token": api.detokenize(before),
-            "healed": [api.detokenize(token) for token in healed],
+            "taken_back": [api.detokenize(token) for token in before[len(kept) :]],
+            "written": [api.detokenize(token) for token in healed],
         }
 
 
