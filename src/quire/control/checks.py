@@ -86,6 +86,23 @@ def check_scores(command: c.Forward, info: EngineInfo) -> None:
         )
 
 
+def check_image(command: c.EmbedImage, info: EngineInfo) -> None:
+    images = info.images
+    if images is None:
+        raise InvalidArgument(
+            f"model {info.model} does not have the trait {Trait.INPUT_IMAGE}: it sees no images"
+        )
+    count, size = len(command.embeds), len(command.image)
+    require(
+        count == images.num_embeds,
+        f"{count} embeds for an image that takes {images.num_embeds}: ask num_embs_needed",
+    )
+    require(
+        0 < size <= images.max_bytes,
+        f"the image has {size} bytes; model {info.model} takes 1 to {images.max_bytes}",
+    )
+
+
 def check_working_set(num_pages: int, info: EngineInfo) -> None:
     num_blocks = info.pool.groups[0].num_blocks
     if num_pages > num_blocks:
@@ -125,6 +142,7 @@ def require_page_quota(program: Program, num_pages: int) -> None:
 
 
 __all__ = [
+    "check_image",
     "check_mask",
     "check_positions",
     "check_room",

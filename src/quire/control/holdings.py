@@ -38,7 +38,7 @@ def named_embeds(command: c.Command) -> Sequence[EmbedId]:
     match command:
         case c.Forward():
             return [*command.inputs, *command.outputs]
-        case c.EmbedText() | c.GetNextDist() | c.Sample() | c.AllocEmbeds():
+        case c.EmbedText() | c.EmbedImage() | c.GetNextDist() | c.Sample() | c.AllocEmbeds():
             return command.embeds
         case _:
             return []

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from quire.control.checks import (
+    check_image,
     check_mask,
     check_positions,
     check_room,
@@ -53,6 +54,7 @@ class Validator:
             c.MaskPage: self._mask_page,
             c.TruncatePage: self._truncate_page,
             c.EmbedText: self._embed_text,
+            c.EmbedImage: self._embed_image,
             c.Forward: self._forward,
             c.GetNextDist: self._get_next_dist,
             c.Sample: self._sample,
@@ -205,6 +207,12 @@ class Validator:
             )
             check_tokens(command.tokens, info)
         check_positions(command.positions, count, info)
+        distinct("embeds", command.embeds)
+        self._held_embeds(command.embeds, queue)
+
+    def _embed_image(self, command: c.EmbedImage, queue: CommandQueue, info: EngineInfo) -> None:
+        check_image(command, info)
+        check_positions(command.positions, len(command.embeds), info)
         distinct("embeds", command.embeds)
         self._held_embeds(command.embeds, queue)
 

@@ -5,7 +5,7 @@ executes messages in order, decides nothing, and is a pure function of them and 
 one message the stages run in this order:
 
 1. ``operations``, in list order: page tables, copies, swaps, opening and closing of sequences.
-2. ``embeds``: token embeddings into embed slots.
+2. ``embeds``: token embeddings into embed slots; ``images``: embeddings of images.
 3. ``forward``: one ragged batch of rows. In each layer the K and V of *all* rows are written before
    any row attends, so a later row may see what an earlier row of the same message writes (vertical
    batching).
@@ -163,6 +163,13 @@ class EmbedRows(msgspec.Struct, kw_only=True):
     embeds: I32
 
 
+class ImageRow(msgspec.Struct, kw_only=True):
+    """Stage 2. ``embeds`` [E] receive the embeddings of the image file ``file`` (bytes)."""
+
+    file: NDArray[np.uint8]
+    embeds: I32
+
+
 class ExplicitMask(msgspec.Struct, kw_only=True):
     """The mask of one forward row: ``bits`` is np.packbits of bool [num_new, num_columns].
 
@@ -245,6 +252,7 @@ class Batch(msgspec.Struct, kw_only=True, tag=True):
     num_steps: int = 1
     operations: list[BatchOperation] = msgspec.field(default_factory=list)
     embeds: EmbedRows | None = None
+    images: list[ImageRow] = msgspec.field(default_factory=list)
     forward: ForwardRows | None = None
     dists: DistRows | None = None
     samples: SampleRows | None = None
@@ -354,12 +362,23 @@ class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
 
 
+class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
+    """The images that a model sees. ``num_embeds``: input embeddings that each becomes ·
+    ``token``: stands for one of them in a prompt · ``formats`` of files, by Pillow's names."""
+
+    num_embeds: int
+    token: int
+    max_bytes: int
+    max_pixels: int
+    formats: tuple[str, ...]
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """What an engine says of itself when it is ready.
 
     ``digest`` identifies weights, dtypes and KV layout: pages of engines with equal digests are
     interchangeable. ``traits`` are those of the model's backend. Messages name ``adapters`` by
-    index.
+    index. ``images``: None if the model sees none.
     """
 
     model: str
@@ -377,6 +396,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     traits: list[str]
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
     adapters: tuple[AdapterInfo, ...] = ()
+    images: ImageInput | None = None
 
 
 __all__ = [
@@ -398,6 +418,8 @@ __all__ = [
     "ExplicitMask",
     "ExtendSequence",
     "ForwardRows",
+    "ImageInput",
+    "ImageRow",
     "LayerGroup",
     "OpenSequence",
     "Operation",

@@ -126,6 +126,18 @@ class EmbedText(CommandBase, frozen=True, kw_only=True):
     token_slots: list[TokenSlotId] | None = None
 
 
+class EmbedImage(CommandBase, frozen=True, kw_only=True):
+    """Write the embeddings of an image, at explicit positions, into embeds (Pie ``embed_img``).
+
+    ``image``: the bytes of a file in one of the formats of ``EngineInfo.images``, which also says
+    how many embeds an image takes. K and V of them are opaque: no prefix index knows images.
+    """
+
+    image: bytes
+    positions: list[int]
+    embeds: list[EmbedId]
+
+
 class Forward(CommandBase, frozen=True, kw_only=True):
     """Run the transformer over ``inputs`` (Pie ``forward``).
 
@@ -217,6 +229,7 @@ Command = (
     | MaskPage
     | TruncatePage
     | EmbedText
+    | EmbedImage
     | Forward
     | GetNextDist
     | Sample
@@ -287,6 +300,7 @@ __all__ = [
     "DeallocPages",
     "Decode",
     "Dists",
+    "EmbedImage",
     "EmbedText",
     "ExportPages",
     "Forward",

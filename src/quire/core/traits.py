@@ -17,6 +17,7 @@ class Trait(StrEnum):
     ALLOCATE = "Allocate"
     FORWARD = "Forward"
     INPUT_TEXT = "InputText"
+    INPUT_IMAGE = "InputImage"
     TOKENIZE = "Tokenize"
     OUTPUT_TEXT = "OutputText"
     SAMPLE = "Sample"
@@ -31,6 +32,7 @@ VERSIONS: dict[Trait, int] = dict.fromkeys(Trait, 1)
 SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.FORWARD: (Trait.ALLOCATE,),
     Trait.INPUT_TEXT: (Trait.ALLOCATE, Trait.FORWARD),
+    Trait.INPUT_IMAGE: (Trait.ALLOCATE, Trait.FORWARD),
     Trait.TOKENIZE: (Trait.INPUT_TEXT,),
     Trait.OUTPUT_TEXT: (Trait.ALLOCATE,),
     Trait.SAMPLE: (Trait.OUTPUT_TEXT,),

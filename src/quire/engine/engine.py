@@ -32,6 +32,8 @@ from quire.engine.sequences import Sequences
 from quire.engine.step import Step
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from quire.engine.torch_backend import TorchBackend
+from quire.engine.vision.encoder import ImageEncoder
+from quire.engine.vision.image_processor import ImageProcessor
 from quire.engine.weights import Progress
 
 
@@ -80,8 +82,9 @@ class Engine:
             else:
                 loaded, runner = lead(config, directory, progress, ranks)
             tokenizer = load_tokenizer(str(directory.path))
-            self._info = _describe(config, loaded, backend, runner, ranks)
-            self._step: Step | None = _assemble(config, loaded, runner, tokenizer)
+            images = _image_encoder(config, loaded)
+            self._info = _describe(config, loaded, backend, runner, ranks, images)
+            self._step: Step | None = _assemble(config, loaded, runner, tokenizer, images)
 
     @property
     def info(self) -> EngineInfo:
@@ -121,12 +124,15 @@ def _describe(
     backend: Backend,
     runner: ModelRunner,
     ranks: RankGroup | None,
+    images: ImageEncoder | None,
 ) -> EngineInfo:
     pool = runner.pool
     adapters = () if loaded.adapters is None else loaded.adapters.infos
     missing = set() if adapters else {Trait.ADAPTER}
     if not runner.serves_scores:
         missing.add(Trait.SCORES)
+    if images is None:
+        missing.add(Trait.INPUT_IMAGE)
     group = LayerGroup(
         num_blocks=pool.num_blocks,
         num_host_blocks=pool.num_host_blocks,
@@ -159,11 +165,24 @@ def _describe(
             "rank_pids": [] if ranks is None else ranks.pids,
         },
         adapters=adapters,
+        images=None if images is None else images.info,
     )
 
 
+def _image_encoder(config: EngineConfig, loaded: LoadedModel) -> ImageEncoder | None:
+    if loaded.vision is None:
+        return None
+    tower, processor = loaded.vision
+    num_threads = choose_num_threads(config.num_threads, loaded.num_parameters)
+    return ImageEncoder(tower, ImageProcessor(processor), loaded.device, num_threads)
+
+
 def _assemble(
-    config: EngineConfig, loaded: LoadedModel, runner: ModelRunner, tokenizer: HuggingFaceTokenizer
+    config: EngineConfig,
+    loaded: LoadedModel,
+    runner: ModelRunner,
+    tokenizer: HuggingFaceTokenizer,
+    images: ImageEncoder | None,
 ) -> Step:
     device, vocab_size = loaded.device, loaded.config.vocab_size
     pool, embeds = runner.pool, runner.embeds
@@ -201,4 +220,5 @@ def _assemble(
         token_slots,
         vocab_size,
         device,
+        images,
     )

@@ -22,12 +22,16 @@ from quire.engine.parallel.shard import WHOLE, Shard, local_config, local_destin
 from quire.engine.parallel.sharded_adapters import local_adapter
 from quire.engine.parallel.sharded_model import ShardedDecoder
 from quire.engine.quantization.registry import scheme_of
+from quire.engine.vision.config import VisionConfig, read_vision
+from quire.engine.vision.image_processor import ImageProcessorConfig, read_image_processor
+from quire.engine.vision.tower import VisionTower
 from quire.engine.weights import Checkpoint, Progress, weights_digest
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its weights in place, and what identifies it."""
+    """A model with its weights in place, and what identifies it. ``vision``: the tower of a model
+    that sees images, and what its pixels are."""
 
     model: CausalLM
     config: DecoderConfig
@@ -38,6 +42,7 @@ class LoadedModel:
     num_parameters: int
     max_model_len: int
     adapters: AdapterBank | None = None
+    vision: tuple[VisionTower, ImageProcessorConfig] | None = None
 
 
 def load_model(
@@ -63,7 +68,10 @@ def load_model(
     whole = family.build(shape, blank)
     modules = module_shapes(whole)
     adapters = [load_adapter(adapter, modules) for adapter in config.adapters]
+    seeing = _read_vision(reader, directory, family, shape) if shard.size == 1 else None
     with Checkpoint(directory, scheme_of(reader)) as checkpoint:
+        if seeing is not None:
+            _tower(seeing[0], blank, checkpoint)
         checkpoint.check(blank.destinations, shape.ignores)
         stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
         dtype = choose_dtype(
@@ -72,6 +80,7 @@ def load_model(
         parameters = Parameters(device, dtype)
         local = local_config(shape, shard)
         model = family.build(local, parameters)
+        tower = None if seeing is None else _tower(seeing[0], parameters, checkpoint)
         destinations = local_destinations(blank.destinations, parameters.destinations, shape, shard)
         checkpoint.load(destinations, progress)
         digest = weights_digest(checkpoint.files, raw, _layout(config, dtype, shard))
@@ -82,9 +91,32 @@ def load_model(
         model = ShardedDecoder(model, shape, ranks)
         shape = replace(local, vocab_size=shape.vocab_size)
     num_parameters = blank.num_elements
+    vision = None if tower is None or seeing is None else (tower, seeing[1])
     return LoadedModel(
-        model, shape, family, device, dtype, digest, num_parameters, max_model_len, bank
+        model, shape, family, device, dtype, digest, num_parameters, max_model_len, bank, vision
     )
+
+
+def _read_vision(
+    reader: ConfigReader, directory: ModelDirectory, family: Family, shape: DecoderConfig
+) -> tuple[VisionConfig, ImageProcessorConfig] | None:
+    """The tower of a model that sees images."""
+    if not family.sees_images:
+        return None
+    vision = read_vision(reader, output_size=shape.hidden_size, vocab_size=shape.vocab_size)
+    name = "preprocessor_config.json"
+    processor = directory.read_json_if_present(name)
+    if not processor:  # newer exports keep it inside the processor's file
+        name = "processor_config.json"
+        processor = directory.read_json_if_present(name).get("image_processor") or {}
+    return vision, read_image_processor(ConfigReader(processor, str(directory.path / name)), vision)
+
+
+def _tower(vision: VisionConfig, parameters: Parameters, checkpoint: Checkpoint) -> VisionTower:
+    """Checkpoints name the tower in two ways."""
+    is_nested = checkpoint.has_any("vision_tower.vision_model.")
+    prefix = "vision_tower.vision_model" if is_nested else "vision_tower"
+    return VisionTower(vision, parameters, prefix)
 
 
 def _wants_kernel(config: EngineConfig) -> bool:

@@ -13,6 +13,7 @@ from quire.core.batch import (
     DistRows,
     EmbedRows,
     ForwardRows,
+    ImageRow,
     SampleRows,
     SequenceEnd,
 )
@@ -30,6 +31,7 @@ from quire.engine.sampling.logprobs import row_logprobs
 from quire.engine.sampling.plan import SamplingPlan, SamplingRow, check_sampler, no_i32
 from quire.engine.sequence_report import SequenceReport
 from quire.engine.sequences import Sequences
+from quire.engine.vision.encoder import ImageEncoder
 
 I64 = NDArray[np.int64]
 
@@ -51,6 +53,7 @@ class Step:
         token_slots: TokenSlots,
         vocab_size: int,
         device: torch.device,
+        images: ImageEncoder | None = None,
     ) -> None:
         self._operations = operations
         self._forward = forward
@@ -61,6 +64,7 @@ class Step:
         self._token_slots = token_slots
         self._vocab_size = vocab_size
         self._device = device
+        self._images = images
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one message; ``elapsed_s`` is left at 0."""
@@ -70,6 +74,9 @@ class Step:
         self._operations.run(batch.operations, failures)
         if batch.embeds is not None:
             self._embed(batch.embeds, failures)
+        for index, image in enumerate(batch.images):
+            with failures.isolate("images", index):
+                self._embed_image(image)
         report = self._decode.begin(batch, failures)
         if batch.forward is not None:
             self._run_forward(batch.forward, report, result, failures)
@@ -95,6 +102,18 @@ class Step:
         if ok.any():
             vectors = self._runner.embed(tokens[ok])
             self._embeds.write(rows.embeds[ok], vectors)
+
+    def _embed_image(self, image: ImageRow) -> None:
+        if self._images is None:
+            raise InvalidArgument("this model sees no images: send it to one that does")
+        wanted = self._images.info.num_embeds
+        if len(image.embeds) != wanted or not self._embeds.contains(image.embeds).all():
+            raise InvalidArgument(
+                f"an image into embeds {image.embeds.tolist()[:8]}...: it takes {wanted} of the "
+                f"{self._embeds.num_embeds} that there are"
+            )
+        embeddings = self._images(image.file.tobytes())
+        self._embeds.write(image.embeds, embeddings.to(self._embeds.vectors_EH.dtype))
 
     def _run_forward(
         self, rows: ForwardRows, report: SequenceReport, result: BatchResult, failures: Failures

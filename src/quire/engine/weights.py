@@ -93,6 +93,10 @@ class Checkpoint:
         for part in parts.values():
             self._check_part(part)
 
+    def has_any(self, prefix: str) -> bool:
+        """Whether the name of a stored tensor begins so."""
+        return any(name.startswith(prefix) for name in self._shards.headers)
+
     def dtype_of(self, name: str) -> torch.dtype:
         """The dtype in which the checkpoint stores tensor ``name``."""
         dtypes = {"F16": torch.float16, "BF16": torch.bfloat16}

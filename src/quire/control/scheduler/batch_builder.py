@@ -25,6 +25,7 @@ from quire.core.batch import (
     EmbedRows,
     ExplicitMask,
     ForwardRows,
+    ImageRow,
     SampleRows,
 )
 from quire.core.decoding import SamplerSpec
@@ -36,6 +37,7 @@ class Stage(StrEnum):
 
     OPERATIONS = "operations"
     EMBEDS = "embeds"
+    IMAGES = "images"
     FORWARD = "forward"
     DISTS = "dists"
     SAMPLES = "samples"
@@ -44,6 +46,7 @@ class Stage(StrEnum):
 STAGE_ORDER = {
     Stage.OPERATIONS: 0,
     Stage.EMBEDS: 1,
+    Stage.IMAGES: 1,
     Stage.FORWARD: 2,
     Stage.DISTS: 3,
     Stage.SAMPLES: 3,
@@ -92,6 +95,10 @@ class InFlight:
     restores: list[tuple[int, list[Content]]]
     num_tokens: int
 
+    @property
+    def has_image(self) -> bool:
+        return any(part.stage is Stage.IMAGES for part in self.parts)
+
 
 @dataclass(slots=True)
 class ForwardRow:
@@ -135,6 +142,7 @@ class BatchBuilder:
         self.num_tokens = 0
         self._embed_tokens: list[int] = []
         self._embed_slots: list[int] = []
+        self._images: list[ImageRow] = []
         self._rows: list[ForwardRow] = []
         self._row_sequences: list[int] = []
         self._scored_rows: list[int] = []
@@ -152,6 +160,10 @@ class BatchBuilder:
         return not self.parts and not self.advanced and not self.restores
 
     @property
+    def has_image(self) -> bool:
+        return bool(self._images)
+
+    @property
     def num_commands(self) -> int:
         return len(self.parts) + len(self.advanced)
 
@@ -164,6 +176,11 @@ class BatchBuilder:
         self._embed_tokens += tokens
         self._embed_slots += slots
         self.parts.append(Part(entry, Stage.EMBEDS, start, len(self._embed_tokens)))
+
+    def image(self, entry: Entry, file: bytes, slots: list[int]) -> None:
+        index = len(self._images)
+        self._images.append(ImageRow(file=np.frombuffer(file, np.uint8), embeds=_i32(slots)))
+        self.parts.append(Part(entry, Stage.IMAGES, index, index + 1, num_tokens=len(slots)))
 
     def forward(
         self,
@@ -250,6 +267,7 @@ class BatchBuilder:
             num_steps=num_steps,
             operations=operations,
             embeds=self._embed_rows(),
+            images=self._images,
             forward=self._forward_rows(),
             dists=self._dist_rows(),
             samples=self._sample_rows(),

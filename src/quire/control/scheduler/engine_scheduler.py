@@ -208,7 +208,7 @@ class EngineScheduler:
             starts = result.sequences.token_starts.tolist()
             num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
             self.step_time.observe(result.elapsed_s, num_steps)
-        elif message.parts and not message.restores:
+        elif message.parts and not message.restores and not message.has_image:
             has_decodes = len(message.sequences) > message.num_opened
             step_s = (self.step_time.step_s or 0.0) if has_decodes else 0.0
             num_tokens = sum(part.num_tokens for part in message.parts)

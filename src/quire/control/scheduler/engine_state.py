@@ -28,7 +28,7 @@ from quire.control.resources.tables import ResidentTable, TableCache
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.core.batch import I32, EngineInfo
-from quire.core.commands import CopyPage, EmbedText, Forward, Sample
+from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, Sample
 from quire.core.errors import ConfigError, PageLost, PoolExhausted
 from quire.core.ids import EngineId, SequenceId, TokenSlotId
 
@@ -221,8 +221,8 @@ class EngineState:
     def forget_written(self, entry: Entry) -> None:
         """``entry`` has failed: what it was to write into embeds and token slots is not there."""
         command = entry.command
-        if isinstance(command, EmbedText | Forward):
-            written = command.embeds if isinstance(command, EmbedText) else command.outputs
+        if isinstance(command, EmbedText | EmbedImage | Forward):
+            written = command.outputs if isinstance(command, Forward) else command.embeds
             for embed in entry.embeds:
                 if embed.id in written:
                     embed.is_written = False

@@ -18,7 +18,7 @@ from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
 from quire.control.scheduler.seeds import SeedSource
-from quire.core.commands import CopyPage, EmbedText, Forward, GetNextDist, Sample
+from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, GetNextDist, Sample
 from quire.core.errors import InvalidArgument, NeverFits, PageLost, UnknownHandle
 from quire.core.ids import EmbedId, PageId, TokenSlotId
 
@@ -103,6 +103,16 @@ class Lowering:
         for embed, position, token in zip(embeds, command.positions, tokens, strict=True):
             embed.write(position, token)
         builder.embed(entry, values, [slot_of(embed) for embed in embeds])
+        return Outcome.ADDED
+
+    def embed_image(self, entry: Entry, command: EmbedImage, builder: BatchBuilder) -> Outcome:
+        """One image in a message: the tower takes as long as a long prompt, and decodes wait."""
+        embeds = find_embeds(entry, command.embeds, written=False)
+        if builder.has_image:
+            return Outcome.NO_BUDGET
+        for embed, position in zip(embeds, command.positions, strict=True):
+            embed.write(position, None)
+        builder.image(entry, command.image, [slot_of(embed) for embed in embeds])
         return Outcome.ADDED
 
     def _token_value(self, entry: Entry, name: TokenSlotId) -> int:

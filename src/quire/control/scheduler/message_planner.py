@@ -204,6 +204,8 @@ class MessagePlanner:
             return self._lowering.dists(entry, command, builder)
         if isinstance(command, c.Decode):
             return self._decode(entry, command, builder)
+        if isinstance(command, c.EmbedImage):
+            return self._lowering.embed_image(entry, command, builder)
         if isinstance(command, c.CopyPage):
             return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
         raise AssertionError(f"{type(command).__name__} needs no message")

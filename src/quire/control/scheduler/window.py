@@ -12,6 +12,7 @@ from quire.core.commands import (
     Command,
     CopyPage,
     Decode,
+    EmbedImage,
     EmbedText,
     Forward,
     GetNextDist,
@@ -19,12 +20,13 @@ from quire.core.commands import (
 )
 from quire.core.ids import EmbedId, TokenSlotId
 
-EngineCommand = CopyPage | EmbedText | Forward | Decode | GetNextDist | Sample
+EngineCommand = CopyPage | EmbedText | EmbedImage | Forward | Decode | GetNextDist | Sample
 """Commands that need a message; control carries out the others by itself."""
 
 _STAGES: dict[type[Command], Stage] = {
     CopyPage: Stage.OPERATIONS,
     EmbedText: Stage.EMBEDS,
+    EmbedImage: Stage.IMAGES,
     Forward: Stage.FORWARD,
     Decode: Stage.FORWARD,
     GetNextDist: Stage.DISTS,
@@ -49,7 +51,7 @@ class QueueWindow:
         command = entry.command
         if self._is_closed or STAGE_ORDER[_STAGES[type(command)]] < self._stage:
             return False
-        if isinstance(command, EmbedText):
+        if isinstance(command, EmbedText | EmbedImage):
             return self._embedded.isdisjoint(command.embeds)
         if isinstance(command, Forward):
             return (
@@ -64,7 +66,7 @@ class QueueWindow:
     def add(self, entry: Entry) -> None:
         command = entry.command
         self._stage = STAGE_ORDER[_STAGES[type(command)]]
-        if isinstance(command, EmbedText):
+        if isinstance(command, EmbedText | EmbedImage):
             self._embedded.update(command.embeds)
         elif isinstance(command, Forward):
             self._inputs.update(command.inputs)

@@ -16,6 +16,7 @@ from quire.engine.models.gemma3 import read_gemma3, read_gemma3_text_part
 from quire.engine.models.gpt_oss import read_gpt_oss
 from quire.engine.models.granite import read_granite
 from quire.engine.models.llama import read_llama
+from quire.engine.models.llava import read_llava
 from quire.engine.models.mistral import read_mistral, read_mistral_text_part
 from quire.engine.models.mixtral import read_mixtral
 from quire.engine.models.olmo2 import read_olmo2
@@ -29,12 +30,16 @@ from quire.engine.models.smollm3 import read_smollm3
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One architecture: how its configuration is read and how its model is built."""
+    """One architecture: how its configuration is read and how its model is built.
+
+    ``sees_images``: its configuration describes a vision tower that is served too.
+    """
 
     name: str
     architectures: tuple[str, ...]
     read: Callable[[ConfigReader], DecoderConfig]
     build: Callable[[DecoderConfig, Parameters], CausalLM] = Decoder
+    sees_images: bool = False
 
 
 FAMILIES: dict[str, Family] = {
@@ -55,6 +60,7 @@ FAMILIES: dict[str, Family] = {
     "olmo2": Family("olmo2", ("Olmo2ForCausalLM",), read_olmo2),
     "olmo3": Family("olmo3", ("Olmo3ForCausalLM",), read_olmo3),
     "smollm3": Family("smollm3", ("SmolLM3ForCausalLM",), read_smollm3),
+    "llava": Family("llava", ("LlavaForConditionalGeneration",), read_llava, sees_images=True),
     "granite": Family("granite", ("GraniteForCausalLM",), read_granite),
 }
 """By ``model_type``."""

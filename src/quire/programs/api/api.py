@@ -18,6 +18,7 @@ from quire.programs.api.core import Core
 from quire.programs.api.decode import Decode
 from quire.programs.api.forward import Forward
 from quire.programs.api.grammar import Grammar
+from quire.programs.api.input_image import InputImage
 from quire.programs.api.input_text import InputText
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.messaging import Messaging
@@ -33,7 +34,7 @@ from quire.programs.services.network import Network
 TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
-        Core, Messaging, Net, Allocate, Forward, InputText, Tokenize, OutputText, Sample, Decode,
+        Core, Messaging, Net, Allocate, Forward, InputText, InputImage, Tokenize, OutputText, Sample, Decode,
         Grammar, Adapter, Scores,
     )
 }  # fmt: skip
@@ -96,6 +97,9 @@ class Api:
         self.available_adapters = adapter.available_adapters
         self.forward_with_adapter = adapter.forward_with_adapter
         self.forward_with_scores = Scores(issuer).forward_with_scores
+        images = InputImage(issuer)
+        self.num_embs_needed = images.num_embs_needed
+        self.embed_img = images.embed_img
         self.embed_txt = InputText(issuer).embed_txt
         self.tokenize = tokenize.tokenize
         self.detokenize = tokenize.detokenize

@@ -24,6 +24,7 @@ from quire.core.batch import (
     DropTables,
     EngineInfo,
     ExtendSequence,
+    ImageInput,
     LayerGroup,
     OpenSequence,
     Operation,
@@ -107,9 +108,12 @@ class FakeEngine:
         script: Script | None = None,
         step_time: StepTime | None = None,
         adapters: Sequence[str] = (),
+        images: ImageInput | None = None,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
         traits = set(Trait) - NODE_TRAITS
+        if images is None:
+            traits.remove(Trait.INPUT_IMAGE)
         self._info = EngineInfo(
             model=model,
             family="fake",
@@ -127,6 +131,7 @@ class FakeEngine:
             adapters=tuple(
                 AdapterInfo(name=name, digest=f"fake-{name}", rank=1) for name in adapters
             ),
+            images=images,
         )
         self._memory = FakeMemory(self._info.pool)
         self._grammars = GrammarCompiler(self._tokenizer)

@@ -13,6 +13,7 @@ All functions are element-wise over arrays of uint64, wrapping.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,12 @@ def mix(values: U64) -> U64:
 def embed_tokens(token_ids: NDArray[Any]) -> U64:
     """The content of embedded tokens."""
     return mix(np.asarray(token_ids).astype(np.uint64) ^ _TOKEN_SALT)
+
+
+def embed_image(file: bytes, num_embeds: int) -> U64:
+    """Values of an image: each stands for the whole file and its place in it."""
+    digest = np.frombuffer(hashlib.sha256(file).digest(), np.uint64)[0]
+    return mix(digest ^ mix(np.arange(num_embeds, dtype=np.uint64)))
 
 
 def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U64:
@@ -84,6 +91,7 @@ def draw_uniform(seed: int, position: int) -> float:
 __all__ = [
     "NUM_LAYERS",
     "draw_uniform",
+    "embed_image",
     "embed_tokens",
     "first_layer",
     "logits_of",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.batch import Batch, BatchResult, DistRows, EmbedRows, SampleRows
+from quire.core.batch import Batch, BatchResult, DistRows, EmbedRows, ImageRow, SampleRows
+from quire.core.errors import InvalidArgument
 from quire.testing.fake_engine.advance_stage import AdvanceStage
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.forward_stage import run_forward
-from quire.testing.fake_engine.hashing import embed_tokens
+from quire.testing.fake_engine.hashing import embed_image, embed_tokens
 from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_token
 from quire.testing.fake_engine.violations import require
 
@@ -20,6 +21,8 @@ def run_message(context: MessageContext, batch: Batch) -> BatchResult:
     advance = AdvanceStage(context, batch.num_steps)
     if batch.embeds is not None:
         _embed(context, batch.embeds)
+    for index, image in enumerate(batch.images):
+        _embed_image(context, index, image)
     done = {} if batch.forward is None else run_forward(context, batch.forward, result)
     if batch.dists is not None:
         _dists(context, batch.dists, result)
@@ -54,6 +57,20 @@ def _embed(context: MessageContext, rows: EmbedRows) -> None:
             nothing = np.zeros(1, np.uint64)
             one = rows.embeds[index : index + 1]
             context.memory.write_embeds(one, nothing, np.full(1, -1, np.int32))
+
+
+def _embed_image(context: MessageContext, index: int, row: ImageRow) -> None:
+    """A file that ends with ``damaged`` cannot be read."""
+    images, file, count = context.info.images, row.file.tobytes(), len(row.embeds)
+    require(images is not None and count == images.num_embeds, f"{count} embeds for an image")
+
+    def write() -> None:
+        if file.endswith(b"damaged"):
+            raise InvalidArgument("the image cannot be read, it may be damaged")
+        no_tokens = np.full(count, -1, np.int32)
+        context.memory.write_embeds(row.embeds, embed_image(file, count), no_tokens)
+
+    context.attempt("images", index, write)
 
 
 def _dists(context: MessageContext, rows: DistRows, result: BatchResult) -> None:

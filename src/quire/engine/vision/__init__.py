@@ -1,0 +1,1 @@
+"""Vision towers: image files into input embeddings of a decoder."""

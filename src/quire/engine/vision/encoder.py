@@ -1,0 +1,70 @@
+"""A loaded tower with its processor: image files to embeddings, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from quire.core.batch import ImageInput
+from quire.engine.vision.image_processor import (
+    FORMATS,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGE_PIXELS,
+    ImageProcessor,
+)
+from quire.engine.vision.tower import VisionTower
+
+
+class ImageEncoder:
+    """Belongs to one engine. ``num_threads``: for the tower's products on a processor."""
+
+    def __init__(
+        self,
+        tower: VisionTower,
+        processor: ImageProcessor,
+        device: torch.device,
+        num_threads: int,
+    ) -> None:
+        self._tower = tower
+        self._processor = processor
+        self._device = device
+        self._num_threads = num_threads
+
+    @property
+    def info(self) -> ImageInput:
+        """What an engine's description says of the images that it takes."""
+        return ImageInput(
+            num_embeds=self._tower.config.num_embeds,
+            token=self._tower.config.image_token,
+            max_bytes=MAX_IMAGE_BYTES,
+            max_pixels=MAX_IMAGE_PIXELS,
+            formats=FORMATS,
+        )
+
+    def __call__(self, file: bytes) -> Tensor:
+        """Embeddings ``[E, H]``.
+
+        Raises:
+            InvalidArgument: the file is no image that can be read (see ``ImageProcessor``).
+        """
+        pixels = torch.from_numpy(self._processor(file)).to(self._device)
+        with _threads(self._num_threads):
+            embeddings: Tensor = self._tower(pixels[None])[0]
+        return embeddings
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """PyTorch's threads for a while: beside a kernel with threads of its own it has one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+__all__ = ["ImageEncoder"]

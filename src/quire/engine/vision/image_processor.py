@@ -1,0 +1,210 @@
+"""Image files to pixels, as the processor in a model's directory says.
+
+Equal, value for value, to the PIL processors of transformers for CLIP, SigLIP and LLaVA. Files are
+read by Pillow, which nothing else imports, within bounds: the format, the size in the header before
+anything is unpacked, and the size that resizing would lead to.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from quire.core.batch import F32
+from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.vision.config import VisionConfig
+
+FORMATS = ("PNG", "JPEG")
+MAX_IMAGE_BYTES = 16 << 20
+MAX_IMAGE_PIXELS = 32 << 20
+"""Unpacked, an image of so many takes 96 MiB."""
+
+_CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
+_HALF = [0.5, 0.5, 0.5]
+_BICUBIC = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ImageProcessorConfig:
+    """``shortest_edge``: resize so that the shorter edge has it, else to ``size`` squared (None:
+    not at all) with filter ``resample`` (Pillow's numbers) · ``crop``: cut that square from the
+    middle · then times ``rescale``, minus ``mean``, over ``std`` (None: left out)."""
+
+    shortest_edge: int | None
+    size: int | None
+    resample: int
+    crop: int | None
+    rescale: float | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+
+def read_image_processor(config: ConfigReader, vision: VisionConfig) -> ImageProcessorConfig:
+    """``preprocessor_config.json``; what it does not say is the default of the tower's kind.
+
+    Raises:
+        ModelFormatError: a value out of bounds, or images of another size than the tower's.
+        UnsupportedModel: it pads images, or cuts them to what is no square.
+    """
+    is_clip = vision.kind == "clip"
+    if config.flag("do_pad", False):
+        raise UnsupportedModel(f"{config.where} pads images, which is not served")
+    edge, size = _resized(config, vision.image_size, default_to_edge=is_clip)
+    crop = None
+    if config.flag("do_center_crop", is_clip):
+        crop = _square(config, "crop_size", vision.image_size)
+    if (crop or size) != vision.image_size:
+        raise ModelFormatError(
+            f"{config.where} makes images of {crop or size} pixels an edge, and the tower takes "
+            f"{vision.image_size}: they do not belong together"
+        )
+    mean, std = (_CLIP_MEAN, _CLIP_STD) if is_clip else (_HALF, _HALF)
+    config = config.over({"image_mean": mean, "image_std": std})
+    normalizes = config.flag("do_normalize", True)
+    return ImageProcessorConfig(
+        shortest_edge=edge,
+        size=size,
+        resample=config.integer("resample", 5, low=0, default=_BICUBIC),
+        crop=crop,
+        rescale=config.number("rescale_factor", low=0.0, high=1.0, default=1 / 255)
+        if config.flag("do_rescale", True)
+        else None,
+        mean=config.numbers("image_mean", 3, low=-1e3, high=1e3) if normalizes else None,
+        std=config.numbers("image_std", 3, low=1e-6, high=1e3) if normalizes else None,
+    )
+
+
+def _resized(
+    config: ConfigReader, image_size: int, *, default_to_edge: bool
+) -> tuple[int | None, int | None]:
+    """(shortest edge, size): at most one of them."""
+    if not config.flag("do_resize", True):
+        return None, None
+    section = config.values.get("size")
+    if isinstance(section, dict) and "shortest_edge" in section:
+        return ConfigReader(section, f"{config.where}: size").integer(
+            "shortest_edge", 1 << 14
+        ), None
+    if default_to_edge and (section is None or isinstance(section, int)):
+        return config.integer("size", 1 << 14, default=image_size), None
+    return None, _square(config, "size", image_size)
+
+
+def _square(config: ConfigReader, name: str, default: int) -> int:
+    value = config.values.get(name)
+    if not isinstance(value, dict):
+        return config.integer(name, 1 << 14, default=default)
+    section = ConfigReader(value, f"{config.where}: {name}")
+    edges = {section.integer(edge, 1 << 14) for edge in ("height", "width")}
+    if len(edges) != 1:
+        raise UnsupportedModel(f"{section.where} is no square, which is not served")
+    return edges.pop()
+
+
+class ImageProcessor:
+    """Files to pixels ``[3, S, S]``, float32."""
+
+    def __init__(self, config: ImageProcessorConfig) -> None:
+        self.config = config
+
+    def __call__(self, file: bytes) -> F32:
+        """
+        Raises:
+            InvalidArgument: no PNG or JPEG, damaged, or over a bound.
+        """
+        config = self.config
+        image = self._resize(open_image(file))
+        pixels: NDArray[np.generic] = np.asarray(image)
+        if config.crop is not None:
+            pixels = _center_crop(pixels, config.crop)
+        values = pixels.astype(np.float32)
+        if config.rescale is not None:
+            values = (pixels.astype(np.float64) * config.rescale).astype(np.float32)
+        if config.mean is not None and config.std is not None:
+            mean, std = (np.array(one, np.float32) for one in (config.mean, config.std))
+            values = (values - mean) / std
+        return np.ascontiguousarray(values.transpose(2, 0, 1))
+
+    def _resize(self, image: Image.Image) -> Image.Image:
+        config = self.config
+        width, height = image.size
+        if config.size is not None:
+            width = height = config.size
+        elif config.shortest_edge is not None:
+            short, long = sorted((width, height))
+            longer = int(config.shortest_edge * long / short)
+            portrait = (config.shortest_edge, longer)
+            width, height = portrait if width <= height else portrait[::-1]
+        if width * height > MAX_IMAGE_PIXELS:
+            raise InvalidArgument(
+                f"an image of {image.width} x {image.height} pixels would be resized to {width} x "
+                f"{height}: send one that is less narrow"
+            )
+        return image.resize((width, height), Image.Resampling(config.resample))
+
+
+def open_image(file: bytes) -> Image.Image:
+    """The picture in ``file``, upright (as its EXIF data says) and in RGB, on white.
+
+    Raises:
+        InvalidArgument: no PNG or JPEG, damaged, or over a bound.
+    """
+    if len(file) > MAX_IMAGE_BYTES:
+        raise InvalidArgument(
+            f"the image has {len(file)} bytes; at most {MAX_IMAGE_BYTES} are read: make it smaller"
+        )
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Pillow warns of what is suspicious
+            image = Image.open(io.BytesIO(file), formats=FORMATS)
+            if math.prod(image.size) > MAX_IMAGE_PIXELS:
+                raise InvalidArgument(
+                    f"the image has {image.width} x {image.height} pixels; at most "
+                    f"{MAX_IMAGE_PIXELS} are unpacked: make it smaller"
+                )
+            return _in_rgb(ImageOps.exif_transpose(image))
+    except InvalidArgument:
+        raise
+    except UnidentifiedImageError as exc:
+        raise InvalidArgument("the file is no PNG or JPEG image: convert it to one") from exc
+    except Exception as exc:  # what a damaged file makes Pillow raise is not one family
+        raise InvalidArgument(f"the image cannot be read, it may be damaged: {exc}") from exc
+
+
+def _in_rgb(image: Image.Image) -> Image.Image:
+    if "A" not in image.getbands() and image.info.get("transparency") is None:
+        return image.convert("RGB")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _center_crop(pixels: NDArray[np.generic], edge: int) -> NDArray[np.generic]:
+    """The square in the middle; what lies outside of the picture is black."""
+    height, width, _ = pixels.shape
+    top, left = (height - edge) // 2, (width - edge) // 2
+    if top >= 0 and left >= 0:
+        return pixels[top : top + edge, left : left + edge]
+    new_height, new_width = max(edge, height), max(edge, width)
+    padded = np.zeros((new_height, new_width, 3), pixels.dtype)
+    first_row, first_column = -((height - new_height) // 2), -((width - new_width) // 2)
+    padded[first_row : first_row + height, first_column : first_column + width] = pixels
+    top, left = max(0, top + first_row), max(0, left + first_column)
+    return padded[top : top + edge, left : left + edge]
+
+
+__all__ = [
+    "FORMATS",
+    "MAX_IMAGE_BYTES",
+    "MAX_IMAGE_PIXELS",
+    "ImageProcessor",
+    "ImageProcessorConfig",
+    "open_image",
+    "read_image_processor",
+]
