@@ -138,3 +138,179 @@ async def test_a_topic_outside_the_manifest_is_forbidden_to_a_guest(
     handle = await launch(node, "sandboxed", tmp_path, body)
     with pytest.raises(ProgramFailed, match="topic 'news' is not allowed for this program"):
         await handle.result()
+
+
+PARENT = """
+@inferlet("parent", topics=["news.*"])
+async def main(api, name, *args):
+    if name == "child":
+        api.log("info", "at work", args=list(args), seed_draw=api.random().randrange(1000))
+        await api.send(await api.receive())
+        return list(args)
+    child = await api.launch("parent", ["child", *args])
+    await child.send("hello")
+    heard = await child.receive()
+    result = await child.join()
+    logged = [line["text"] for line in await child.logs() if line["fields"]]
+    shipped = await api.launch("text_completion", ["hello", "3"])
+    await shipped.join()
+    return {"heard": heard, "result": result, "logged": logged}
+"""
+
+
+async def test_a_guest_launches_itself_and_the_library(node: Node, tmp_path: Path) -> None:
+    handle = await launch(node, "sandboxed", tmp_path, PARENT, "top", "a", "b")
+    assert await handle.result() == {"heard": "hello", "result": ["a", "b"], "logged": ["at work"]}
+    below = [record for record in node.programs(TENANT) if record.parent == handle.id]
+    assert [record.name for record in below] == ["parent", "text_completion"]
+
+
+async def test_source_is_launched_as_a_guest(node: Node, form: str, tmp_path: Path) -> None:
+    body = """
+    CHILD = '''
+    import os
+    from quire.programs.sdk import inferlet
+
+    @inferlet("computes")
+    async def main(api, number):
+        print("computing")
+        if number == "0":
+            raise ValueError("zero")
+        return 10 // int(number)
+    '''
+    import textwrap
+    from quire.core.errors import ProgramFailed
+
+    @inferlet("parent")
+    async def main(api):
+        source = textwrap.dedent(CHILD)
+        child = await api.launch(source=source, args=["2"])
+        result = await child.join()
+        wrong = await api.launch(source=source, args=["0"])
+        try:
+            await wrong.join()
+        except ProgramFailed as exc:
+            shown = exc.details["traceback"]
+        return [result, shown, [line["text"] for line in await child.logs()]]
+    """
+    handle = await launch(node, form, tmp_path, body)
+    result, shown, log = await handle.result()
+    assert result == 5
+    assert 'raise ValueError("zero")' in shown
+    assert "computing" in log
+
+
+async def test_a_child_reaches_no_more_than_its_parent(node: Node, tmp_path: Path) -> None:
+    body = """
+    CHILD = '''
+    from quire.core.errors import Forbidden
+    from quire.programs.sdk import inferlet
+
+    @inferlet("greedy", topics=["*"], hosts=["*"])
+    async def main(api):
+        reached = []
+        for topic in ("news.de", "weather"):
+            try:
+                reached.append(await api.broadcast(topic, "m"))
+            except Forbidden:
+                reached.append("forbidden")
+        try:
+            await api.http_get("http://example.org/")
+        except Forbidden as exc:
+            reached.append("not allowed" in exc.message)
+        return reached
+    '''
+    import textwrap
+
+    @inferlet("parent", topics=["news.*"])
+    async def main(api):
+        return await (await api.launch(source=textwrap.dedent(CHILD))).join()
+    """
+    handle = await launch(node, "sandboxed", tmp_path, body)
+    assert await handle.result() == [0, "forbidden", True]
+
+
+async def test_a_fork_bomb_of_guests_ends_in_its_own_error(node: Node, tmp_path: Path) -> None:
+    body = """
+    from quire.core.events import Quotas
+
+    @inferlet("bomb", quotas=Quotas(max_children=5))
+    async def main(api):
+        children = []
+        try:
+            while True:
+                children.append(await api.launch("bomb"))
+        finally:
+            await asyncio.gather(*(child.join() for child in children), return_exceptions=True)
+    """
+    bomb = await launch(node, "sandboxed", tmp_path, body)
+    other = await launch(node, "sandboxed", tmp_path, WORKERS)
+    with pytest.raises(ProgramFailed, match="5 descendants of one launched program are alive"):
+        await bomb.result()
+    assert sorted(await other.result()) == ["0", "1"]
+    family = [record for record in node.programs(TENANT) if record.name == "bomb"]
+    assert 2 <= len(family)
+    for record in family:
+        with pytest.raises((ProgramFailed, ProgramCancelled)):
+            await node.program(record.id, TENANT).result()
+
+
+async def test_terminating_a_parent_ends_its_children(
+    node: Node, form: str, tmp_path: Path
+) -> None:
+    body = """
+    CHILD = '''
+    import asyncio
+    from quire.programs.sdk import inferlet
+
+    @inferlet("forever")
+    async def main(api):
+        await asyncio.Event().wait()
+    '''
+    import textwrap
+
+    @inferlet("parent")
+    async def main(api):
+        child = await api.launch(source=textwrap.dedent(CHILD))
+        await api.send(child.id)
+        await child.join()
+    """
+    parent = await launch(node, form, tmp_path, body)
+    child = node.program((await anext(aiter(parent.attach()))).text, TENANT)
+    assert child.record().parent == parent.id
+    parent.terminate()
+    with pytest.raises(ProgramCancelled):
+        await parent.result()
+    with pytest.raises(ProgramCancelled, match="its parent has ended"):
+        await child.result()
+
+
+async def test_a_seed_makes_a_launch_repeatable(node: Node, tmp_path: Path) -> None:
+    body = """
+    @inferlet("draws")
+    async def main(api):
+        return [api.random().random(), api.random("other").random()]
+    """
+    drawn = []
+    for form in FORMS:
+        found = await program_of(node, form, tmp_path, body)
+        handle = node.launch(found, tenant=TENANT, seed=7)
+        assert handle.record().seed == 7
+        drawn.append(await handle.result())
+    assert drawn[0] == drawn[1]
+    free = [node.launch(found, tenant=TENANT) for _ in range(2)]
+    assert len({str(await handle.result()) for handle in free} | {str(drawn[0])}) == 3
+
+
+async def test_what_a_program_logs_stands_in_its_log(node: Node, form: str, tmp_path: Path) -> None:
+    body = """
+    @inferlet("logs")
+    async def main(api):
+        api.log("debug", "first", step=1)
+        api.log("warning", "second", of=["a", {"b": None}])
+    """
+    handle = await launch(node, form, tmp_path, body)
+    await handle.result()
+    lines = [(line.level, line.text, line.fields) for line in handle.logs()]
+    assert ("debug", "first", {"step": 1}) in lines
+    assert ("warning", "second", {"of": ["a", {"b": None}]}) in lines

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from quire.core.actions import Reply
 from quire.core.batch import EngineInfo, LayerGroup, PoolSpec
@@ -51,6 +52,7 @@ class ScriptedPort:
     def __init__(self, sink: ReplySink, loop: asyncio.AbstractEventLoop, program: int) -> None:
         self.program = ProgramId(program)
         self.quotas = Quotas()
+        self.seed = program
         self.sink = sink
         self.loop = loop
         self.model = ServedModel(
@@ -114,6 +116,9 @@ class ScriptedPort:
         self.calls.append(("cancel", command))
         record = ErrorRecord("program_cancelled", "the command was cancelled")
         self.fail(command, record)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        raise InvalidArgument(f"the test offers no service {name}")
 
     def close(self, reason: str = "finished") -> None:
         self.closed = self.closed or reason

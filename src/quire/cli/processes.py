@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -124,7 +125,7 @@ def attach(
 
 
 def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
-    """Print a program's log: what it printed, and what the node noted about it.
+    """Print a program's log: what it logged and printed, and what the node noted about it.
 
     Only a sandboxed program's prints are known to be its own; what a trusted one prints goes to the
     node's output.
@@ -174,7 +175,12 @@ _FIGURES = ("num_prefilled_tokens", "num_cached_tokens", "num_generated_tokens",
 
 def _log_line(line: dict[str, Any]) -> str:
     moment = datetime.fromtimestamp(line["time"]).astimezone()
-    return f"{moment:%H:%M:%S} {line['level']:7} {line['text']}"
+    fields = "".join(f" {name}={_shown(value)}" for name, value in line["fields"].items())
+    return f"{moment:%H:%M:%S} {line['level']:7} {line['text']}{fields}"
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) and value.isalnum() else json.dumps(value)
 
 
 __all__ = ["attach", "kill", "logs", "process_table", "ps", "push", "read_program"]

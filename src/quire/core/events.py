@@ -46,7 +46,8 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on one program. ``None``: unbounded.
 
-    Control enforces the first group on every program, the sandbox the second on its guests.
+    Control enforces the first group on every program, the node ``max_children`` (living descendants
+    of one that a client launched), the sandbox the last group on its guests.
     """
 
     max_pages: int | None = None
@@ -55,6 +56,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     max_generated_tokens: int | None = None
     max_pending_commands: int | None = 10_000
     max_dist_top_k: int = 256
+
+    max_children: int | None = 64
 
     max_cpu_ms: int | None = None
     max_memory_bytes: int | None = None

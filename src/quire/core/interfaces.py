@@ -202,6 +202,11 @@ class ProgramPort(Protocol):
     @property
     def quotas(self) -> Quotas: ...
 
+    @property
+    def seed(self) -> int:
+        """Of the program's own randomness; given at its launch, or chosen and recorded then."""
+        ...
+
     def models(self) -> Sequence[ServedModel]:
         """The models of this node, the default one first."""
         ...

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import math
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -19,6 +20,7 @@ from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ReplySink, ServedModel
 from quire.node.admission import Admission
+from quire.node.children import Ancestry, ChildLauncher
 from quire.node.clock import SystemClock
 from quire.node.control_factory import make_controller
 from quire.node.control_thread import ControlThread, Observer
@@ -37,18 +39,18 @@ from quire.node.quotas import tightest
 from quire.node.recorder import EventRecorder
 from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
+from quire.node.services import NodeServices
 from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, SessionTable
 from quire.node.supervisor import RestartLimits, TransportFactory
 from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.node.uploads import Upload, UploadTable
-from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram
+from quire.programs.services.children import ChildWanted, Family
 from quire.programs.services.operations import Identity
-from quire.programs.services.shared import SharedServices
 
 logger = logging.getLogger(__name__)
 
@@ -110,7 +112,9 @@ class Node:
             (native or NativeConfig()).grace_s,
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
-        self._services = SharedServices(self._clock)
+        self._services = NodeServices(
+            self._clock, ChildLauncher(self._launch_child, self.inspect, self.uploads)
+        )
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._health_changed = Bell()
@@ -154,6 +158,7 @@ class Node:
             self._recorder = EventRecorder(self._config.record_path, self._config)
             self._observers.append(self._recorder)
         self._running = True
+        self._services.start()
         self._control.start()
         self._hosts.start()
         try:
@@ -305,11 +310,14 @@ class Node:
         priority: int = 0,
         parent: str | None = None,
         quotas: Quotas | None = None,
+        seed: int | None = None,
+        family: Family | None = None,
     ) -> ProgramHandle:
         """Start ``program``: an ``Inferlet`` on the users' loop, a ``GuestProgram`` in the sandbox.
         ``parent`` is a public id of the same tenant.
 
-        ``quotas`` may only tighten those of the program and of the tenant.
+        ``quotas`` may only tighten those of the program and of the tenant. ``seed``: of the
+        program's own randomness, chosen if left out. ``family``: of the program that launches it.
 
         Raises:
             Draining: the node is stopping.
@@ -328,8 +336,10 @@ class Node:
             priority=priority,
             quotas=bounds,
         )
-        launch = Launch(tenant, tuple(args), client_id, parent, priority)
-        connect = partial(self._connect, start, program.capabilities)
+        seed = secrets.randbits(63) if seed is None else seed
+        launch = Launch(tenant, tuple(args), client_id, parent, priority, seed)
+        ancestry = Ancestry(program, bounds, family or Family(bounds.max_children), seed, priority)
+        connect = partial(self._connect, start, ancestry)
         if isinstance(program, GuestProgram):
             begin = partial(self._sandbox.launch, program, launch.args, connect)
         else:
@@ -339,20 +349,40 @@ class Node:
     def _connect(
         self,
         start: ProgramStart,
-        capabilities: Capabilities,
+        ancestry: Ancestry,
         sink: ReplySink,
         loop: asyncio.AbstractEventLoop,
     ) -> EventPort:
         number = next(self._numbers)
         start_program(self._control, number, start, loop, sink)
-        identity = Identity(number, start.tenant, start.name, capabilities)
+        identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
         return EventPort(
             number,
             start.quotas,
             self._fleet.models.models,
             self._control.post_gathered,
-            self._services.of(identity),
+            self._services.of(identity, ancestry),
+            ancestry.seed,
             post_now=self._control.post,
+        )
+
+    def _launch_child(
+        self,
+        program: Inferlet | GuestProgram,
+        args: tuple[str, ...],
+        wanted: ChildWanted,
+        quotas: Quotas,
+        priority: int,
+    ) -> ProgramHandle:
+        return self.launch(
+            program,
+            args,
+            tenant=wanted.parent.tenant,
+            parent=self._programs.public_id(wanted.parent.program),
+            priority=priority,
+            quotas=quotas,
+            seed=wanted.seed,
+            family=wanted.family,
         )
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:

@@ -51,6 +51,10 @@ class IssuerPort:
     def quotas(self) -> Quotas:
         return self._shared.quotas
 
+    @property
+    def seed(self) -> int:
+        return self._shared.seed
+
     def models(self) -> Sequence[ServedModel]:
         return self._shared.models()
 

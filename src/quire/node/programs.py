@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,7 +27,11 @@ from quire.node.loops import call_on
 from quire.node.message_log import Attachment, LogLimits, MessageLog
 from quire.programs.runtime.running import ProgramState, RunningProgram
 
-LogLevel = Literal["info", "warning", "error"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+_LEVELS: dict[str, LogLevel] = {
+    "debug": "debug", "info": "info", "warning": "warning", "error": "error"
+}  # fmt: skip
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -60,11 +64,12 @@ class PublicIds:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """``time_s`` is Unix time."""
+    """``time_s`` is Unix time; ``fields`` are JSON values that the program gave with the text."""
 
     time_s: float
     level: LogLevel
     text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,7 @@ class ProgramRecord:
     error: ErrorRecord | None
     num_messages: int
     num_dropped_messages: int
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class Launch:
     client_id: str | None = None
     parent: str | None = None
     priority: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,7 @@ class ProgramHandle:
         self._result: Any = None
         self._ended = asyncio.Event()
         self._abandoned: ProgramTerminated | None = None
+        self._callbacks: list[Callable[[], None]] = []
         self._running: RunningProgram
         self._pump: asyncio.Task[None]
 
@@ -135,7 +143,7 @@ class ProgramHandle:
         """For the table: the runtime has taken it."""
         self._running = running
         loop = asyncio.get_running_loop()
-        running.listen_log(lambda level, text: call_on(loop, self._printed, level, text))
+        running.listen_log(lambda *line: call_on(loop, self._printed, *line))
         self._note("info", f"launched with {len(self._launch.args)} arguments")
         self._pump = asyncio.create_task(self._follow(on_ended), name=f"messages of {self.id}")
 
@@ -166,6 +174,7 @@ class ProgramHandle:
             error=None if error is None else error.record(),
             num_messages=self._messages.num_messages,
             num_dropped_messages=self._messages.num_dropped,
+            seed=self._launch.seed,
         )
 
     async def send(self, message: str) -> None:
@@ -223,6 +232,13 @@ class ProgramHandle:
     async def wait_ended(self) -> None:
         await self._ended.wait()
 
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the program has ended, soon if it has already."""
+        if self.ended:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._callbacks.append(callback)
+
     def logs(self) -> Sequence[LogLine]:
         """What the node noted about the program, oldest first."""
         return tuple(self._log)
@@ -262,14 +278,16 @@ class ProgramHandle:
         self._messages.close()
         self._ended.set()
         on_ended(self)
+        for callback in self._callbacks:
+            callback()
 
-    def _printed(self, level: str, text: str) -> None:
-        """On the program's own output; only a sandboxed program's is known to be its own."""
-        for line in text.splitlines():
-            self._note("error" if level == "error" else "info", line)
+    def _printed(self, level: str, text: str, fields: Mapping[str, Any]) -> None:
+        """Logged by the program, or printed: only a sandboxed one's prints are known as its own."""
+        for line in text.splitlines() or [""]:
+            self._note(_LEVELS.get(level, "info"), line, fields)
 
-    def _note(self, level: LogLevel, text: str) -> None:
-        self._log.append(LogLine(time.time(), level, text))
+    def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        self._log.append(LogLine(time.time(), level, text, fields or {}))
 
 
 class ProgramTable:

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -46,7 +46,7 @@ from quire.programs.chat.template import ChatTemplate
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.hosting import GuestHost
-from quire.programs.sandbox.messages import GuestCalls, GuestEvents
+from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel
 from quire.programs.sandbox.templates import Templates
 from quire.programs.services.network import Network, NetworkPolicy
 
@@ -70,8 +70,9 @@ class Collected:
         # encoded where it was checked; the wire message carries it as it is
         self._reports.append(s.GuestReport(guest, cast(list[GuestCalls], calls), []))
 
-    def log(self, guest: int, level: str, text: str) -> None:
-        self._reports.append(s.GuestReport(guest, [], [s.LogText(level, text)]))
+    def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
+        line = s.LogText(level, text, dict(fields))
+        self._reports.append(s.GuestReport(guest, [], [line]))
 
     def round_ended(self) -> None:
         if self._reports:
@@ -90,6 +91,8 @@ class SandboxProcess:
         self._socket = PairSocket(self._on_frames)
         self._tools: dict[str, GuestTools] = {}
         self._host: GuestHost | None = None
+        self._code: dict[str, bytes] = {}
+        self._models: tuple[GuestModel, ...] = ()
         self._late: dict[int, list[GuestEvents]] = {}
         """Guests whose code is being compiled, and what has come for them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -172,12 +175,11 @@ class SandboxProcess:
             case s.Tell() if self._host is not None:
                 for news in message.news:
                     self._tell(self._host, news)
-            case s.Start() if self._host is not None:
-                if self._templates.is_ready(message.code):
-                    self._start(self._host, message)
-                else:
-                    self._late[message.guest] = []
-                    self._spawn(self._start_late(self._host, message))
+            case s.Starts() if self._host is not None:
+                for start in message.starts:
+                    self._start_guest(self._host, start)
+            case s.Keep() if self._host is not None:
+                self._keep(message)
             case s.Stop() if self._host is not None:
                 self._late.pop(message.guest, None)
                 self._host.stop(message.guest, message.error)
@@ -190,6 +192,21 @@ class SandboxProcess:
                 self._finish(EXIT_REFUSED)
             case _:
                 raise ProtocolMismatch(f"the node sent {type(message).__name__} out of turn")
+
+    def _keep(self, keep: s.Keep) -> None:
+        for digest in keep.forget:
+            self._code.pop(digest, None)
+        self._code.update(keep.code)
+        if keep.models is not None:
+            self._models = keep.models
+
+    def _start_guest(self, host: GuestHost, start: s.Start) -> None:
+        code = self._code[start.digest]
+        if self._templates.is_ready(code, start.digest):
+            self._start(host, start, code)
+        else:
+            self._late[start.guest] = []
+            self._spawn(self._start_late(host, start, code))
 
     def _finish(self, status: int) -> None:
         if not self._end.done():
@@ -209,29 +226,30 @@ class SandboxProcess:
         else:
             late.extend(news.events)
 
-    async def _start_late(self, host: GuestHost, start: s.Start) -> None:
+    async def _start_late(self, host: GuestHost, start: s.Start, code: bytes) -> None:
         try:
-            await self._templates.prepare(start.code)
+            await self._templates.prepare(code)
         except QuireError as exc:
             if self._late.pop(start.guest, None) is not None:
                 host.refuse(start.guest, exc.record())
             return
         if (events := self._late.pop(start.guest, None)) is not None:
-            self._start(host, start)
+            self._start(host, start, code)
             host.tell(start.guest, events)
 
-    def _start(self, host: GuestHost, start: s.Start) -> None:
+    def _start(self, host: GuestHost, start: s.Start, code: bytes) -> None:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
         tools = {
             str(model.id): self._tools[model.engine]
-            for model in start.launch.models
+            for model in self._models
             if model.engine in self._tools
         }
+        launch = msgspec.structs.replace(start.launch, models=self._models)
         host.start(
             start.guest,
             start.name,
-            lambda: self._templates.runner(start.code, start.limits),
-            start.launch,
+            lambda: self._templates.runner(code, start.digest, start.limits),
+            launch,
             limits=start.limits,
             network=Network(self._client, policy),
             models=tools,

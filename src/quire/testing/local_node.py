@@ -8,7 +8,7 @@ turn of the loop. Nothing sleeps: time is the fake clock's. Ports may be used fr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, Self
@@ -24,11 +24,13 @@ from quire.programs.inferlet import Inferlet, Main, inferlet
 from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
+from quire.programs.services.children import ChildService, ChildWanted, Family
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.testing.clock import FakeClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
+from quire.testing.local_children import LocalChild, child_program
 from quire.testing.local_port import LocalPort
 from quire.testing.scripted import Answer, ScriptedModel
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
@@ -93,13 +95,24 @@ class LocalNode:
         form: ProgramForm = "inferlet",
         quotas: Quotas | None = None,
         priority: int = 0,
+        seed: int = 0,
+        family: Family | None = None,
     ) -> Connect:
         """What a runtime calls to get the port of a new program."""
+        bounds = quotas or Quotas()
 
         def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
             program = ProgramId(next(self._program_ids))
-            services = self.services.of(Identity(program, TenantId(tenant), name))
-            port = LocalPort(self, program, quotas or Quotas(), sink, loop, services)
+            children = ChildService(
+                Identity(program, TenantId(tenant), name),
+                family or Family(bounds.max_children),
+                seed,
+                self._launch_child,
+                _here,
+                loop.call_soon_threadsafe,
+            )
+            services = self.services.of(children.identity, [children])
+            port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port
             self.submit(
                 lambda now_s: ProgramStarted(
@@ -146,6 +159,21 @@ class LocalNode:
         assert self._host is not None, "use `async with LocalNode() as node`"
         started = program if isinstance(program, Inferlet) else inferlet()(program)
         return self._host.launch(started, args, connect or self.connect(started.name))
+
+    def programs(self) -> list[RunningProgram]:
+        """Those that have not ended, in order of launch."""
+        return [] if self._host is None else self._host.programs()
+
+    async def _launch_child(self, wanted: ChildWanted) -> LocalChild:
+        program = child_program(wanted)
+        connect = self.connect(
+            program.name,
+            tenant=wanted.parent.tenant,
+            quotas=wanted.quotas,
+            seed=wanted.seed,
+            family=wanted.family,
+        )
+        return LocalChild(self.launch(program, *wanted.args, connect=connect))
 
     # -- the loop ----------------------------------------------------------------------------------
 
@@ -229,6 +257,11 @@ def scripted_node(answer: Answer, *, page_size: int = 16, num_blocks: int = 1024
         script=ScriptedModel(answer, FakeTokenizer()),
     )
     return LocalNode({EngineId("fake"): engine})
+
+
+async def _here(work: Coroutine[Any, Any, Any]) -> Any:
+    """A local node has one loop."""
+    return await work
 
 
 __all__ = ["LocalNode", "scripted_node"]

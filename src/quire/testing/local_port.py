@@ -33,8 +33,9 @@ class LocalPort(EventPort):
         sink: ReplySink,
         loop: asyncio.AbstractEventLoop,
         services: Services | None = None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(program, quotas, node.models, self._submit, services)
+        super().__init__(program, quotas, node.models, self._submit, services, seed)
         self._node = node
         self._sink = sink
         self._loop = loop

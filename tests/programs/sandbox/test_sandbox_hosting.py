@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import httpx
 import msgspec
@@ -27,6 +28,7 @@ LAUNCH = m.GuestLaunch(
     args=(),
     models=(),
     quotas=Quotas(),
+    seed=1,
     mailbox_capacity=1,
     mailbox_limit=1,
     max_message_bytes=1,
@@ -68,7 +70,7 @@ class Said:
         if len(self.names) == 2:
             self.by_two.set()
 
-    def log(self, guest: int, level: str, text: str) -> None:
+    def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
         pass
 
     def round_ended(self) -> None:
@@ -128,13 +130,13 @@ def test_an_answer_nested_too_deep_is_refused(text: str) -> None:
 
 def test_half_a_surrogate_pair_in_the_log_can_be_sent_on() -> None:
     lines: list[str] = []
-    answers = Answers({}, lambda level, text: lines.append(text))
+    answers = Answers({}, lambda level, text, fields: lines.append(text))
     assert json.loads(answers('["log","info","half \\ud800 of it"]'))["error"] is None
     assert lines == ["half ? of it"]
     msgspec.msgpack.encode(lines)
 
 
 def test_a_question_of_half_a_surrogate_pair_is_answered() -> None:
-    answers = Answers({}, lambda level, text: None)
+    answers = Answers({}, lambda level, text, fields: None)
     assert json.loads(answers('["\\ud800"]'))["error"]["code"] == "invalid_argument"
     assert json.loads(answers('["tokenize","\\ud800","x",true]'))["error"] is not None

@@ -59,6 +59,7 @@ class SandboxedProgram:
         self._outgoing: deque[str] = deque()
         self._passing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[None] | None = None
         self._readable = asyncio.Semaphore(_UNREAD)
         self._host_calls: HostCalls | None = None
         self.limits = MailboxLimits()
@@ -68,19 +69,29 @@ class SandboxedProgram:
 
     # -- life --------------------------------------------------------------------------------------
 
-    async def start(self, make: Callable[[int], s.Start]) -> None:
-        """Start the guest when its process is ready; ``make`` is given its number."""
+    def start(self, begin: Callable[[int], None]) -> None:
+        """Start the guest when its process is ready; ``begin`` is given its number then."""
+        if self.link.is_ready:
+            self._begin(begin)
+        else:
+            self._starting = self._loop.create_task(self._start_later(begin))
+
+    async def _start_later(self, begin: Callable[[int], None]) -> None:
         try:
             await self.link.ready()
         except QuireError as exc:
-            self._conclude(ProgramState.TERMINATED, None, exc)
+            if not self.running.state.ended:
+                self._conclude(ProgramState.TERMINATED, None, exc)
             return
+        self._begin(begin)
+
+    def _begin(self, begin: Callable[[int], None]) -> None:
         if self.running.state.ended:
             return
         self._number = self.link.add(self)
         self._host_calls = HostCalls(self.port, lambda event: self.link.tell(self._number, event))
         self.running.advance(ProgramState.RUNNING)
-        self.link.start_guest(make(self._number))
+        begin(self._number)
         self._reading = self._loop.create_task(self._pass_input())
         if self._cancel_reason is not None:
             self._cancel(self._cancel_reason)
@@ -146,7 +157,7 @@ class SandboxedProgram:
         """Nothing that a guest says may reach the link, which is that of others too."""
         try:
             for line in report.log:
-                self.running.log(line.level, line.text)
+                self.running.log(line.level, line.text, line.fields)
             for call in report.calls:
                 if self.running.state.ended:
                     return

@@ -11,7 +11,7 @@ import itertools
 import logging
 import secrets
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,13 +36,16 @@ from quire.node.transports.child import LifeLimits, NodeChild
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.sandbox.limits import GuestLimits
-from quire.programs.sandbox.messages import GuestEvents, Inspected, Manifest
+from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
+from quire.programs.sandbox.program import GuestProgram
 
 logger = logging.getLogger(__name__)
 
 SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
 MAX_LOSSES = 5
 LOSS_WINDOW_S = 60.0
+_KEPT_CODE = 128
+"""Programs whose code the process holds, so that a launch need not bring it."""
 
 
 def cache_directory(config: SandboxConfig) -> Path:
@@ -81,6 +84,8 @@ class SandboxLink:
         self._guests: dict[int, GuestPeer] = {}
         self._inspections: dict[int, asyncio.Future[Inspected]] = {}
         self._news: dict[int, list[GuestEvents]] = {}
+        self._starts: list[s.Start] = []
+        self._kept = _Kept()
         self._life: _Life | None = None
         self._starting: asyncio.Task[None] | None = None
         self._losses: deque[float] = deque()
@@ -106,6 +111,7 @@ class SandboxLink:
 
     async def _start(self) -> None:
         self._check_losses()
+        self._kept = _Kept()
         life = self._life = _Life(self._name, self._settings, self._on_message, self._on_lost)
         try:
             await life.start()
@@ -138,16 +144,27 @@ class SandboxLink:
         self._guests.pop(guest, None)
         self._news.pop(guest, None)
 
-    def start_guest(self, start: s.Start) -> None:
-        """The process must be ``ready``."""
-        self._say(start)
+    @property
+    def is_ready(self) -> bool:
+        """Whether guests may be started without waiting."""
+        return self._life is not None and self._life.ready
+
+    def start_guest(
+        self, start: s.Start, program: GuestProgram, models: tuple[GuestModel, ...]
+    ) -> None:
+        """The process must be ``ready``. Leaves with all that this turn of the loop starts."""
+        missing = self._kept.missing(program, models)
+        if missing is not None:
+            self._flush()
+            self._say(missing)
+        self._schedule_flush()
+        self._starts.append(start)
 
     def tell(self, guest: int, event: GuestEvents) -> None:
         """Leaves with everything else that this turn of the loop has for guests."""
         if guest not in self._guests:
             return
-        if not self._news:
-            asyncio.get_running_loop().call_soon(self._flush)
+        self._schedule_flush()
         self._news.setdefault(guest, []).append(event)
 
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
@@ -189,7 +206,14 @@ class SandboxLink:
 
     # -- inside ------------------------------------------------------------------------------------
 
+    def _schedule_flush(self) -> None:
+        if not self._news and not self._starts:
+            asyncio.get_running_loop().call_soon(self._flush)
+
     def _flush(self) -> None:
+        if self._starts:
+            starts, self._starts = self._starts, []
+            self._say(s.Starts(starts=starts))
         if self._news:
             news, self._news = self._news, {}
             self._say(s.Tell(news=[s.GuestNews(guest, events) for guest, events in news.items()]))
@@ -224,6 +248,7 @@ class SandboxLink:
         )
         guests, self._guests = self._guests, {}
         self._news.clear()
+        self._starts.clear()
         for peer in guests.values():
             peer.on_lost(error.record())
         for future in self._inspections.values():
@@ -231,6 +256,30 @@ class SandboxLink:
                 future.set_exception(error)
         if life is not None:
             self._ending = asyncio.create_task(life.close(), name=f"end sandbox {self._name}")
+
+
+class _Kept:
+    """What a life of the process has been told to keep."""
+
+    def __init__(self) -> None:
+        self._digests: OrderedDict[str, None] = OrderedDict()
+        self._models: tuple[GuestModel, ...] | None = None
+
+    def missing(self, program: GuestProgram, models: tuple[GuestModel, ...]) -> s.Keep | None:
+        """What has to be said before a start of ``program``; it counts as said."""
+        code, forget = {}, []
+        if program.digest in self._digests:
+            self._digests.move_to_end(program.digest)
+        else:
+            self._digests[program.digest] = None
+            code[program.digest] = program.code
+            if len(self._digests) > _KEPT_CODE:
+                forget.append(self._digests.popitem(last=False)[0])
+        others = None if models is self._models or models == self._models else models
+        self._models = models
+        if not code and others is None:
+            return None
+        return s.Keep(code=code, models=others, forget=forget)
 
 
 class _Life:

@@ -8,6 +8,8 @@ the node looks up in its own table of the connection.
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from quire.core.config import EngineConfig
@@ -16,7 +18,13 @@ from quire.core.ids import ModelId
 from quire.core.wire import Codec
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.programs.sandbox.limits import GuestLimits
-from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestLaunch, Inspected
+from quire.programs.sandbox.messages import (
+    GuestCalls,
+    GuestEvents,
+    GuestLaunch,
+    GuestModel,
+    Inspected,
+)
 
 
 class SandboxOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,16 +55,33 @@ class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     limits: GuestLimits
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Start a guest. ``hosts``: those that it may reach (``None``: any)."""
+class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What many starts share, said once. ``code``: programs by digest. ``models``: those of all
+    starts from here on (``None``: as before). ``forget``: digests that will not be named again.
+    """
+
+    code: dict[str, bytes]
+    models: tuple[GuestModel, ...] | None
+    forget: list[str]
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
+    ``hosts``: those that it may reach (``None``: any)."""
 
     guest: int
     name: str
-    code: bytes
+    digest: str
     launch: GuestLaunch
     limits: GuestLimits
     hosts: tuple[str, ...] | None
     allow_private_hosts: bool
+
+
+class Starts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All guests that one turn of the node's loop starts."""
+
+    starts: list[Start]
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -80,6 +105,7 @@ class Tell(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class LogText(msgspec.Struct, frozen=True):
     level: str
     text: str
+    fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class GuestReport(msgspec.Struct, frozen=True):
@@ -100,7 +126,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 FromSandbox = Hello | Progress | SandboxReady | LoadFailed | Inspection | Reports
-ToSandbox = Welcome | Refused | Inspect | Start | Stop | Tell
+ToSandbox = Welcome | Refused | Inspect | Keep | Starts | Stop | Tell
 
 
 def sandbox_codec() -> Codec[FromSandbox]:
@@ -119,11 +145,13 @@ __all__ = [
     "GuestReport",
     "Inspect",
     "Inspection",
+    "Keep",
     "LogText",
     "Reports",
     "SandboxOrder",
     "SandboxReady",
     "Start",
+    "Starts",
     "Stop",
     "Tell",
     "ToSandbox",

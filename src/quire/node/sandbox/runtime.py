@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -20,7 +20,7 @@ from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
 from quire.core.events import Quotas
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
-from quire.node.loops import call_on
+from quire.node.loops import Wake, call_on
 from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import SandboxedProgram
@@ -54,6 +54,10 @@ class SandboxRuntime:
         ]
         self._manifests: dict[str, Manifest] = {}
         self._programs: dict[RunningProgram, SandboxedProgram] = {}
+        self._placed: Counter[SandboxLink] = Counter()
+        self._models: tuple[Sequence[ServedModel], tuple[GuestModel, ...]] = ((), ())
+        self._launches: deque[tuple[SandboxedProgram, Callable[[int], None]]] = deque()
+        self._wake = Wake(self._start_launched)
         self._lock = threading.Lock()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
@@ -66,6 +70,7 @@ class SandboxRuntime:
                 raise Draining("the sandbox is closing and starts no further program")
             if self._thread is None:
                 self._loop = asyncio.new_event_loop()
+                self._wake.begin(self._loop)
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="quire-sandbox", daemon=True
                 )
@@ -113,8 +118,7 @@ class SandboxRuntime:
         """
         self._ensure_thread()
         with self._lock:
-            placed = Counter(guest.link for guest in self._programs.values())
-            link = min(self._links, key=lambda one: placed[one])
+            link = min(self._links, key=lambda one: self._placed[one])
             guest = SandboxedProgram(program.name, link, self._loop, self._grace_s)
             port = guest.port = connect(guest, self._loop)
             models = list(port.models())
@@ -129,10 +133,28 @@ class SandboxRuntime:
             )
             guest.running = running
             self._programs[running] = guest
+            self._placed[link] += 1
         running.add_done_callback(self._forget)
+        given = self._guest_models(models)
         start = self._start_of(program, args, guest, port)
-        self._submit(guest.start(lambda number: _numbered(start, number)))
+        self._launches.append(
+            (guest, lambda number: link.start_guest(_numbered(start, number), program, given))
+        )
+        self._wake.ring()
         return running
+
+    def _start_launched(self) -> None:
+        while self._launches:
+            guest, begin = self._launches.popleft()
+            guest.start(begin)
+
+    def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
+        """The same object for the same models, which change seldom."""
+        known, made = self._models
+        if models != known:
+            made = tuple(_guest_model(model) for model in models)
+            self._models = (models, made)
+        return made
 
     def programs(self) -> list[RunningProgram]:
         return list(self._programs)
@@ -163,7 +185,10 @@ class SandboxRuntime:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def _forget(self, running: RunningProgram) -> None:
-        self._programs.pop(running, None)
+        with self._lock:
+            guest = self._programs.pop(running, None)
+            if guest is not None:
+                self._placed[guest.link] -= 1
 
     def _start_of(
         self,
@@ -176,12 +201,13 @@ class SandboxRuntime:
         return s.Start(
             guest=0,
             name=program.name,
-            code=program.code,
+            digest=program.digest,
             launch=GuestLaunch(
                 program=port.program,
                 args=tuple(args),
-                models=tuple(_guest_model(model) for model in port.models()),
+                models=(),
                 quotas=port.quotas,
+                seed=port.seed,
                 mailbox_capacity=limits.capacity,
                 mailbox_limit=limits.limit,
                 max_message_bytes=limits.max_message_bytes,

@@ -14,7 +14,7 @@ from quire.core.interfaces import ProgramPort, ReplySink
 from quire.core.traits import Trait
 from quire.programs.api.adapter import Adapter
 from quire.programs.api.allocate import Allocate
-from quire.programs.api.core import Core
+from quire.programs.api.core import Core, Log, log_to_process
 from quire.programs.api.decode import Decode
 from quire.programs.api.forward import Forward
 from quire.programs.api.grammar import Grammar
@@ -55,9 +55,11 @@ class Api:
         args: Sequence[str] = (),
         mailbox: Mailbox | None = None,
         network: Network | None = None,
+        log: Log = log_to_process,
     ) -> None:
         self.issuer = issuer
-        core, messaging, net = Core(issuer, args), Messaging(issuer, mailbox), Net(issuer, network)
+        core, messaging = Core(issuer, args, log), Messaging(issuer, mailbox)
+        net = Net(issuer, network)
         self.get_arg = core.get_arg
         self.available_models = core.available_models
         self.available_traits = core.available_traits
@@ -66,6 +68,14 @@ class Api:
         self.set_queue_priority = core.set_queue_priority
         self.reset_queue = core.reset_queue
         self.close_queue = core.close_queue
+        self.sleep = core.sleep
+        self.now = core.now
+        self.monotonic = core.monotonic
+        self.random = core.random
+        self.log = core.log
+        self.launch = core.launch
+        self.join = core.join
+        self.cancel = core.cancel
         self.send = messaging.send
         self.receive = messaging.receive
         self.broadcast = messaging.broadcast

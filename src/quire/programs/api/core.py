@@ -1,25 +1,54 @@
-"""Trait Core: arguments, models, traits and queues. Served by the node itself."""
+"""Trait Core: arguments, models, traits, queues; time, randomness, logs, children. Served by the
+node itself.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
 
 from quire.core.commands import Synchronize
+from quire.core.errors import InvalidArgument
+from quire.core.events import Quotas
 from quire.core.ids import ModelId, ThreadId
 from quire.core.traits import NODE_TRAITS, Trait
+from quire.programs.api.children import Child
 from quire.programs.api.handles import Queue
 from quire.programs.api.issuer import Issuer, nothing
 from quire.programs.api.model import Model
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
+from quire.programs.inferlet import Inferlet
+
+logger = logging.getLogger(__name__)
+
+LEVELS = ("debug", "info", "warning", "error")
+MAX_LOG_BYTES = 1 << 16
+
+Log = Callable[[str, str, Mapping[str, Any]], None]
+"""``log(level, message, fields)``."""
+
+
+def log_to_process(level: str, message: str, fields: Mapping[str, Any]) -> None:
+    """For programs that no runtime has launched: the process's own log."""
+    logger.log(logging.getLevelNamesMapping()[level.upper()], "%s %s", message, dict(fields))
 
 
 class Core(TraitFunctions):
     trait = Trait.CORE
 
-    def __init__(self, issuer: Issuer, args: Sequence[str] = ()) -> None:
+    def __init__(self, issuer: Issuer, args: Sequence[str] = (), log: Log = log_to_process) -> None:
         super().__init__(issuer)
         self._args = tuple(args)
+        self._log = log
+        self._generators: dict[str, random.Random] = {}
 
     def get_arg(self) -> list[str]:
         """The arguments that the program was launched with."""
@@ -87,6 +116,97 @@ class Core(TraitFunctions):
         """
         self._issuer.close_queue(queue)
 
+    async def sleep(self, seconds: float) -> None:
+        """Do nothing for ``seconds``; other tasks of the program go on.
+
+        Raises:
+            InvalidArgument: negative, or no number.
+        """
+        if not (seconds >= 0 and math.isfinite(seconds)):
+            raise InvalidArgument(f"sleep({seconds}): give a number of seconds, 0 or more")
+        await asyncio.sleep(seconds)
+
+    def now(self) -> float:
+        """Unix time in seconds. It may jump; measure durations with ``monotonic``."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds from an unknown moment on, never going back."""
+        return self._issuer.loop.time()
+
+    def random(self, stream: str = "") -> random.Random:
+        """The program's generator of random numbers, always the same one for a ``stream``.
+
+        Seeded by the program's seed, which its launch gives or the node chooses and records:
+        launched again with that seed it draws the same numbers. Streams are independent, so that
+        tasks that run side by side each have their own.
+        """
+        if stream not in self._generators:
+            text = f"{self._issuer.port.seed}/{stream}"
+            self._generators[stream] = random.Random(sha256(text.encode()).digest())
+        return self._generators[stream]
+
+    def log(self, level: str, message: str, /, **fields: Any) -> None:
+        """Put a line into the program's log: ``quire logs``, ``GET /v1/programs/{id}/logs``.
+
+        ``level``: debug, info, warning or error. ``fields``: JSON values by name.
+
+        Raises:
+            InvalidArgument: no such level, fields that are not JSON, or over 64 KiB of both.
+        """
+        if level not in LEVELS:
+            raise InvalidArgument(f"log level {level!r}: use one of {', '.join(LEVELS)}")
+        try:
+            num_bytes = len(json.dumps([message, fields], allow_nan=False))
+        except (TypeError, ValueError) as exc:
+            raise InvalidArgument(f"log: the fields are not JSON: {exc}") from exc
+        if num_bytes > MAX_LOG_BYTES:
+            raise InvalidArgument(
+                f"log of {num_bytes} bytes; at most {MAX_LOG_BYTES} are allowed: log less"
+            )
+        self._log(level, str(message), fields)
+
+    async def launch(
+        self,
+        program: Inferlet | str | None = None,
+        args: Sequence[str] = (),
+        *,
+        source: str | None = None,
+        quotas: Quotas | None = None,
+        seed: int | None = None,
+    ) -> Child:
+        """Start a child: a program of the library or an uploaded one by name, an ``Inferlet``, or
+        Python ``source``, which always runs in the sandbox. See ``Child`` for what it offers.
+
+        It belongs to the same tenant, reaches nothing that this program may not reach, has no
+        larger quotas, and ends when this program ends. A sandboxed program's children are
+        sandboxed; it may launch itself by its own name. ``quotas`` tighten those of the child's
+        manifest. ``seed``: of its randomness; by default it follows from this program's.
+
+        Raises:
+            UnknownHandle: no such program.
+            QuotaExceeded: the family has as many descendants as ``max_children`` allows, or the
+                tenant as many programs.
+            TraitMissing: the default model lacks a trait that the child needs.
+        """
+        if (program is None) == (source is None):
+            raise InvalidArgument("launch: give either a program or source")
+        if isinstance(args, str):
+            raise InvalidArgument(f"launch: args is a list of strings, not {args!r}")
+        asked = {} if quotas is None else _asked(quotas)
+        launched = await self._issuer.call(
+            "child.launch", program=program, source=source, args=list(args), quotas=asked, seed=seed
+        )
+        return Child(self._issuer, launched["id"], launched["name"])
+
+    async def join(self, child: Child) -> Any:
+        """What ``child`` returned, once it has ended; raises what it ended with."""
+        return await child.join()
+
+    async def cancel(self, child: Child, reason: str = "cancelled by its parent") -> None:
+        """Ask ``child`` to end; ``join`` says when it has. Idempotent."""
+        await child.cancel(reason)
+
 
 class _Synchronized(Reply[None]):
     """Synchronizing is answered even on a poisoned queue; the failure surfaces here."""
@@ -98,4 +218,14 @@ class _Synchronized(Reply[None]):
         self.lane.raise_unseen()
 
 
-__all__ = ["Core"]
+def _asked(quotas: Quotas) -> dict[str, int | None]:
+    """The bounds that differ from the defaults."""
+    default = Quotas()
+    return {
+        name: value
+        for name in Quotas.__struct_fields__
+        if (value := getattr(quotas, name)) != getattr(default, name)
+    }
+
+
+__all__ = ["Core", "Log", "log_to_process"]

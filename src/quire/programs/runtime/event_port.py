@@ -47,11 +47,13 @@ class EventPort:
         models: Models,
         post: Post,
         services: Services | None = None,
+        seed: int = 0,
         *,
         post_now: Post | None = None,
     ) -> None:
         self._post = post
         self._post_now = post_now or post
+        self._seed = seed
         self._services = services
         self._program = program
         self._quotas = quotas
@@ -65,6 +67,10 @@ class EventPort:
     @property
     def quotas(self) -> Quotas:
         return self._quotas
+
+    @property
+    def seed(self) -> int:
+        return self._seed
 
     def models(self) -> Sequence[ServedModel]:
         return self._models()

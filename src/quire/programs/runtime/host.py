@@ -80,9 +80,11 @@ class ProgramHost:
             port.close("a trait is missing")
             raise
         mailbox = self._new_mailbox(inferlet.name)
-        execution.api = Api(issuer, args=args, mailbox=mailbox, network=self._network)
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
         execution.running = running
+        execution.api = Api(
+            issuer, args=args, mailbox=mailbox, network=self._network, log=running.log
+        )
         self._executions[running] = execution
         running.add_done_callback(self._forget)
         self.loop.call_soon_threadsafe(execution.start)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from enum import StrEnum
 from typing import Any, Protocol
@@ -23,6 +23,10 @@ from quire.programs.services.mailbox import Mailbox, Sent
 Connect = Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort]
 """How a runtime gets a program's port: the node puts the program into its process table and returns
 the port, whose replies it will deliver to the sink on that loop. Called in ``launch``'s thread."""
+
+
+LogListener = Callable[[str, str, Mapping[str, Any]], object]
+"""``listener(level, text, fields)``."""
 
 
 class ProgramState(StrEnum):
@@ -62,8 +66,8 @@ class RunningProgram:
         self._state = ProgramState.STARTING
         self._outcome: Future[Any] = Future()
         self._outcome.set_running_or_notify_cancel()  # so that no waiter can cancel it for others
-        self._on_log: Callable[[str, str], object] | None = None
-        self._early_log: deque[tuple[str, str]] = deque(maxlen=_MAX_EARLY_LOG)
+        self._on_log: LogListener | None = None
+        self._early_log: deque[tuple[str, str, Mapping[str, Any]]] = deque(maxlen=_MAX_EARLY_LOG)
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
         self.leaked_tasks: tuple[str, ...] = ()
 
@@ -121,26 +125,26 @@ class RunningProgram:
         """Call ``callback(self)`` once when the program has ended, on the runtime's thread."""
         self._outcome.add_done_callback(lambda _: callback(self))
 
-    def listen_log(self, listener: Callable[[str, str], object]) -> None:
-        """Call ``listener(level, text)`` for what the program prints, on the runtime's thread.
+    def listen_log(self, listener: LogListener) -> None:
+        """Call ``listener`` for what the program logs or prints, on the runtime's thread.
 
-        Only a runtime that runs each program by itself can tell whose output it is. What was
-        printed before is told at once.
+        Only a runtime that runs each program by itself can tell whose prints they are. What came
+        before is told at once.
         """
         with self._lock:
             self._on_log = listener
             early, self._early_log = self._early_log, deque()
-        for level, text in early:
-            listener(level, text)
+        for level, text, fields in early:
+            listener(level, text, fields)
 
-    def log(self, level: str, text: str) -> None:
-        """For the runtime: the program has printed something."""
+    def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        """For the runtime: the program has logged or printed something."""
         with self._lock:
             listener = self._on_log
             if listener is None:
-                self._early_log.append((level, text))
+                self._early_log.append((level, text, fields or {}))
         if listener is not None:
-            listener(level, text)
+            listener(level, text, fields or {})
 
     def advance(
         self, state: ProgramState, *, result: Any = None, error: QuireError | None = None
@@ -184,4 +188,4 @@ class Runtime(Protocol):
         ...
 
 
-__all__ = ["Connect", "ProgramState", "RunningProgram", "Runtime"]
+__all__ = ["Connect", "LogListener", "ProgramState", "RunningProgram", "Runtime"]

@@ -20,10 +20,10 @@ from quire.programs.sandbox.messages import Answer
 
 MAX_TEXT_CHARS = 4 << 20
 MAX_TOKENS = 1 << 20
-LEVELS = ("info", "error")
+LEVELS = ("debug", "info", "warning", "error")
 
-Log = Callable[[str, str], None]
-"""``log(level, text)``"""
+Log = Callable[[str, str, Mapping[str, Any]], None]
+"""``log(level, text, fields)``"""
 
 
 class GuestTools:
@@ -105,9 +105,12 @@ class Answers:
         messages = arguments.pop("messages")
         return template.render(messages, **arguments)
 
-    def log(self, level: str, text: str) -> None:
-        """A line (or several) for the program's log."""
-        self._log(level if level in LEVELS else "info", _encodable(str(text)))
+    def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        """A line (or several) for the program's log; ``fields`` are JSON values by name."""
+        given = json.loads(_encodable(json.dumps(fields or {}, ensure_ascii=False)))
+        if not isinstance(given, dict):
+            raise InvalidArgument("the fields of a log line are values by name")
+        self._log(level if level in LEVELS else "info", _encodable(str(text)), given)
 
 
 def _check_ids(token_ids: list[int], tokenizer: Tokenizer) -> None:

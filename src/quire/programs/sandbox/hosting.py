@@ -13,7 +13,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import msgspec
 
@@ -64,7 +65,7 @@ class Report(Protocol):
         """A list of ``GuestCalls``, encoded as msgpack already."""
         ...
 
-    def log(self, guest: int, level: str, text: str) -> None: ...
+    def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None: ...
 
     def round_ended(self) -> None:
         """Nothing more comes for the moment: send what was collected."""
@@ -139,7 +140,7 @@ class GuestHost:
         """Give a program its first turn when those before it had theirs; ``make`` is called then,
         and may raise ``GuestTrapped``."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
-        guest.answers = Answers(models, lambda level, text: self._log(guest, level, text))
+        guest.answers = Answers(models, partial(self._log, guest))
         self._guests[number] = guest
         self._schedule(guest)
 
@@ -295,14 +296,14 @@ class GuestHost:
 
     # -- what a guest does besides commands --------------------------------------------------------
 
-    def _log(self, guest: Guest, level: str, text: str) -> None:
+    def _log(self, guest: Guest, level: str, text: str, fields: Mapping[str, Any]) -> None:
         if guest.log_bytes_left <= 0:
             return
-        guest.log_bytes_left -= len(text) + 1
+        guest.log_bytes_left -= len(text) + 1 + (len(msgspec.json.encode(fields)) if fields else 0)
         if guest.log_bytes_left <= 0:
             text = f"the program has printed {guest.limits.log_bytes} bytes; no more are kept"
-            level = "error"
-        self._report.log(guest.number, level, text)
+            level, fields = "error", {}
+        self._report.log(guest.number, level, text, fields)
 
     def _fetch(self, guest: Guest, call: m.Fetch) -> None:
         if len(guest.requests) >= guest.limits.outstanding_io:

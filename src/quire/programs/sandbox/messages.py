@@ -244,6 +244,7 @@ class GuestLaunch(msgspec.Struct, frozen=True):
     args: tuple[str, ...]
     models: tuple[GuestModel, ...]
     quotas: Quotas
+    seed: int
     mailbox_capacity: int
     mailbox_limit: int
     max_message_bytes: int

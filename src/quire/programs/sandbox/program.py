@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import msgspec
 
 from quire.core.events import Quotas
 from quire.programs.capabilities import Capabilities
@@ -34,6 +36,17 @@ class GuestProgram:
         """All that it may reach."""
         manifest = self.manifest
         return Capabilities(manifest.hosts, manifest.topics, manifest.stores)
+
+    def narrowed(self, allowed: Capabilities) -> GuestProgram:
+        """The same program with no more than ``allowed``."""
+        both = self.capabilities.narrowed(allowed)
+        manifest = msgspec.structs.replace(
+            self.manifest,
+            hosts=both.hosts or (),
+            topics=both.topics or (),
+            stores=both.stores or (),
+        )
+        return replace(self, manifest=manifest)
 
     @property
     def is_module(self) -> bool:

@@ -67,9 +67,10 @@ class Templates:
         self._engine.close()
         self._compiler.close()
 
-    def is_ready(self, code: bytes) -> bool:
-        """Whether ``runner`` may be called; else ``prepare`` first."""
-        return not is_module(code) or code_digest(code) in self._modules
+    def is_ready(self, code: bytes, digest: str) -> bool:
+        """Whether ``runner`` may be called; else ``prepare`` first. ``digest``: of ``code``, which
+        is a module's size long to hash."""
+        return not is_module(code) or digest in self._modules
 
     async def prepare(self, code: bytes) -> None:
         """Compile a module, once.
@@ -78,7 +79,7 @@ class Templates:
             InvalidArgument: it is not valid, or has not the exports of the guest ABI.
         """
         digest = code_digest(code)
-        if self.is_ready(code):
+        if self.is_ready(code, digest):
             return
         if digest not in self._compiling:
             self._compiling[digest] = self._loop.create_task(self._compile(code, digest))
@@ -107,14 +108,14 @@ class Templates:
             source.unlink(missing_ok=True)
             self._cache.keep_newest("module-", _KEPT_MODULES)
 
-    def runner(self, code: bytes, limits: GuestLimits) -> Runner:
+    def runner(self, code: bytes, digest: str, limits: GuestLimits) -> Runner:
         """A fresh instance for a program.
 
         Raises:
             GuestTrapped: a module's static initialisers did not end well.
         """
         if is_module(code):
-            return self._module_runner(code, limits)
+            return self._module_runner(digest, limits)
         return self._python_runner(code, limits)
 
     async def inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
@@ -130,7 +131,7 @@ class Templates:
 
     def _inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
         turn_s = limits.turn_ms / 1000
-        silent = Answers({}, lambda level, text: None)
+        silent = Answers({}, lambda level, text, fields: None)
         if not is_module(code):
             python = self._python_runner(code, limits)
             python.attach(silent)
@@ -140,7 +141,7 @@ class Templates:
                 python.close()
         digest = code_digest(code)
         has_manifest = MANIFEST_EXPORT in self._modules[digest].exports
-        module = self._module_runner(code, limits)
+        module = self._module_runner(digest, limits)
         try:
             name = f"module-{digest[:8]}"
             return Inspected(manifest=module.manifest(name, turn_s, has_manifest=has_manifest))
@@ -152,9 +153,9 @@ class Templates:
         guest = self._runners.take(limits.memory_bytes)
         return PythonRunner(guest, code.decode("utf-8", "replace"), limits.turn_bytes)
 
-    def _module_runner(self, code: bytes, limits: GuestLimits) -> ModuleRunner:
-        template = self._modules[code_digest(code)]
-        self._modules.move_to_end(code_digest(code))
+    def _module_runner(self, digest: str, limits: GuestLimits) -> ModuleRunner:
+        template = self._modules[digest]
+        self._modules.move_to_end(digest)
         guest = template.instantiate(limits.memory_bytes, limits.turn_ms / 1000)
         return ModuleRunner(guest, limits.turn_bytes)
 

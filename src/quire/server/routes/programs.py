@@ -46,6 +46,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         client_id=body.client_id,
         priority=-(body.priority or 0),
         parent=body.parent,
+        seed=body.seed,
     )
     return _json(launched(handle.record(), None), 201)
 
@@ -88,9 +89,12 @@ async def get_program(request: Request, program: PublicId) -> Response:
 
 @router.get("/v1/programs/{program}/logs", response_model=LogLines)
 async def get_logs(request: Request, program: PublicId) -> Response:
-    """What the node has noted about a launched program, oldest first."""
+    """What a launched program has logged and the node noted about it, oldest first."""
     handle = context_of(request).node.program(program, caller_of(request))
-    lines = [LogLine(time=line.time_s, level=line.level, text=line.text) for line in handle.logs()]
+    lines = [
+        LogLine(time=line.time_s, level=line.level, text=line.text, fields=dict(line.fields))
+        for line in handle.logs()
+    ]
     return _json(LogLines(object="list", data=lines))
 
 
@@ -130,6 +134,7 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
         ended=record.ended_s,
         num_messages=record.num_messages,
         num_dropped_messages=record.num_dropped_messages,
+        seed=record.seed,
         result=record.result,
         error=_error(record.error),
     )

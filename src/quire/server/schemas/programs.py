@@ -22,7 +22,8 @@ class LaunchRequest(RequestModel):
 
     Both run in the sandbox; ``source`` with the rights of the server's own process where that was
     started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
-    caller's process table; ``priority``: as in vLLM, lower runs first.
+    caller's process table; ``priority``: as in vLLM, lower runs first. ``seed``: of the program's
+    own randomness (``api.random``); chosen here and told if it is left out.
     """
 
     program: Name | None = None
@@ -32,6 +33,7 @@ class LaunchRequest(RequestModel):
     client_id: Name | None = None
     parent: Name | None = None
     priority: Priority | None = None
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> LaunchRequest:
@@ -108,6 +110,7 @@ class Program(ResponseModel):
     ended: float | None = None
     num_messages: int | None = None
     num_dropped_messages: int | None = None
+    seed: int | None = None
     result: Any = None
     error: ProgramError | None = None
 
@@ -118,11 +121,12 @@ class ProgramList(ResponseModel):
 
 
 class LogLine(ResponseModel):
-    """``time`` is Unix time."""
+    """``time`` is Unix time; ``fields`` are values that the program logged with the text."""
 
     time: float
-    level: Literal["info", "warning", "error"]
+    level: Literal["debug", "info", "warning", "error"]
     text: str
+    fields: dict[str, Any]
 
 
 class LogLines(ResponseModel):

@@ -21,6 +21,7 @@ from quire.core.errors import (
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ServedModel
+from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
 from quire.programs.services.mailbox import Channel, MailboxLimits, Sent
 from quire.programs.services.network import HttpReply
@@ -46,6 +47,10 @@ class GuestPort:
     @property
     def quotas(self) -> Quotas:
         return self._launch.quotas
+
+    @property
+    def seed(self) -> int:
+        return self._launch.seed
 
     def models(self) -> Sequence[ServedModel]:
         return self._models
@@ -75,7 +80,7 @@ class GuestPort:
         number = self._num_calls
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        self._say(m.HostCall(number, name, dict(arguments)))
+        self._say(m.HostCall(number, name, _by_name(arguments)))
         try:
             return await future
         except asyncio.CancelledError:
@@ -111,6 +116,14 @@ class GuestPort:
 
     def close(self, reason: str = "finished") -> None:
         """The host closes the real port when the program has ended, however that comes about."""
+
+
+def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Programs leave as their names: what runs outside is found there."""
+    return {
+        key: value.name if isinstance(value, Inferlet) else value
+        for key, value in arguments.items()
+    }
 
 
 class ToClient:

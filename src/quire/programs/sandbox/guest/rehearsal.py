@@ -198,6 +198,7 @@ def _launch() -> m.GuestLaunch:
         args=("an argument",),
         models=(model,),
         quotas=Quotas(),
+        seed=1,
         mailbox_capacity=64,
         mailbox_limit=1024,
         max_message_bytes=1 << 20,

@@ -10,9 +10,10 @@ import json
 import linecache
 import random
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -25,7 +26,7 @@ from quire.programs.runtime.tracebacks import program_failed
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.guest.loop import GuestLoop
 from quire.programs.sandbox.guest.port import GuestMailbox, GuestNetwork, GuestPort
-from quire.programs.sandbox.guest.questions import Ask, LogStream, served_model
+from quire.programs.sandbox.guest.questions import Ask, LogStream, question, served_model
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 from quire.programs.services.network import Network
 
@@ -70,7 +71,7 @@ class GuestSession:
     def load(self, source: str, launch: str) -> str:
         """Start the program; its first ``Turn`` as JSON."""
         given: m.GuestLaunch = msgspec.json.decode(launch, type=m.GuestLaunch)
-        random.seed()  # the module's state is that of when the component was built
+        random.seed(given.seed)  # the state is that of when the component was built; bytes are dear
         self._redirect()
         try:
             program = self._load(source)
@@ -133,7 +134,11 @@ class GuestSession:
             return self._port
 
         self._running = host.launch(program, launch.args, connect)
+        self._running.listen_log(self._log)
         self._running.add_done_callback(self._ended)
+
+    def _log(self, level: str, text: str, fields: Mapping[str, Any]) -> None:
+        question(self._ask, "log", level, text, dict(fields))
 
     def _take(self, event: m.GuestEvents) -> None:
         sink = self._issuer

@@ -1,0 +1,155 @@
+"""Children of programs on this node: which program is meant, what it may, and its handle.
+
+A child is launched like any program, with less: the tenant, capabilities and quotas of its parent
+bound its own. Belongs to the edge's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
+from quire.core.events import Quotas
+from quire.core.ids import TenantId
+from quire.node.message_log import Attachment
+from quire.node.programs import ProgramHandle
+from quire.node.quotas import tightest
+from quire.node.uploads import UploadTable
+from quire.programs.inferlet import Inferlet
+from quire.programs.library import LIBRARY
+from quire.programs.sandbox.program import GuestProgram
+from quire.programs.services.children import ChildWanted, Family
+
+
+@dataclass(frozen=True, slots=True)
+class Ancestry:
+    """What a launched program is to the services: its code, its bounds, its family, its seed."""
+
+    program: Inferlet | GuestProgram
+    quotas: Quotas
+    family: Family
+    seed: int
+    priority: int
+
+
+class LaunchChild(Protocol):
+    """``Node.launch``, as children need it."""
+
+    def __call__(
+        self,
+        program: Inferlet | GuestProgram,
+        args: tuple[str, ...],
+        wanted: ChildWanted,
+        quotas: Quotas,
+        priority: int,
+    ) -> ProgramHandle: ...
+
+
+class ChildLauncher:
+    """``inspect`` makes a sandboxed program of code."""
+
+    def __init__(
+        self,
+        launch: LaunchChild,
+        inspect: Callable[[bytes], Awaitable[GuestProgram]],
+        uploads: UploadTable,
+    ) -> None:
+        self._launch = launch
+        self._inspect = inspect
+        self._uploads = uploads
+
+    async def spawn(self, parent: Ancestry, wanted: ChildWanted) -> NodeChild:
+        """See ``Core.launch`` for the errors."""
+        program = await self._find(parent.program, wanted)
+        if isinstance(program, GuestProgram):
+            program = program.narrowed(wanted.parent.capabilities)
+        quotas = tightest(parent.quotas, wanted.quotas)
+        handle = self._launch(program, tuple(wanted.args), wanted, quotas, parent.priority)
+        return NodeChild(handle)
+
+    async def _find(
+        self, parent: Inferlet | GuestProgram, wanted: ChildWanted
+    ) -> Inferlet | GuestProgram:
+        if wanted.source is not None:
+            return await self._inspect(wanted.source.encode("utf-8", "surrogatepass"))
+        program = wanted.program
+        if isinstance(program, Inferlet):
+            return program
+        if not isinstance(program, str):
+            raise InvalidArgument(
+                f"launch: a program is a name or an @inferlet, not {type(program).__name__}"
+            )
+        sandboxed = isinstance(parent, GuestProgram)
+        if sandboxed and program == parent.name:
+            return parent
+        if program not in LIBRARY:
+            return await self._uploaded(program, wanted.parent.tenant)
+        shipped = LIBRARY[program]
+        if not sandboxed:
+            return shipped
+        assert shipped.source is not None, "a shipped program has a file"
+        return await self._inspect(await asyncio.to_thread(Path(shipped.source).read_bytes))
+
+    async def _uploaded(self, name: str, tenant: TenantId) -> GuestProgram:
+        try:
+            upload = await asyncio.to_thread(self._uploads.find, name, tenant)
+        except UnknownHandle as exc:
+            raise UnknownHandle(
+                f"launch: no program {name!r}; the library has {', '.join(sorted(LIBRARY))}, and "
+                "the tenant has uploaded no such program"
+            ) from exc
+        return upload.program
+
+
+class NodeChild:
+    """``Child`` of a launched program."""
+
+    def __init__(self, handle: ProgramHandle) -> None:
+        self._handle = handle
+        self._attachment: Attachment | None = None
+
+    @property
+    def id(self) -> str:
+        return self._handle.id
+
+    @property
+    def name(self) -> str:
+        return self._handle.name
+
+    @property
+    def ended(self) -> bool:
+        return self._handle.ended
+
+    async def result(self) -> Any:
+        return await self._handle.result()
+
+    def cancel(self, reason: str) -> None:
+        self._handle.terminate(reason)
+
+    async def send(self, message: str) -> None:
+        await self._handle.send(message)
+
+    async def receive(self) -> str:
+        """From the first message on; a parent that reads once keeps the child's pace from then."""
+        if self._attachment is None:
+            self._attachment = self._handle.attach()
+        try:
+            return (await anext(self._attachment)).text
+        except StopAsyncIteration as exc:
+            raise MailboxClosed(f"child {self.name!r} has ended; no more messages come") from exc
+
+    def logs(self) -> list[dict[str, Any]]:
+        return [
+            {"time": line.time_s, "level": line.level, "text": line.text, "fields": line.fields}
+            for line in self._handle.logs()
+        ]
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        self._handle.when_ended(callback)
+
+
+__all__ = ["Ancestry", "ChildLauncher", "LaunchChild", "NodeChild"]

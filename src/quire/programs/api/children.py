@@ -1,0 +1,63 @@
+"""A program's children, as it holds them: see ``launch`` of the trait Core."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from quire.core.errors import MailboxClosed
+from quire.programs.api.issuer import Issuer
+
+
+class Child:
+    """One launched child. ``id`` is its public id: ``quire ps`` and the HTTP interface show it."""
+
+    __slots__ = ("_issuer", "id", "name")
+
+    def __init__(self, issuer: Issuer, public_id: str, name: str) -> None:
+        self._issuer = issuer
+        self.id = public_id
+        self.name = name
+
+    async def join(self) -> Any:
+        """What the child returned, once it has ended.
+
+        Raises:
+            ProgramFailed: it raised; the message has its own traceback.
+            ProgramCancelled: it was cancelled.
+            QuireError: what else ended it, such as ``QuotaExceeded``.
+        """
+        return await self._issuer.call("child.join", child=self.id)
+
+    async def cancel(self, reason: str = "cancelled by its parent") -> None:
+        """Ask the child to end; ``join`` says when it has. Idempotent."""
+        await self._issuer.call("child.cancel", child=self.id, reason=reason)
+
+    async def send(self, message: str) -> None:
+        """Send to the child (its ``receive``), at its pace."""
+        await self._issuer.call("child.send", child=self.id, message=message)
+
+    async def receive(self) -> str:
+        """The child's next message (its ``send``); ``MailboxClosed`` after the last."""
+        text: str = await self._issuer.call("child.receive", "child.receive.undo", child=self.id)
+        return text
+
+    async def messages(self) -> AsyncIterator[str]:
+        """The child's messages until it ends."""
+        while True:
+            try:
+                message = await self.receive()
+            except MailboxClosed:
+                return
+            yield message
+
+    async def logs(self) -> list[dict[str, Any]]:
+        """Its log so far: ``time`` (Unix), ``level``, ``text`` and ``fields`` of each line."""
+        lines: list[dict[str, Any]] = await self._issuer.call("child.logs", child=self.id)
+        return lines
+
+    def __repr__(self) -> str:
+        return f"<Child {self.id} {self.name!r}>"
+
+
+__all__ = ["Child"]

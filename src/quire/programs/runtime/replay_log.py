@@ -1,0 +1,153 @@
+"""What a restartable program has asked and been told: enough to bring it back to where it was.
+
+Owned by whoever launched the program; it outlives the program's incarnations. Holds no page and no
+loop. What a program reads from the clock is not in it: a program whose commands depend on that does
+not repeat itself, which is noticed and said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.core.actions import Reply
+from quire.core.commands import Command, Sampled
+from quire.core.decoding import DecodeChunk
+from quire.core.errors import ErrorRecord, ProgramTerminated
+from quire.core.ids import CommandId, QueueId, TokenSlotId
+
+LOSSES = frozenset({"engine_lost", "page_lost"})
+"""Failures after which a restartable program begins again."""
+MAX_ANSWERS = 200_000
+MAX_RESTARTS = 5
+
+
+@dataclass(slots=True)
+class Issued:
+    """One command: as the program asked it, as it went out, and what came of it so far."""
+
+    queue: QueueId
+    asked: Command
+    sent: Command
+    replies: list[Reply] = field(default_factory=list)
+    error: ErrorRecord | None = None
+    ended: bool = False
+
+    def tokens(self) -> list[int]:
+        """Those that were sampled for it."""
+        found: list[int] = []
+        for reply in self.replies:
+            if isinstance(reply, DecodeChunk | Sampled):
+                found += reply.token_ids
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """One answer. ``turn``: answers with the same number reached the program together."""
+
+    turn: int
+    command: CommandId
+    reply: Reply
+    error: ErrorRecord | None
+    last: bool
+
+
+@dataclass(slots=True)
+class Asked:
+    """A question to a service or another host, by its place among all of them."""
+
+    what: tuple[Any, ...]
+    answer: Any = None
+    error: Exception | None = None
+    answered: bool = False
+
+
+class ReplayLog:
+    """The record of one program. ``on_loss`` is told when its pages or commands have been lost and
+    it has to begin again, on the program's loop."""
+
+    def __init__(self) -> None:
+        self.issued: dict[CommandId, Issued] = {}
+        self.heard: list[Heard] = []
+        self.questions: dict[str, list[Asked]] = {"calls": [], "requests": []}
+        self.slots: dict[TokenSlotId, int] = {}
+        """Tokens that were sampled into token slots."""
+        self.num_restarts = 0
+        self.on_loss: Callable[[ErrorRecord], object] = lambda error: None
+
+    @property
+    def is_full(self) -> bool:
+        """Too long to be repeated; the program can no longer begin again."""
+        return len(self.heard) >= MAX_ANSWERS
+
+    def note(
+        self, turn: int, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+    ) -> None:
+        """The program is told this now, for the first time."""
+        entry = self.issued.get(command)
+        if entry is None or self.is_full:
+            return
+        self.heard.append(Heard(turn, command, reply, error, last))
+        if error is None:
+            entry.replies.append(reply)
+        entry.error, entry.ended = error, last
+        slots = getattr(entry.asked, "token_slots", None)
+        if isinstance(reply, Sampled) and slots is not None:
+            self.slots.update(zip(slots, reply.token_ids, strict=True))
+
+
+def not_repeated(name: str, what: object) -> ProgramTerminated:
+    return ProgramTerminated(
+        f"the engine of this program was lost, and it could not be resumed: it did not repeat "
+        f"itself ({name}: {what}); a restartable program decides by what the API tells it alone"
+    )
+
+
+class Questions:
+    """The questions of one kind in one incarnation: those that were answered are not asked again."""
+
+    def __init__(self, asked: list[Asked], name: str) -> None:
+        self._asked = asked
+        self._name = name
+        self._next = 0
+
+    async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
+        """The recorded answer to the question in this place, or that of ``carry_out()``.
+
+        Raises:
+            ProgramTerminated: another question stood here the first time.
+        """
+        index, self._next = self._next, self._next + 1
+        if index == len(self._asked):
+            self._asked.append(Asked(what))
+        entry = self._asked[index]
+        if entry.what != what:
+            raise not_repeated(self._name, what[0])
+        if not entry.answered:
+            try:
+                entry.answer = await carry_out()
+            except Exception as exc:
+                entry.error = exc
+            entry.answered = True
+        if entry.error is not None:
+            raise entry.error
+        return entry.answer
+
+
+def frozen_arguments(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted((arguments or {}).items()))
+
+
+__all__ = [
+    "LOSSES",
+    "MAX_RESTARTS",
+    "Asked",
+    "Heard",
+    "Issued",
+    "Questions",
+    "ReplayLog",
+    "frozen_arguments",
+    "not_repeated",
+]

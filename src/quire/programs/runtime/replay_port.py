@@ -1,0 +1,290 @@
+"""Between a restartable program and its node: records what it is told, and tells it again.
+
+One port for each incarnation, all with the same ``ReplayLog``. While the log lasts, the program
+hears the recorded answers in their order; commands that it repeats are issued as far as they
+rebuild its pages, and what the engine says to them is dropped. Behind the log everything is passed
+on. Belongs to the program's loop. Must not know what runs the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from itertools import count
+from typing import Any
+
+import msgspec
+
+from quire.core.actions import Reply
+from quire.core.commands import Command
+from quire.core.decoding import DecodeChunk
+from quire.core.errors import ErrorRecord, ProgramTerminated
+from quire.core.events import Quotas
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
+from quire.programs.runtime.repeating import again, seeded, without
+from quire.programs.runtime.replay_log import (
+    LOSSES,
+    Heard,
+    Issued,
+    Questions,
+    ReplayLog,
+    frozen_arguments,
+    not_repeated,
+)
+from quire.programs.services.network import HttpReply, Network
+
+_OWN_IDS = 1 << 40
+"""Commands that the program did not ask for have ids from here on."""
+
+
+class ReplayPort:
+    """``ProgramPort`` of the program and ``ReplySink`` of its node."""
+
+    def __init__(self, log: ReplayLog, sink: ReplySink, loop: asyncio.AbstractEventLoop) -> None:
+        self._log = log
+        self._sink = sink
+        self._loop = loop
+        self._port: ProgramPort
+        self._seeds = random.SystemRandom()
+        self._own_ids = map(CommandId, count(_OWN_IDS))
+        self._cursor = 0
+        self._limit = len(log.heard)
+        self._asked: set[CommandId] = set()
+        self._dropped: set[CommandId] = set()
+        """Issued for their pages alone: the program has its answer."""
+        self._left_out: set[CommandId] = set()
+        self._known: dict[CommandId, list[int]] = {}
+        """Of decodes that were under way: tokens that the program has, and that come again."""
+        self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
+        self._pumping = False
+        self._turn = log.heard[-1].turn + 1 if log.heard else 0
+        self._turn_open = False
+        self._over = False
+        self._calls = Questions(log.questions["calls"], "service")
+
+    def attach(self, port: ProgramPort) -> None:
+        """The node's own port, before anything is asked."""
+        self._port = port
+
+    def network(self, network: Network) -> RecordedNetwork:
+        return RecordedNetwork(network, Questions(self._log.questions["requests"], "request"))
+
+    # -- ProgramPort -------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> ProgramId:
+        return self._port.program
+
+    @property
+    def quotas(self) -> Quotas:
+        return self._port.quotas
+
+    @property
+    def seed(self) -> int:
+        return self._port.seed
+
+    def models(self) -> Sequence[ServedModel]:
+        return self._port.models()
+
+    def create_queue(
+        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+    ) -> None:
+        if not self._over:
+            self._port.create_queue(queue, engine, thread=thread, depth=depth, priority=priority)
+
+    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
+        if not self._over:
+            self._port.set_queue_priority(queue, priority)
+
+    def reset_queue(self, queue: QueueId) -> None:
+        if not self._over:
+            self._port.reset_queue(queue)
+
+    def close_queue(self, queue: QueueId) -> None:
+        if not self._over:
+            self._port.close_queue(queue)
+
+    def issue(self, queue: QueueId, commands: list[Command]) -> None:
+        if self._over:
+            return
+        going: list[Command] = []
+        for command in commands:
+            entry = self._log.issued.get(command.id)
+            if entry is None:
+                going.append(self._first_time(queue, command))
+            elif (entry.queue, entry.asked) != (queue, command):
+                self._end(not_repeated("command", type(command).__name__))
+                return
+            else:
+                going += self._once_more(entry)
+            self._asked.add(command.id)
+        if going:
+            self._port.issue(queue, [without(one, self._left_out) for one in going])
+        self._schedule_pump()
+
+    def _first_time(self, queue: QueueId, command: Command) -> Command:
+        sent = seeded(command, self._seeds.getrandbits(63))
+        if not self._log.is_full:
+            self._log.issued[command.id] = Issued(queue, command, sent)
+        return sent
+
+    def _once_more(self, entry: Issued) -> list[Command]:
+        number = entry.asked.id
+        if not entry.ended:
+            if entry.replies:
+                self._known[number] = entry.tokens()
+            return [entry.sent]
+        going = again(entry, self._log.slots, lambda: next(self._own_ids))
+        self._dropped.update(one.id for one in going)
+        if not going:
+            self._left_out.add(number)
+        return going
+
+    def cancel(self, command: CommandId) -> None:
+        if not self._over and command not in self._dropped and command not in self._left_out:
+            self._port.cancel(command)
+
+    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
+        what = (name, frozen_arguments(arguments))
+        return await self._calls.ask(what, lambda: self._port.call(name, arguments, undo))
+
+    def close(self, reason: str = "finished") -> None:
+        self._over = True
+        self._port.close(reason)
+
+    # -- ReplySink ---------------------------------------------------------------------------------
+
+    def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
+        if self._over or command in self._dropped:
+            return
+        if command in self._known:
+            reply = self._unheard(command, reply)
+            if isinstance(reply, DecodeChunk) and not reply.token_ids and not last:
+                return
+        self._hear(command, reply, None, last)
+
+    def _unheard(self, command: CommandId, reply: Reply) -> Reply:
+        """``reply`` without the tokens that the program has; they must be the same."""
+        known = self._known[command]
+        if not isinstance(reply, DecodeChunk) or not known:
+            return reply
+        size = min(len(known), len(reply.token_ids))
+        if reply.token_ids[:size] != known[:size]:
+            self._end(
+                ProgramTerminated(
+                    "the engine of this program was lost, and the new one chose other tokens than "
+                    "those that the program has (batches change the last bits of float16 and "
+                    "bfloat16): it could not be resumed"
+                )
+            )
+        del known[:size]
+        logprobs = None if reply.logprobs is None else reply.logprobs[size:]
+        return msgspec.structs.replace(
+            reply, token_ids=reply.token_ids[size:], logprobs=logprobs, prompt_logprobs=None
+        )
+
+    def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
+        if self._over:
+            return
+        if error.code in LOSSES and not self._log.is_full:
+            self._over = True
+            self._port.close("its engine was lost")
+            self._log.on_loss(error)
+        elif command in self._dropped:
+            self._end(not_repeated("command", error.message))
+        else:
+            self._hear(command, None, error, True)
+
+    def on_terminated(self, error: ErrorRecord) -> None:
+        if not self._over:
+            self._over = True
+            self._sink.on_terminated(error)
+
+    def _end(self, error: ProgramTerminated) -> None:
+        self.on_terminated(error.record())
+        self._port.close("it could not be resumed")
+
+    # -- in order ----------------------------------------------------------------------------------
+
+    def _hear(
+        self, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+    ) -> None:
+        if self._over:
+            return
+        if self._cursor < self._limit:
+            self._held.append((command, reply, error, last))
+            return
+        if not self._turn_open:
+            self._turn_open = True
+            self._loop.call_soon(self._end_turn)
+        self._log.note(self._turn, command, reply, error, last)
+        self._pass_on(command, reply, error, last)
+
+    def _end_turn(self) -> None:
+        self._turn_open = False
+        self._turn += 1
+
+    def _pass_on(
+        self, command: CommandId, reply: Reply, error: ErrorRecord | None, last: bool
+    ) -> None:
+        if error is None:
+            self._sink.on_reply(command, reply, last)
+        else:
+            self._sink.on_failure(command, error)
+
+    def _schedule_pump(self) -> None:
+        if not self._pumping and (self._cursor < self._limit or self._held):
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Tell the program what it heard together, once it has asked for all of it."""
+        self._pumping = False
+        together = self._next_together()
+        if self._over or not all(one.command in self._asked for one in together):
+            return  # issuing what is missing comes back here
+        self._cursor += len(together)
+        for one in together:
+            self._pass_on(one.command, one.reply, one.error, one.last)
+        if self._cursor == self._limit:
+            held, self._held = self._held, []
+            for command, reply, error, last in held:
+                self._hear(command, reply, error, last)
+        else:
+            self._schedule_pump()
+
+    def _next_together(self) -> list[Heard]:
+        heard, start = self._log.heard, self._cursor
+        stop = start
+        while stop < self._limit and heard[stop].turn == heard[start].turn:
+            stop += 1
+        return heard[start:stop]
+
+
+class RecordedNetwork(Network):
+    """HTTP whose answers are kept: a request that was answered is not made again."""
+
+    def __init__(self, network: Network, questions: Questions) -> None:
+        self._network = network
+        self._questions = questions
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpReply:
+        """See ``Network.request``."""
+        what = (f"{method} {url}", content, frozen_arguments(headers))
+        reply: HttpReply = await self._questions.ask(
+            what,
+            lambda: self._network.request(method, url, content=content, headers=headers),
+        )
+        return reply
+
+
+__all__ = ["RecordedNetwork", "ReplayPort"]

@@ -1,0 +1,248 @@
+"""Children of one program: launched, waited for, ended with it; bounded for the whole family.
+
+Owns which children a program has and how many a family counts. How a child is found, narrowed and
+started is its node's (``Spawn``). Belongs to one loop; ``ChildService`` may be called from others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Protocol
+
+from quire.core.errors import (
+    InvalidArgument,
+    ProgramTerminated,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.events import Quotas
+from quire.programs.services.operations import Identity, ProgramService, operation
+
+MAX_KEPT = 256
+"""Children that have ended and whose parent may still ask for them."""
+
+
+class Child(Protocol):
+    """One launched child as its parent's node holds it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    async def result(self) -> Any:
+        """What it returned; raises what it ended with."""
+        ...
+
+    def cancel(self, reason: str) -> None: ...
+
+    async def send(self, message: str) -> None: ...
+
+    async def receive(self) -> str:
+        """Its next message; ``MailboxClosed`` after the last."""
+        ...
+
+    def logs(self) -> list[dict[str, Any]]: ...
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once on the node's loop when it has ended."""
+        ...
+
+
+class Family:
+    """A program that a client launched, and all that descend from it: how many live, how many may.
+
+    Belongs to the node's loop.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit
+        self.num_descendants = 0
+
+    def enter(self) -> None:
+        """Raises ``QuotaExceeded`` when the family is as large as it may be."""
+        if self.limit is not None and self.num_descendants >= self.limit:
+            raise QuotaExceeded(
+                f"{self.num_descendants} descendants of one launched program are alive, "
+                f"{self.limit} are allowed: wait for some to end",
+                max_children=self.limit,
+            )
+        self.num_descendants += 1
+
+    def leave(self) -> None:
+        self.num_descendants -= 1
+
+
+@dataclass(frozen=True, slots=True)
+class ChildWanted:
+    """What a parent asks for: ``program`` (a name, or natively an ``Inferlet``) or ``source``."""
+
+    parent: Identity
+    family: Family
+    program: Any
+    source: str | None
+    args: Sequence[str]
+    quotas: Quotas
+    seed: int
+
+
+Spawn = Callable[[ChildWanted], Awaitable[Child]]
+"""Starts a child on the node's loop."""
+OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""Runs work on the node's loop and waits for it, from any loop."""
+
+
+class ChildService(ProgramService):
+    """The children of one program, whose ``seed`` theirs follow from.
+
+    ``on_node`` brings work to the loop of the family, ``end_soon`` a callback from any thread.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        family: Family,
+        seed: int,
+        spawn: Spawn,
+        on_node: OnNode,
+        end_soon: Callable[[Callable[[], None]], object],
+    ) -> None:
+        self.identity = identity
+        self._family = family
+        self._seed = seed
+        self._num_launched = 0
+        self._spawn = spawn
+        self._on_node = on_node
+        self._end_soon = end_soon
+        self._children: dict[str, Child] = {}
+        self._unread: dict[str, deque[str]] = {}
+        self._ended: deque[str] = deque()
+        self._closed = False
+
+    def close(self) -> None:
+        """The parent has ended: so do its children."""
+        self._end_soon(self._end_children)
+
+    def _end_children(self) -> None:
+        self._closed = True
+        for child in list(self._children.values()):
+            if not child.ended:
+                child.cancel("its parent has ended")
+
+    @operation("child.launch")
+    async def launch(
+        self,
+        program: Any,
+        source: str | None,
+        args: list[str],
+        quotas: dict[str, int | None],
+        seed: int | None,
+    ) -> dict[str, str]:
+        self._num_launched += 1
+        if seed is None:
+            seed = _seed_of(self._seed, self._num_launched)
+        wanted = ChildWanted(
+            self.identity, self._family, program, source, tuple(args), _quotas(quotas), seed
+        )
+        child: Child = await self._on_node(self._launch(wanted))
+        return {"id": child.id, "name": child.name}
+
+    async def _launch(self, wanted: ChildWanted) -> Child:
+        self._family.enter()
+        try:
+            child = await self._spawn(wanted)
+        except BaseException:
+            self._family.leave()
+            raise
+        self._children[child.id] = child
+        child.when_ended(lambda: self._on_ended(child))
+        if self._closed:
+            child.cancel("its parent has ended")
+            raise ProgramTerminated("the program has ended; its child ends too")
+        return child
+
+    def _on_ended(self, child: Child) -> None:
+        self._family.leave()
+        self._ended.append(child.id)
+        if len(self._ended) > MAX_KEPT:
+            forgotten = self._ended.popleft()
+            self._children.pop(forgotten, None)
+            self._unread.pop(forgotten, None)
+
+    @operation("child.join")
+    async def join(self, child: str) -> Any:
+        return await self._on_node(self._find(child).result())
+
+    @operation("child.cancel")
+    async def cancel(self, child: str, reason: str) -> None:
+        found = self._find(child)
+
+        async def ask() -> None:
+            found.cancel(reason)
+
+        await self._on_node(ask())
+
+    @operation("child.send")
+    async def send(self, child: str, message: str) -> None:
+        await self._on_node(self._find(child).send(message))
+
+    @operation("child.receive")
+    async def receive(self, child: str) -> str:
+        text: str = await self._on_node(self._receive(child))
+        return text
+
+    async def _receive(self, child: str) -> str:
+        unread = self._unread.get(child)
+        return unread.popleft() if unread else await self._find(child).receive()
+
+    @operation("child.receive.undo")
+    async def put_back(self, child: str, answer: str) -> None:
+        async def put() -> None:
+            self._unread.setdefault(child, deque()).appendleft(answer)
+
+        self._find(child)
+        await self._on_node(put())
+
+    @operation("child.logs")
+    async def logs(self, child: str) -> list[dict[str, Any]]:
+        found = self._find(child)
+
+        async def read() -> list[dict[str, Any]]:
+            return found.logs()
+
+        lines: list[dict[str, Any]] = await self._on_node(read())
+        return lines
+
+    def _find(self, child: str) -> Child:
+        found = self._children.get(child)
+        if found is None:
+            raise UnknownHandle(
+                f"no child {child!r}: this program has not launched it, or it ended long ago"
+            )
+        return found
+
+
+def _seed_of(parent: int, number: int) -> int:
+    """Of the child that was launched as ``number``: 63 bits."""
+    return int.from_bytes(sha256(f"{parent}/child/{number}".encode()).digest()[:8]) >> 1
+
+
+def _quotas(given: Mapping[str, int | None]) -> Quotas:
+    """Bounds that a parent asks for its child."""
+    unknown = sorted(set(given) - set(Quotas.__struct_fields__))
+    if unknown:
+        raise InvalidArgument(
+            f"no quota is called {', '.join(unknown)}; there are "
+            f"{', '.join(Quotas.__struct_fields__)}"
+        )
+    return Quotas(**given)  # type: ignore[arg-type]
+
+
+__all__ = ["Child", "ChildService", "ChildWanted", "Family", "OnNode", "Spawn"]

@@ -1,0 +1,269 @@
+"""Children of a program, its log, time and randomness, over a node with fake engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from quire.core.errors import (
+    InvalidArgument,
+    MailboxClosed,
+    ProgramCancelled,
+    ProgramFailed,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.events import Quotas
+from quire.programs.api import Api
+from quire.programs.inferlet import inferlet
+from quire.programs.runtime.running import ProgramState
+from quire.testing import LocalNode
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[LocalNode]:
+    async with LocalNode() as node:
+        yield node
+
+
+@inferlet("echo")
+async def echo(api: Api, *args: str) -> list[str]:
+    """Says its arguments, then what it is told, and returns all."""
+    said = list(args)
+    for word in args:
+        await api.send(word)
+    api.log("warning", "echoing", num_words=len(args))
+    said.append(await api.receive())
+    return said
+
+
+@inferlet("fails")
+async def fails(api: Api) -> None:
+    raise ValueError("on purpose")
+
+
+@inferlet("forever")
+async def forever(api: Api) -> None:
+    await asyncio.Event().wait()
+
+
+class TestChildren:
+    async def test_a_child_talks_to_its_parent_and_returns(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> Any:
+            child = await api.launch(echo, ["one", "two"])
+            heard = [await child.receive(), await child.receive()]
+            await child.send("three")
+            result = await api.join(child)
+            with pytest.raises(MailboxClosed):
+                await child.receive()
+            logs = [(line["level"], line["text"], line["fields"]) for line in await child.logs()]
+            return [heard, result, await child.join(), logs, child.name]
+
+        heard, result, again, logs, name = await node.run(parent)
+        assert heard == ["one", "two"]
+        assert result == again == ["one", "two", "three"]
+        assert logs == [("warning", "echoing", {"num_words": 2})]
+        assert name == "echo"
+
+    async def test_a_program_of_the_library_by_name(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> Any:
+            child = await api.launch("text_completion", ["hello", "3"])
+            return [await child.join(), "".join([text async for text in child.messages()])]
+
+        result, messages = await node.run(parent)
+        assert result
+        assert messages
+
+    async def test_the_childs_error_surfaces_where_it_is_joined(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> str:
+            child = await api.launch(fails)
+            with pytest.raises(ProgramFailed, match="ValueError: on purpose") as caught:
+                await child.join()
+            return str(caught.value.details["traceback"])
+
+        assert 'raise ValueError("on purpose")' in await node.run(parent)
+
+    async def test_cancel_ends_the_child(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> None:
+            child = await api.launch(forever)
+            await api.cancel(child, "enough")
+            await child.cancel()
+            with pytest.raises(ProgramCancelled, match="enough"):
+                await child.join()
+
+        await node.run(parent)
+
+    async def test_children_end_with_their_parent_however_it_ends(self, node: LocalNode) -> None:
+        launched = asyncio.Event()
+
+        @inferlet()
+        async def middle(api: Api) -> None:
+            await api.launch(forever)
+            launched.set()
+            await asyncio.Event().wait()
+
+        async def parent(api: Api) -> None:
+            await api.launch(middle)
+            await launched.wait()
+            raise RuntimeError("the parent fails")
+
+        running = node.launch(parent)
+        await launched.wait()
+        below = [program for program in node.programs() if program.name in ("middle", "forever")]
+        assert len(below) == 2
+        with pytest.raises(ProgramFailed):
+            await running.result()
+        for program in below:
+            with pytest.raises(ProgramCancelled, match="its parent has ended"):
+                await program.result()
+            assert program.state is ProgramState.CANCELLED
+
+    async def test_a_fork_bomb_ends_in_its_own_error(self, node: LocalNode) -> None:
+        errors: list[QuotaExceeded] = []
+
+        @inferlet()
+        async def bomb(api: Api) -> int:
+            children = []
+            try:
+                while True:
+                    children.append(await api.launch(bomb))
+            except QuotaExceeded as exc:
+                errors.append(exc)
+                raise
+            finally:
+                await asyncio.gather(*(c.join() for c in children), return_exceptions=True)
+
+        connect = node.connect("bomb", quotas=Quotas(max_children=7))
+        running = node.launch(bomb, connect=connect)
+        with pytest.raises(ProgramFailed, match="7 descendants of one launched program are alive"):
+            await running.result()
+        assert errors
+        assert await node.run(echo_alone) == "unharmed"
+        await node.idle()
+        assert node.programs() == []
+
+    async def test_descendants_that_have_ended_do_not_count(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> int:
+            for _ in range(5):
+                await (await api.launch(echo_alone)).join()
+            return 5
+
+        connect = node.connect("parent", quotas=Quotas(max_children=1))
+        assert await node.run(parent, connect=connect) == 5
+
+    async def test_what_cannot_be_launched_is_refused(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> None:
+            for arguments, error, words in [
+                ({}, InvalidArgument, "either a program or source"),
+                ({"program": "x", "source": "y"}, InvalidArgument, "either a program or source"),
+                ({"program": "no_such"}, UnknownHandle, "no program 'no_such'"),
+                ({"program": echo, "args": "word"}, InvalidArgument, "list of strings"),
+                ({"program": echo, "args": [1]}, InvalidArgument, "Expected `str`"),
+            ]:
+                with pytest.raises(error, match=words):
+                    await api.launch(**arguments)  # type: ignore[arg-type]
+
+        await node.run(parent)
+
+    async def test_another_programs_child_is_nobody_elses(self, node: LocalNode) -> None:
+        holder: list[Any] = []
+
+        async def parent(api: Api) -> None:
+            holder.append(await api.launch(forever))
+            await asyncio.Event().wait()
+
+        async def thief(api: Api) -> None:
+            with pytest.raises(UnknownHandle, match="no child"):
+                await api.issuer.call("child.join", child=holder[0].id)
+
+        running = node.launch(parent)
+        while not holder:
+            await node.idle()
+        await node.run(thief)
+        running.cancel()
+        with pytest.raises(ProgramCancelled):
+            await running.result()
+
+
+@inferlet()
+async def echo_alone(api: Api) -> str:
+    return "unharmed"
+
+
+class TestRandomness:
+    async def test_the_seed_decides_every_stream(self, node: LocalNode) -> None:
+        async def draws(api: Api) -> list[float]:
+            first, other = api.random(), api.random("other")
+            assert api.random() is first
+            return [first.random(), other.random(), first.random()]
+
+        async def run(seed: int) -> list[float]:
+            return list(await node.run(draws, connect=node.connect("draws", seed=seed)))
+
+        assert await run(1) == await run(1)
+        assert len({*await run(1), *await run(2)}) == 6
+
+    async def test_a_childs_seed_follows_from_its_parents(self, node: LocalNode) -> None:
+        @inferlet()
+        async def draw(api: Api) -> float:
+            return api.random().random()
+
+        async def parent(api: Api) -> list[float]:
+            children = [await api.launch(draw) for _ in range(2)]
+            return [await child.join() for child in children] + [
+                await (await api.launch(draw, seed=5)).join()
+            ]
+
+        async def run(seed: int) -> list[float]:
+            return list(await node.run(parent, connect=node.connect("parent", seed=seed)))
+
+        first, again, other = await run(1), await run(1), await run(2)
+        assert first == again
+        assert len({*first, *other[:2]}) == 5
+        assert first[2] == other[2]
+
+
+class TestLogAndTime:
+    async def test_a_log_line_has_level_text_and_fields(self, node: LocalNode) -> None:
+        lines: list[Any] = []
+
+        async def talks(api: Api) -> None:
+            api.log("info", "step", number=1, of={"total": 2})
+            api.log("error", "no fields")
+
+        running = node.launch(talks)
+        running.listen_log(lambda *line: lines.append(line))
+        await running.result()
+        assert lines == [
+            ("info", "step", {"number": 1, "of": {"total": 2}}),
+            ("error", "no fields", {}),
+        ]
+
+    async def test_bad_lines_are_refused(self, node: LocalNode) -> None:
+        async def talks(api: Api) -> None:
+            with pytest.raises(InvalidArgument, match="log level 'loud'"):
+                api.log("loud", "text")
+            with pytest.raises(InvalidArgument, match="not JSON"):
+                api.log("info", "text", thing=object())
+            with pytest.raises(InvalidArgument, match="not JSON"):
+                api.log("info", "text", number=float("nan"))
+            with pytest.raises(InvalidArgument, match="at most 65536"):
+                api.log("info", "x" * 70_000)
+
+        await node.run(talks)
+
+    async def test_time_goes_on(self, node: LocalNode) -> None:
+        async def waits(api: Api) -> None:
+            before, unix = api.monotonic(), api.now()
+            await api.sleep(0)
+            assert api.monotonic() >= before
+            assert unix > 1_600_000_000
+            for seconds in (-1, float("nan"), float("inf")):
+                with pytest.raises(InvalidArgument, match="0 or more"):
+                    await api.sleep(seconds)
+
+        await node.run(waits)
