@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,12 +45,27 @@ def blocks(language: str | None = None) -> Iterator[Block]:
 
 
 def commands() -> Iterator[tuple[Block, str]]:
-    """Every command line of the bash blocks, without comments."""
+    """Every command of the bash blocks, without comments."""
     for block in blocks("bash"):
-        for line in block.text.splitlines():
-            command = re.sub(r"\s+#.*$", "", line).strip()
+        for command in _joined(block.text.splitlines()):
             if command and not command.startswith("#"):
                 yield block, command
+
+
+def _joined(lines: list[str]) -> Iterator[str]:
+    """One command each, also where a quotation or a backslash goes over the end of a line."""
+    pending = ""
+    for line in lines:
+        pending += line
+        command = re.sub(r"\s+#.*$", "", pending).strip()
+        try:
+            shlex.split(command)
+        except ValueError:
+            pending = pending.removesuffix("\\") if pending.endswith("\\") else pending + "\n"
+        else:
+            yield command
+            pending = ""
+    assert not pending, f"a command without an end: {pending}"
 
 
 def links(page: Path) -> Iterator[str]:

@@ -10,10 +10,14 @@ from pathlib import Path
 import pytest
 from library_args import LIBRARY_ARGS
 from library_run import run
+from msgspec.structs import replace
 
 from quire.core.errors import InvalidArgument
+from quire.core.ids import EngineId
+from quire.core.traits import SUPERTRAITS
 from quire.programs import library
 from quire.programs.library import LIBRARY, THEMES, find, summary_of, theme_of
+from quire.testing import FakeEngine, LocalNode, fake_pool
 
 
 @pytest.mark.parametrize("name", LIBRARY)
@@ -57,3 +61,15 @@ async def test_every_program_runs_and_leaves_nothing_behind(name: str, page_size
     """On a model that says anything."""
     result, _, _ = await run(name, *LIBRARY_ARGS[name], page_size=page_size)
     assert json.dumps(result) != "null"
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARY_ARGS if LIBRARY[name].traits])
+async def test_a_program_needs_no_more_than_its_manifest_says(name: str) -> None:
+    """It runs on a model that has the declared traits alone, and those that they are built on."""
+    needed = set(LIBRARY[name].traits)
+    while more := {base for trait in needed for base in SUPERTRAITS.get(trait, ())} - needed:
+        needed |= more
+    engine = FakeEngine(fake_pool(page_size=4, num_blocks=256))
+    engine._info = replace(engine.info, traits=sorted(needed))
+    async with LocalNode({EngineId("fake"): engine}) as node:
+        assert await node.run(LIBRARY[name], *LIBRARY_ARGS[name]) is not None

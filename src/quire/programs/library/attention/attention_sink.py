@@ -21,7 +21,7 @@ from quire.programs.library.attention.windowed_attention import windowed_answer
 from quire.programs.sdk import inferlet
 
 
-@inferlet("attention_sink")
+@inferlet("attention_sink", traits={"OutputText": 1, "Tokenize": 1})
 async def attention_sink(
     api: Api, question: str, max_tokens: str = "64", num_sinks: str = "4", window: str = "48"
 ) -> dict[str, object]:

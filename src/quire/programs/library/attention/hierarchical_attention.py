@@ -75,7 +75,7 @@ async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> in
     )
 
 
-@inferlet("hierarchical_attention")
+@inferlet("hierarchical_attention", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def hierarchical_attention(
     api: Api, text: str, question: str, max_tokens: str = "32"
 ) -> dict[str, object]:

@@ -75,7 +75,7 @@ async def windowed_answer(
         }
 
 
-@inferlet("windowed_attention")
+@inferlet("windowed_attention", traits={"OutputText": 1, "Tokenize": 1})
 async def windowed_attention(
     api: Api, question: str, max_tokens: str = "64", window: str = "48"
 ) -> dict[str, object]:

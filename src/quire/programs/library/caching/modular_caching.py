@@ -1,4 +1,4 @@
-"""Modular caching: parts of prompts are computed once and put together (Gim et al., 2024).
+r"""Modular caching: parts of prompts are computed once and put together (Gim et al., 2024).
 
     quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ", \
         "lima": "The age of Lima is 9. "}' \
@@ -103,7 +103,7 @@ async def compose(
     return decoded.token_ids, imported
 
 
-@inferlet("modular_caching")
+@inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
 async def modular_caching(api: Api, schema: str, *prompts: str) -> list[dict[str, object]]:
     """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text)."""
     modules = place(api, json.loads(schema))

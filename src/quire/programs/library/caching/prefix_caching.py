@@ -1,4 +1,4 @@
-"""Prefix caching: a long beginning that many prompts share is computed once (Pie Table 2).
+r"""Prefix caching: a long beginning that many prompts share is computed once (Pie Table 2).
 
     quire run prefix_caching -- "You are a helpful and friendly assistant. You answer in one short \
         sentence, and you say so when you do not know." "Hello!" "Who are you?"
@@ -6,6 +6,11 @@
 Nothing asks for it: full pages of plain text enter the prefix index as they fill, and any program
 of the tenant that begins with the same tokens maps them. This program shows the figures. A program
 that wants to name and keep such a prefix itself exports it (``Context.export``).
+
+::
+
+    first     [You are][a help][ful ...][Hello!   ]      computed
+    second    [You are][a help][ful ...][Who are y]      three pages found, one computed
 """
 
 from __future__ import annotations
@@ -16,7 +21,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, inferlet
 
 
-@inferlet("prefix_caching")
+@inferlet("prefix_caching", traits={"Decode": 1, "Tokenize": 1})
 async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[str, Any]]:
     """Answer questions behind one prefix; for each, how many tokens came from the cache."""
     answers = []

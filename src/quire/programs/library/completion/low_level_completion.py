@@ -4,6 +4,12 @@
 
 This is what programs that look at each distribution start from. One page may be read and written
 in one ``forward``; pages are filled in order, whatever their size.
+
+::
+
+    embed_txt(token, position) ─► embed ─► forward(kv, embed, kv, embed) ─► get_next_dist ─► token
+                                            reads kv, appends to kv                            │
+        ▲──────────────────────────────────────────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -12,7 +18,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
 
-@inferlet("low_level_completion")
+@inferlet("low_level_completion", traits={"OutputText": 1, "Tokenize": 1})
 async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: str = "32") -> str:
     """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``."""
     tokens = api.tokenize(prompt)

@@ -1,6 +1,13 @@
 """Text completion: the shortest program (Pie 4.2, the three-line version).
 
-quire run text_completion -- "Hello," 10
+    quire run text_completion -- "Hello," 10
+
+``fill`` costs nothing yet. ``generate`` runs what was filled and goes on from there, the whole loop
+in one command; its text comes in pieces, which are sent to the client as they come.
+
+::
+
+    [Hello,][         ]     fill: tokens      generate: one Decode, prompt and answer
 """
 
 from __future__ import annotations
@@ -9,7 +16,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import Context, inferlet
 
 
-@inferlet("text_completion")
+@inferlet("text_completion", traits={"Decode": 1, "Tokenize": 1})
 async def text_completion(api: Api, prompt: str = "Hello,", max_tokens: str = "32") -> str:
     """Continue a prompt, greedily, and stream the text to the client."""
     ctx = Context(api)

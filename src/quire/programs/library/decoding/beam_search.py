@@ -115,7 +115,7 @@ def extend(running: Sequence[Beam], going_on: Sequence[Candidate]) -> list[Beam]
     return [Beam(ctx.fill([one.token]), one.score) for ctx, one in extended]
 
 
-@inferlet("beam_search")
+@inferlet("beam_search", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def beam_search(
     api: Api, question: str, width: str = "3", max_tokens: str = "64", length_penalty: str = "1.0"
 ) -> list[dict[str, object]]:

@@ -58,7 +58,7 @@ def mean_log_prob(generated: Generated) -> float:
     return sum(log_probs) / max(len(log_probs), 1)
 
 
-@inferlet("best_of_n")
+@inferlet("best_of_n", traits={"Decode": 1, "Tokenize": 1})
 async def best_of_n(
     api: Api, question: str, num: str = "5", heat: str = "0.8", max_tokens: str = "64"
 ) -> dict[str, object]:

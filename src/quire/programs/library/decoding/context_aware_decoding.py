@@ -37,7 +37,7 @@ async def generate_aware(
     return list(informed.tokens[start:])
 
 
-@inferlet("context_aware_decoding")
+@inferlet("context_aware_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def context_aware_decoding(
     api: Api, text: str, question: str, max_tokens: str = "32", alpha: str = "0.5"
 ) -> str:

@@ -63,7 +63,7 @@ async def generate_contrastive(
     return list(expert.tokens[start:])
 
 
-@inferlet("contrastive_decoding")
+@inferlet("contrastive_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def contrastive_decoding(
     api: Api, question: str, max_tokens: str = "64", beta: str = "0.5", alpha: str = "0.1"
 ) -> str:

@@ -29,7 +29,7 @@ DIGIT: /[0-9]/
 """
 
 
-@inferlet("ebnf_decoding")
+@inferlet("ebnf_decoding", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
 async def ebnf_decoding(
     api: Api, question: str, grammar: str = ADDITION, max_tokens: str = "64"
 ) -> str:

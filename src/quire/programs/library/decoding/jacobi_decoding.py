@@ -33,7 +33,7 @@ async def jacobi(ctx: Context, max_tokens: int, *, block: int = 8) -> tuple[list
     return list(ctx.tokens[start:]), num_passes
 
 
-@inferlet("jacobi_decoding")
+@inferlet("jacobi_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def jacobi_decoding(
     api: Api, question: str, max_tokens: str = "64", block: str = "8"
 ) -> dict[str, object]:

@@ -3,6 +3,11 @@
     quire run json_output -- "Extract name and age as JSON: The age of Kabo is 31."
 
 The schema travels with the decode as data; the engine masks the logits. What comes back parses.
+
+::
+
+    text      {"name": "Kabo", "age": 3
+    allowed   0 ... 9  }                     not: "  ,  letters  end
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ PERSON = {
 }
 
 
-@inferlet("json_output")
+@inferlet("json_output", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
 async def json_output(api: Api, question: str, schema: str = "") -> Any:
     """Answer a question with JSON that fits a schema (default: a person's name and age)."""
     grammar = json_schema(schema or PERSON)

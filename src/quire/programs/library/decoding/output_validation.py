@@ -70,7 +70,7 @@ def _text(ctx: Context, start: int) -> str:
     return ctx.model.tokenizer.decode(ctx.tokens[start:], skip_special=True)
 
 
-@inferlet("output_validation")
+@inferlet("output_validation", traits={"Decode": 1, "Tokenize": 1})
 async def output_validation(
     api: Api, question: str, forbidden: str, max_tokens: str = "64"
 ) -> dict[str, object]:

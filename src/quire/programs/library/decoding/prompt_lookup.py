@@ -1,6 +1,6 @@
 """Speculative decoding by prompt lookup: guess what stood behind the same words (Saxena, 2023).
 
-    quire run prompt_lookup -- "Extract name and age as JSON: The age of Kabo is 31." 64
+    quire run prompt_lookup -- "The job of Kabo is baker. What is the job of Kabo?"
 
 The last few tokens are looked up in the text so far; what followed them there is the guess. One
 forward pass checks the whole guess (``verify``), as far as it is right it is kept, and the tokens
@@ -8,10 +8,10 @@ are those of greedy decoding in fewer steps. Traits: Forward, OutputText, Alloca
 
 ::
 
-    text     ... the age of Kabo is 31 ... "name": "Kabo|
-    guess                                                 is 31 ...     looked up behind `Kabo`
-    forward                                               x             first one wrong: one token,
-                                                          ",            the right one, is gained
+    text      ... the job of Kabo is baker ...     the job of Kabo
+    guess                                          is  baker  .         looked up behind `of Kabo`
+    forward                                        is  baker  ,         two are right, and the one
+                                                                        behind them is gained
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def generate_by_lookup(
     return list(ctx.tokens[start:]), num_passes
 
 
-@inferlet("prompt_lookup")
+@inferlet("prompt_lookup", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def prompt_lookup(
     api: Api, question: str, max_tokens: str = "64", num_guessed: str = "8"
 ) -> dict[str, object]:

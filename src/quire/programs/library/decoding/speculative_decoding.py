@@ -66,7 +66,7 @@ def pair_of_models(api: Api) -> tuple[Model, Model]:
     return first, second
 
 
-@inferlet("speculative_decoding")
+@inferlet("speculative_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def speculative_decoding(
     api: Api, question: str, max_tokens: str = "64", num_guessed: str = "4"
 ) -> dict[str, object]:

@@ -16,7 +16,7 @@ from quire.programs.sdk import inferlet
 PROOF = 4.0
 
 
-@inferlet("watermark_detection")
+@inferlet("watermark_detection", traits={"Tokenize": 1})
 async def watermark_detection(api: Api, text: str, key: str = "quire") -> dict[str, object]:
     """Say whether a text carries the watermark of a key, and how sure that is."""
     tokens = api.tokenize(text)

@@ -79,7 +79,7 @@ async def generate_marked(
     return list(ctx.tokens[start:])
 
 
-@inferlet("watermarking")
+@inferlet("watermarking", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def watermarking(
     api: Api, question: str, max_tokens: str = "96", bias: str = "2.0", heat: str = "0.7",
     key: str = "quire",
