@@ -9,6 +9,7 @@ object file is shared between two libraries.
 ``CXX`` chooses the compiler. ``python setup.py build_ext --inplace`` rebuilds what changed.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -79,15 +80,24 @@ class Library:
         self.objects = objects / isa
         self.target = target
 
-    def compile(self, source: Path, newest_header: float) -> Path:
-        """The object file of one source; kept if nothing that it may include is newer."""
+    def compile(self, source: Path, headers: bytes) -> Path:
+        """The object file of one source, made again if the source, ``headers`` (the content of all
+        of them) or the command changed.
+
+        Contents are compared, as they were before the compiler started: an object is younger than a
+        source that is edited while it compiles.
+        """
         made = self.objects / f"{source.stem}.o"
-        newest = max(newest_header, source.stat().st_mtime)
-        if not made.exists() or made.stat().st_mtime < newest:
+        command = [*self.compiler, *self.flags, "-c", str(source), "-o"]
+        inputs = hashlib.sha256(b"\0".join([repr(command).encode(), headers, source.read_bytes()]))
+        known = made.with_suffix(".inputs")
+        if not made.exists() or not known.exists() or known.read_text() != inputs.hexdigest():
             made.parent.mkdir(parents=True, exist_ok=True)
             partial = made.with_suffix(f".{os.getpid()}")
-            run([*self.compiler, *self.flags, "-c", str(source), "-o", str(partial)])
+            run([*command, str(partial)])
+            known.unlink(missing_ok=True)
             partial.replace(made)
+            known.write_text(inputs.hexdigest())
         return made
 
     def link(self, objects: list) -> None:
@@ -154,11 +164,11 @@ def version_of(compiler: list) -> str:
 def build(libraries: list) -> dict:
     """Compile and link; the first line of what went wrong for each set that failed."""
     sources = sorted(SOURCES.glob("*.cpp"))
-    newest_header = max(path.stat().st_mtime for path in [*SOURCES.glob("*.h"), Path(__file__)])
+    headers = b"\0".join(path.read_bytes() for path in sorted(SOURCES.glob("*.h")))
     failures = {}
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         jobs = {
-            library.isa: [pool.submit(library.compile, source, newest_header) for source in sources]
+            library.isa: [pool.submit(library.compile, source, headers) for source in sources]
             for library in libraries
         }
         for library in libraries:

@@ -80,28 +80,54 @@ def test_the_environment_chooses_the_compiler(build: Any, monkeypatch: pytest.Mo
     assert build.find_compiler() == ["clang++"]
 
 
-def test_only_what_changed_is_compiled_again(
-    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def library_that_records(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, while_compiling: Any = None
+) -> tuple[Any, list[str]]:
+    """A library whose compiler does nothing but note down what it is given."""
     compiled: list[str] = []
 
     def fake_run(arguments: list[str]) -> None:
         compiled.append(arguments[-3])
+        if while_compiling is not None:
+            while_compiling()
         Path(arguments[-1]).touch()
 
     monkeypatch.setattr(build, "run", fake_run)
-    source = tmp_path / "a.cpp"
-    source.touch()
     library = build.Library(["c++"], "portable", [], tmp_path / "objects", tmp_path / "lib.so")
-    made = library.compile(source, 0.0)
-    library.compile(source, 0.0)
+    return library, compiled
+
+
+def test_only_what_changed_is_compiled_again(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library, compiled = library_that_records(build, tmp_path, monkeypatch)
+    source = tmp_path / "a.cpp"
+    source.write_text("int x;", encoding="utf-8")
+    library.compile(source, b"header")
+    library.compile(source, b"header")
     assert compiled == [str(source)]
-    later = made.stat().st_mtime + 10
-    library.compile(source, later)
+    library.compile(source, b"another header")
     assert len(compiled) == 2
-    os.utime(source, (later, later))
-    library.compile(source, 0.0)
+    source.write_text("int y;", encoding="utf-8")
+    os.utime(source, (0, 0))  # older than the object, as after a checkout
+    library.compile(source, b"another header")
     assert len(compiled) == 3
+    library.flags.append("-g")
+    library.compile(source, b"another header")
+    assert len(compiled) == 4
+
+
+def test_a_source_edited_while_it_compiles_is_compiled_again(
+    build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.cpp"
+    source.write_text("int x;", encoding="utf-8")
+    library, compiled = library_that_records(
+        build, tmp_path, monkeypatch, lambda: source.write_text("int y;", encoding="utf-8")
+    )
+    library.compile(source, b"")
+    library.compile(source, b"")
+    assert len(compiled) == 2
 
 
 def test_every_set_has_a_flag_of_its_own(build: Any) -> None:

@@ -51,7 +51,21 @@ void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
                         rows.adapters ? adapters_.data() : nullptr};
   float* hidden = hidden_.floats(count * decoder_.spec().hidden_size);
   decoder_.run(input, tables, hidden);
-  decoder_.logits(hidden, count, logits_.floats(count * decoder_.spec().vocab_size));
+  float* logits = logits_.floats(count * decoder_.spec().vocab_size);
+  greedy_.resize(active_.size());
+  for (int64_t i = 0; i < count; i++)
+    greedy_[static_cast<size_t>(i)] = is_plain(rows, active_[static_cast<size_t>(i)], step);
+  if (decoder_.can_choose())
+    decoder_.best_tokens(hidden, count, greedy_.data(), logits, chosen_.data());
+  else
+    decoder_.logits(hidden, count, logits);
+}
+
+// Whether the largest logit decides, with nothing to be excluded before.
+bool DecodeLoop::is_plain(const DecodeRows& rows, int64_t row, int64_t step) const {
+  return decoder_.can_choose() && rows.greedy[row] &&
+         static_cast<float>(rows.temperature[row]) == 1.0f &&
+         (step >= rows.min_steps[row] || rows.num_stop_tokens == 0);
 }
 
 void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
@@ -59,6 +73,7 @@ void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
   float* logits = logits_.floats(0);
   const auto choose_row = [&](int64_t place) {
     static thread_local TokenChooser chooser;
+    if (greedy_[static_cast<size_t>(place)]) return;
     const int64_t row = active_[static_cast<size_t>(place)];
     float* of_row = logits + place * vocab_size;
     for (int64_t i = 0; step < rows.min_steps[row] && i < rows.num_stop_tokens; i++) {
@@ -72,6 +87,7 @@ void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
     chosen_[static_cast<size_t>(place)] = chooser.choose(
         of_row, vocab_size, sampler, positions_[static_cast<size_t>(place)] + 1);
   };
+  if (std::all_of(greedy_.begin(), greedy_.end(), [](uint8_t plain) { return plain != 0; })) return;
   team_.run([&](int thread) {
     team_.share(thread, static_cast<int64_t>(active_.size()), 1, [&](int64_t first, int64_t last) {
       for (int64_t place = first; place < last; place++) choose_row(place);

@@ -45,12 +45,14 @@ class DecodeLoop {
  private:
   void forward(const DecodeRows& rows, int64_t step);
   void choose(const DecodeRows& rows, int64_t step);
+  bool is_plain(const DecodeRows& rows, int64_t row, int64_t step) const;
   bool ends(const DecodeRows& rows, int64_t step, int64_t place);
 
   Decoder& decoder_;
   Team& team_;
   std::vector<int64_t> active_, tokens_, row_starts_, tables_, slots_, chosen_;
   std::vector<int32_t> positions_, adapters_;
+  std::vector<uint8_t> greedy_;  // rows that are chosen within the product
   Buffer hidden_, logits_;
 };
 

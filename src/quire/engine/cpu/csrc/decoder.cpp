@@ -105,6 +105,7 @@ void Decoder::run(const StepInput& input, const PageTablesView& tables, float* h
   attended_ = attended_buffer_.floats(num_tokens * q_size);
   inner_ = inner_buffer_.floats(num_tokens * inner);
   converted_buffer_.bytes(converted_bytes(num_tokens, widest));
+  inner_converted_ = inner_converted_buffer_.bytes(converted_bytes(num_tokens, inner));
   adapters_.plan(input.adapters, num_tokens);
   int64_t gated = 0;
   for (const LayerSpec& layer : layers_)
@@ -160,6 +161,12 @@ void Decoder::norm_and_convert(const float* weight, int64_t num_tokens, const Pa
   team_.barrier(thread);
 }
 
+// Whether the gated product of a layer can write what the next one reads: its rows are not needed
+// otherwise.
+bool Decoder::converts_itself(const LayerSpec& layer) const {
+  return layer.down.type != WeightType::kInt8 && !adapters_.touches(layer.down_adapters);
+}
+
 // A row of the residual stream as the product behind the norm reads it.
 void Decoder::normed_row(const float* weight, int64_t token, float* out) const {
   const int64_t size = spec_.hidden_size;
@@ -182,13 +189,13 @@ void Decoder::convert(const float* source, int64_t num_tokens, const PackedMatri
 }
 
 // The last product of a sublayer, of rows `input`, added to the residual stream.
-void Decoder::project(const PackedMatrix& matrix, const float* bias, const AdapterPair* adapters,
-                      const float* input, const float* output_norm, int64_t num_tokens,
-                      int thread) {
+void Decoder::project(const PackedMatrix& matrix, const Activations& rows, const float* bias,
+                      const AdapterPair* adapters, const float* input, const float* output_norm,
+                      int64_t num_tokens, int thread) {
   MatmulOutput output{x_, spec_.hidden_size, bias, Epilogue::kAdd, spec_.residual_multiplier};
   if (output_norm) output = {y_, spec_.hidden_size, bias, Epilogue::kStore};
   const auto ordering = static_cast<Ordering>(spec_.ordering);
-  matmul(matrix, converted_, output, ordering, team_, thread);
+  matmul(matrix, rows, output, ordering, team_, thread);
   team_.barrier(thread);
   const auto source = [&](int64_t token, float* row) {
     std::memcpy(row, input + token * matrix.depth,
@@ -264,7 +271,7 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
     scores_.add(&layer - layers_.data(), attention_step_, attributes, {layer.keys, layer.values},
                 qkv_, qkv_size, team_, thread);
   convert(attended_, num_tokens, layer.output, thread);
-  project(layer.output, layer.output_bias, layer.output_adapters, attended_,
+  project(layer.output, converted_, layer.output_bias, layer.output_adapters, attended_,
           layer.attention_output_norm, num_tokens, thread);
 }
 
@@ -290,14 +297,22 @@ void Decoder::feed_forward(const LayerSpec& layer, int64_t num_tokens, int threa
   if (adapters_.touches(layer.gate_up_adapters)) {
     gated_with_adapters(layer, num_tokens, thread);
   } else {
-    matmul(layer.gate_up, converted_,
-           {inner_, layer.gate_up.num_columns, layer.gate_up_bias, activation}, ordering, team_,
-           thread);
+    const MatmulOutput output{inner_, layer.gate_up.num_columns, layer.gate_up_bias, activation};
+    if (converts_itself(layer)) {
+      const Activations next = make_activations(inner_converted_, layer.down.type, num_tokens,
+                                                layer.down.depth);
+      matmul_converted(layer.gate_up, converted_, output, next, ordering, team_, thread);
+      team_.barrier(thread);
+      project(layer.down, next, layer.down_bias, layer.down_adapters, inner_,
+              layer.mlp_output_norm, num_tokens, thread);
+      return;
+    }
+    matmul(layer.gate_up, converted_, output, ordering, team_, thread);
     team_.barrier(thread);
   }
   convert(inner_, num_tokens, layer.down, thread);
-  project(layer.down, layer.down_bias, layer.down_adapters, inner_, layer.mlp_output_norm,
-          num_tokens, thread);
+  project(layer.down, converted_, layer.down_bias, layer.down_adapters, inner_,
+          layer.mlp_output_norm, num_tokens, thread);
 }
 
 // The gated product in two: the raw columns, to which adapters add, and then the activation.
@@ -322,20 +337,43 @@ void Decoder::gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, in
 }
 
 void Decoder::logits(const float* hidden, int64_t count, float* out) {
-  const int64_t size = spec_.hidden_size, vocab_size = spec_.vocab_size;
-  converted_buffer_.bytes(converted_bytes(count, size));
-  team_.run([&](int thread) {
-    convert(hidden, count, spec_.output, thread);
-    matmul(spec_.output, converted_,
-           {out, vocab_size, nullptr, Epilogue::kStore, spec_.logit_multiplier},
-           static_cast<Ordering>(spec_.ordering), team_, thread);
+  with_output(hidden, count, [&](int thread) {
+    matmul(spec_.output, converted_, logits_output(out), static_cast<Ordering>(spec_.ordering),
+           team_, thread);
     if (spec_.logit_softcap <= 0) return;
     team_.barrier(thread);
     team_.share(thread, count, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; i++)
-        softcap_row(out + i * vocab_size, vocab_size, spec_.logit_softcap);
+        softcap_row(out + i * spec_.vocab_size, spec_.vocab_size, spec_.logit_softcap);
     });
   });
+}
+
+void Decoder::best_tokens(const float* hidden, int64_t count, const uint8_t* wanted, float* out,
+                          int64_t* best) {
+  best_of_threads_.resize(static_cast<size_t>(team_.size()));
+  for (BestOfRows& of_thread : best_of_threads_) of_thread.reset(wanted, count);
+  with_output(hidden, count, [&](int thread) {
+    matmul_best(spec_.output, converted_, logits_output(out),
+                best_of_threads_[static_cast<size_t>(thread)],
+                static_cast<Ordering>(spec_.ordering), team_, thread);
+  });
+  for (int64_t i = 0; i < count; i++)
+    if (wanted[i]) best[i] = best_column(best_of_threads_, i);
+}
+
+// Runs `product` with the hidden states converted for the output matrix.
+template <class Product>
+void Decoder::with_output(const float* hidden, int64_t count, Product&& product) {
+  converted_buffer_.bytes(converted_bytes(count, spec_.hidden_size));
+  team_.run([&](int thread) {
+    convert(hidden, count, spec_.output, thread);
+    product(thread);
+  });
+}
+
+MatmulOutput Decoder::logits_output(float* out) const {
+  return {out, spec_.vocab_size, nullptr, Epilogue::kStore, spec_.logit_multiplier};
 }
 
 }  // namespace quire

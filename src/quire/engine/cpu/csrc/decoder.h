@@ -58,6 +58,12 @@ class Decoder {
            const ScoredRows* scored = nullptr);
   // Logits [count][vocab_size].
   void logits(const float* hidden, int64_t count, float* out);
+  // Greedy choice without the logits: best[i], or kNoColumn, for rows with wanted[i]; the logits of
+  // the others as above. Only where choosing needs nothing else: see can_choose().
+  void best_tokens(const float* hidden, int64_t count, const uint8_t* wanted, float* out,
+                   int64_t* best);
+  // Soft-capped logits may tie where the products do not.
+  bool can_choose() const { return spec_.logit_softcap <= 0; }
 
  private:
   void embed_row(int64_t token, float* out) const;
@@ -67,8 +73,13 @@ class Decoder {
   void norm_and_convert(const float* weight, int64_t num_tokens, const PackedMatrix& next,
                         int thread);
   void convert(const float* rows, int64_t num_tokens, const PackedMatrix& next, int thread);
-  void project(const PackedMatrix& matrix, const float* bias, const AdapterPair* adapters,
-               const float* input, const float* output_norm, int64_t num_tokens, int thread);
+  void project(const PackedMatrix& matrix, const Activations& rows, const float* bias,
+               const AdapterPair* adapters, const float* input, const float* output_norm,
+               int64_t num_tokens, int thread);
+  bool converts_itself(const LayerSpec& layer) const;
+  template <class Product>
+  void with_output(const float* hidden, int64_t count, Product&& product);
+  MatmulOutput logits_output(float* out) const;
   void normed_row(const float* weight, int64_t token, float* out) const;
   void gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, int thread);
   void add_output(const float* output_norm, int64_t num_tokens, int thread);
@@ -90,7 +101,9 @@ class Decoder {
   // x: residual stream; y: what a sublayer adds before its output norm
   // gated: raw products of gate and up, where adapters add to them before the activation
   Buffer x_buffer_, y_buffer_, qkv_buffer_, attended_buffer_, inner_buffer_, converted_buffer_;
-  Buffer gated_buffer_;
+  Buffer gated_buffer_, inner_converted_buffer_;
+  uint8_t* inner_converted_ = nullptr;
+  std::vector<BestOfRows> best_of_threads_;
   float *x_ = nullptr, *y_ = nullptr, *qkv_ = nullptr, *attended_ = nullptr, *inner_ = nullptr;
   float* gated_ = nullptr;
 };

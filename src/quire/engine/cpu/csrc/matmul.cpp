@@ -4,15 +4,12 @@
 #include <cstdlib>
 #include <memory>
 
+#include "epilogue.h"
 #include "matmul_panel.h"
-#include "simd.h"
 
 namespace quire {
 namespace {
 
-// How far ahead a panel that comes from memory is prefetched: the time of a memory access at the rate
-// of one core. Panels follow one another, so running past the end of one reaches into the next.
-constexpr int64_t kPrefetchBytes = 6144;
 constexpr int64_t kSharesPerThread = 4;
 constexpr int64_t kFinishAhead = 4;  // rows of y
 
@@ -30,42 +27,14 @@ void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, i
   }
 }
 
-inline F32 clamped_swiglu(F32 gate, F32 up, float limit) {
-  const F32 g = min(gate, broadcast(limit));
-  const F32 u = max(min(up, broadcast(limit)), broadcast(-limit));
-  return (u + 1.0f) * g * sigmoid(1.702f * g);
-}
-
-inline F32 gated(Epilogue epilogue, F32 gate, F32 up, float limit) {
-  if (epilogue == Epilogue::kSiluMul) return silu(gate) * up;
-  if (epilogue == Epilogue::kGeluTanhMul) return gelu_tanh(gate) * up;
-  return clamped_swiglu(gate, up, limit);
-}
-
-// scale * sums + bias of `kWidth` columns from packed column j of the panel on.
-inline F32 scaled(const float* sums, const MatmulOutput& y, int64_t panel, int64_t j) {
-  const F32 value = load(sums + j) * y.scale;
-  return y.bias == nullptr ? value : value + load(y.bias + panel * kPanelColumns + j);
-}
-
-void finish_row(const PackedMatrix& w, const MatmulOutput& y, int64_t panel, const float* sums,
-                float* row) {
-  const int64_t columns = columns_per_panel(w.layout);
-  const int64_t first = panel * columns;
-  const int64_t num = std::min(columns, w.num_columns - first);
-  for (int64_t j = 0; j < num; j += kWidth) {
-    F32 value = scaled(sums, y, panel, j);
-    if (w.layout == PanelLayout::kGated)
-      value = gated(y.epilogue, value, scaled(sums, y, panel, j + columns), y.limit);
-    else if (y.epilogue == Epilogue::kAdd)
-      value += load_n(row + first + j, num - j);
-    store_n(row + first + j, value, num - j);
-  }
-}
-
-// How a product of many rows is cut so that what is used again is still in a cache. Measured with AMX,
-// where it matters most: the activations of a chunk (rows x outer steps of K) stay in L2 together with
-// the sums of a group of panels; the inner steps of one panel stay in L1.
+// How a product is cut so that what is used again is still in a cache. Measured with AMX, where it
+// matters most.
+//
+// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2 together with the sums of
+// a group of panels; the inner steps of one panel stay in L1.
+// Few rows: the weights come from memory, once, and everything else stays in L1: the activations of a
+// short part of K, used by all panels of a group, and their sums. Activations that came from L2 would
+// take turns with the weights in the few buffers through which lines reach L1.
 struct Blocking {
   int64_t rows, panels;
   int64_t outer, inner;  // tiles of K
@@ -75,10 +44,15 @@ constexpr int64_t kChunkRows = 512;
 constexpr int64_t kChunkBytes = 512 << 10;
 constexpr int64_t kGroupPanels = 8;
 constexpr int64_t kInnerTiles = 8;  // 16 KiB of a panel
+constexpr int64_t kStreamTiles = 4, kStreamPanels = 4;  // 8 KiB of 32 rows, 16 KiB of their sums
 
 Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t rows_at_once) {
   const int64_t num_tiles = padded_depth(w.type, w.depth) * weight_bytes(w.type) / kTileBytes;
-  if (x.num_rows <= rows_at_once) return {x.num_rows, 1, num_tiles, num_tiles};
+  if (x.num_rows <= rows_at_once) {
+    if (!has_amx(w.type)) return {x.num_rows, 1, num_tiles, num_tiles};
+    const int64_t tiles = std::min(kStreamTiles, num_tiles);
+    return {x.num_rows, kStreamPanels, tiles, tiles};
+  }
   const int64_t rows = std::min(kChunkRows, round_up(x.num_rows, rows_at_once));
   const int64_t outer = std::max(kChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
   return {rows, kGroupPanels, std::min(outer, num_tiles), kInnerTiles};
@@ -99,13 +73,14 @@ float* sums_buffer(int64_t num_floats) {
   return buffer.get();
 }
 
-// One product on one thread.
+// One product on one thread. `Results` is one of epilogue.h.
+template <class Results>
 class Product {
  public:
-  Product(const PackedMatrix& w, const Activations& x, const MatmulOutput& y)
+  Product(const PackedMatrix& w, const Activations& x, const Results& results)
       : w_(w),
         x_(x),
-        y_(y),
+        results_(results),
         use_amx_(has_amx(w.type)),
         rows_at_once_(use_amx_ ? kAmxRows : kVectorRows),
         num_tiles_(padded_depth(w.type, w.depth) * weight_bytes(w.type) / kTileBytes),
@@ -131,6 +106,9 @@ class Product {
       const int64_t last_tile = std::min(outer + blocking_.outer, num_tiles_);
       float* sums = sums_;
       for (int64_t panel = first_panel; panel < last_panel; panel++) {
+        // What is read when this part of the panel has been.
+        after_ = panel + 1 < last_panel ? part(panel + 1, outer) : part(first_panel, last_tile);
+        if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(last_panel, 0);
         for (int64_t tile = outer; tile < last_tile; tile += blocking_.inner)
           rows(first_row, last_row, panel, tile, std::min(tile + blocking_.inner, last_tile), sums);
         sums += num_rows * kPanelColumns;
@@ -139,18 +117,22 @@ class Product {
     finish(first_row, num_rows, first_panel, last_panel);
   }
 
+  const uint8_t* part(int64_t panel, int64_t tile) const {
+    return w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
+  }
+
   // One part of a panel, which now is or comes into L1, for all rows of a chunk.
   void rows(int64_t first_row, int64_t last_row, int64_t panel, int64_t tile, int64_t last_tile,
             float* sums) {
     PanelTask task = {};
-    task.panel = w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
+    task.panel = part(panel, tile);
     task.num_tiles = last_tile - tile;
     task.accumulate = tile > 0;
     const int64_t num_blocks = (last_row - first_row + rows_at_once_ - 1) / rows_at_once_;
     const int64_t lines_per_tile = kPanelTileBytes / 64;
     task.lines = (lines_per_tile + num_blocks - 1) / num_blocks;
     task.fetch = num_blocks == 1 ? Fetch::kNear : Fetch::kFar;
-    task.next = task.panel + (num_blocks == 1 ? kPrefetchBytes : w_.panel_bytes);
+    task.next = num_blocks == 1 ? after_ : task.panel + w_.panel_bytes;
     for (int64_t row = first_row; row < last_row; row += rows_at_once_) {
       const int64_t num_rows = std::min(rows_at_once_, last_row - row);
       task.upper_rows = std::min(kBlockRows, num_rows);
@@ -159,7 +141,7 @@ class Product {
       task.lower = block(row + kBlockRows, task.lower_rows, tile);
       task.sums = sums + (row - first_row) * kPanelColumns;
       multiply(task);
-      task.next += task.lines * 64;
+      if (num_blocks > 1) task.next += task.lines * 64;
     }
   }
 
@@ -182,29 +164,47 @@ class Product {
       for (int64_t panel = first_panel; panel < last_panel; panel++)
         dequantize(w_, panel, x_.scales + first_row, num_rows,
                    sums_ + (panel - first_panel) * sums_stride);
-    const int64_t first_column = first_panel * columns_per_panel(w_.layout);
-    const int64_t num_columns = (last_panel - first_panel) * columns_per_panel(w_.layout);
     for (int64_t row = 0; row < num_rows; row++) {
-      float* target = y_.rows + (first_row + row) * y_.stride;
       if (row + kFinishAhead < num_rows)
-        for (int64_t j = 0; j < num_columns; j += 16)
-          __builtin_prefetch(target + kFinishAhead * y_.stride + first_column + j, 1);
+        results_.fetch(first_row + row + kFinishAhead, first_panel, last_panel);
       for (int64_t panel = first_panel; panel < last_panel; panel++)
-        finish_row(w_, y_, panel,
-                   sums_ + (panel - first_panel) * sums_stride + row * kPanelColumns, target);
+        results_.take(first_row + row, panel,
+                      sums_ + (panel - first_panel) * sums_stride + row * kPanelColumns);
     }
   }
 
   const PackedMatrix& w_;
   const Activations& x_;
-  const MatmulOutput& y_;
+  const Results& results_;
   const bool use_amx_;
   const int64_t rows_at_once_;
   const int64_t num_tiles_;
   const Blocking blocking_;
   float* sums_;
+  const uint8_t* after_ = nullptr;
   AmxTiles tiles_;
 };
+
+// The whole product, in shares: groups of panels, and single ones at the end, so that threads end
+// together; smaller groups where these would leave a thread without work.
+template <class Results>
+void multiply_shares(const PackedMatrix& w, const Activations& x, const Results& results,
+                     Team& team, int thread) {
+  if (x.num_rows == 0) return;
+  Product<Results> product(w, x, results);
+  const int64_t panels = num_panels(w);
+  const int64_t fair = std::max<int64_t>(panels / (kSharesPerThread * team.size()), 1);
+  const int64_t step = std::min(product.group_panels(), fair);
+  const int64_t groups = std::max<int64_t>(panels / step - team.size(), 0);
+  const int64_t shares = groups + panels - groups * step;
+  team.share(thread, product.num_chunks() * shares, 1, [&](int64_t first, int64_t last) {
+    for (int64_t share = first; share < last; share++) {
+      const int64_t place = share % shares;
+      const int64_t panel = place < groups ? place * step : place + groups * (step - 1);
+      product.chunk(share / shares, panel, panel + (place < groups ? step : 1));
+    }
+  });
+}
 
 }  // namespace
 
@@ -221,26 +221,25 @@ void gate_row(Epilogue epilogue, const float* packed, int64_t num_columns, float
 void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
                    int64_t first_panel, int64_t last_panel, Ordering) {
   if (x.num_rows == 0) return;
-  Product product(w, x, y);
+  const StoredRows results(w, y);
+  Product<StoredRows> product(w, x, results);
   for (int64_t chunk = 0; chunk < product.num_chunks(); chunk++)
     product.chunk(chunk, first_panel, last_panel);
 }
 
 void matmul(const PackedMatrix& w, const Activations& x, const MatmulOutput& y, Ordering,
             Team& team, int thread) {
-  if (x.num_rows == 0) return;
-  Product product(w, x, y);
-  // Shares are groups of panels, smaller where that would leave a thread without work.
-  const int64_t panels = num_panels(w);
-  const int64_t fair = std::max<int64_t>(panels / (kSharesPerThread * team.size()), 1);
-  const int64_t step = std::min(product.group_panels(), fair);
-  const int64_t groups = (panels + step - 1) / step;
-  team.share(thread, product.num_chunks() * groups, 1, [&](int64_t first, int64_t last) {
-    for (int64_t share = first; share < last; share++) {
-      const int64_t panel = share % groups * step;
-      product.chunk(share / groups, panel, std::min(panel + step, panels));
-    }
-  });
+  multiply_shares(w, x, StoredRows(w, y), team, thread);
+}
+
+void matmul_converted(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
+                      const Activations& next, Ordering, Team& team, int thread) {
+  multiply_shares(w, x, ConvertedRows(w, y, next), team, thread);
+}
+
+void matmul_best(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
+                 BestOfRows& best, Ordering, Team& team, int thread) {
+  multiply_shares(w, x, BestColumns(w, y, best), team, thread);
 }
 
 }  // namespace quire

@@ -6,6 +6,7 @@
 // type (int8: quantised as packed_matrix.h says, summed exactly), then the epilogue.
 #pragma once
 
+#include "best_columns.h"
 #include "packed_matrix.h"
 #include "team.h"
 
@@ -50,5 +51,15 @@ void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutp
 // caller places barriers: x must be complete before, y is complete after one. Uses one share().
 void matmul(const PackedMatrix& w, const Activations& x, const MatmulOutput& y, Ordering ordering,
             Team& team, int thread);
+
+// The same of a gated matrix, whose outputs are written as the product behind it reads them (not for
+// int8): `next` has their number of columns as its depth, and `y.rows` is not used.
+void matmul_converted(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
+                      const Activations& next, Ordering ordering, Team& team, int thread);
+
+// The same of a plain matrix, of whose rows only the best column is kept in `best`, which belongs to
+// the thread, unless best.wanted[row] is 0: those are stored.
+void matmul_best(const PackedMatrix& w, const Activations& x, const MatmulOutput& y,
+                 BestOfRows& best, Ordering ordering, Team& team, int thread);
 
 }  // namespace quire

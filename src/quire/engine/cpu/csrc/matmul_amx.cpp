@@ -80,11 +80,14 @@ inline void end_sums(const PanelTask& task) {
 }
 
 template <Fetch fetch>
-inline void prefetch(const uint8_t* next, int64_t lines) {
-  if (fetch == Fetch::kNear)
+inline void prefetch(const PanelTask& task, int64_t tile) {
+  if (fetch == Fetch::kNear) {
+    const uint8_t* next = tile_ahead(task, tile);
     for (int64_t line = 0; line < kPanelTileBytes / 64; line++) __builtin_prefetch(next + line * 64);
+  }
+  const uint8_t* next = task.next + tile * kPanelTileBytes;
   if (fetch == Fetch::kFar)
-    for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64, 0, 2);
+    for (int64_t line = 0; line < task.lines; line++) __builtin_prefetch(next + line * 64, 0, 2);
 }
 
 template <bool int8, bool has_lower, Fetch fetch>
@@ -92,11 +95,10 @@ void product(const PanelTask& task) {
   const uint8_t* w = task.panel;
   const uint8_t* upper = task.upper;
   const uint8_t* lower = task.lower;
-  const uint8_t* next = task.next;
   const int64_t upper_step = task.upper_rows * kRowStride, lower_step = task.lower_rows * kRowStride;
   begin_sums<has_lower>(task);
   for (int64_t tile = 0; tile < task.num_tiles; tile++) {
-    prefetch<fetch>(next, task.lines);
+    prefetch<fetch>(task, tile);
     _tile_loadd(6, w, kPanelStride);
     _tile_loadd(4, upper, kRowStride);
     _tile_loadd(7, w + kPanelStride / 2, kPanelStride);
@@ -108,7 +110,6 @@ void product(const PanelTask& task) {
     }
     upper += upper_step;
     w += kPanelTileBytes;
-    next += kPanelTileBytes;
   }
   end_sums<has_lower>(task);
 }

@@ -135,11 +135,11 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
   const uint8_t* x = task.upper + first_row * kTileBytes;
-  const uint8_t* next = task.next;
   const int64_t lines = first_row == 0 && first_vector == 0 ? task.lines : 0;
   for (int64_t tile = 0; tile < task.num_tiles; tile++, w += kPanelTileBytes, x += x_step) {
+    const uint8_t* next = task.fetch == Fetch::kNear ? tile_ahead(task, tile)
+                                                     : task.next + tile * kPanelTileBytes;
     for (int64_t line = 0; line < lines; line++) __builtin_prefetch(next + line * 64);
-    next += kPanelTileBytes;
 #pragma GCC unroll 4
     for (int step = 0; step < kStepsPerTile; step++) {
       typename Kernel::Weights weights[V];

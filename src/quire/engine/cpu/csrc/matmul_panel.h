@@ -8,9 +8,13 @@ namespace quire {
 
 constexpr int64_t kPanelTileBytes = kPanelColumns * kTileBytes;  // one step of K of one panel
 
-// What a kernel prefetches while it computes, `lines` cache lines for each tile of K: the rest of a
-// panel that comes straight from memory (kNear), or a part of what follows (kFar).
+// What a kernel prefetches while it computes. kNear: the panel comes straight from memory, so whole
+// tiles, kTilesAhead before they are used, first of this task and then of what is read after it (next).
+// kFar: the panel is in a cache; `lines` lines of what follows, for each tile of K.
 enum class Fetch { kNothing, kNear, kFar };
+
+// The time of a memory access at the rate of one core.
+constexpr int64_t kTilesAhead = 3;
 
 // sums[row][32] (+)= rows . panel, over `num_tiles` 64-byte steps of K. Sums are float32, or int32 for
 // int8, before any scale. The order of addition along K does not depend on how K is cut into tasks.
@@ -26,6 +30,13 @@ struct PanelTask {
   int64_t lines;
   void* sums;
 };
+
+// The tile that kNear asks for at tile `index` of the task.
+inline const uint8_t* tile_ahead(const PanelTask& task, int64_t index) {
+  const int64_t ahead = index + kTilesAhead;
+  return ahead < task.num_tiles ? task.panel + ahead * kPanelTileBytes
+                                : task.next + (ahead - task.num_tiles) * kPanelTileBytes;
+}
 
 // Rows that one task may have.
 constexpr int64_t kVectorRows = kBlockRows;

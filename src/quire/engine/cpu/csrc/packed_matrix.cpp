@@ -118,6 +118,14 @@ int64_t activation_element_bytes(WeightType type) {
   return 4;
 }
 
+// Where a row's first 64 bytes lie, and how far behind them the next ones.
+uint8_t* first_tile(int64_t row, const Activations& a) {
+  return a.blocks + row / kBlockRows * kBlockRows * a.row_bytes + row % kBlockRows * kTileBytes;
+}
+int64_t tile_bytes(int64_t row, const Activations& a) {
+  return std::min(kBlockRows, a.num_rows - row / kBlockRows * kBlockRows) * kTileBytes;
+}
+
 }  // namespace
 
 int64_t weight_bytes(WeightType type) {
@@ -188,11 +196,8 @@ Activations make_activations(void* buffer, WeightType type, int64_t num_rows, in
 }
 
 void convert_row(const float* source, int64_t row, const Activations& a) {
-  const int64_t block = row / kBlockRows;
-  const int64_t block_rows = std::min(kBlockRows, a.num_rows - block * kBlockRows);
-  const int64_t tile_stride = block_rows * kTileBytes;
-  uint8_t* target =
-      a.blocks + block * kBlockRows * a.row_bytes + row % kBlockRows * kTileBytes;
+  const int64_t tile_stride = tile_bytes(row, a);
+  uint8_t* target = first_tile(row, a);
   if (a.type == WeightType::kInt8)
     a.scales[row] = convert_row_int8(source, a.depth, target, tile_stride);
   else if (activation_element_bytes(a.type) == 2)
@@ -200,6 +205,20 @@ void convert_row(const float* source, int64_t row, const Activations& a) {
   else
     convert_row_f32(source, a.depth, padded_depth(a.type, a.depth),
                     a.type == WeightType::kBF16, target, tile_stride);
+}
+
+void convert_columns(const float* source, int64_t row, int64_t column, const Activations& a) {
+  const int64_t bytes = activation_element_bytes(a.type), offset = column * bytes;
+  uint8_t* target =
+      first_tile(row, a) + offset / kTileBytes * tile_bytes(row, a) + offset % kTileBytes;
+  for (int64_t i = 0; i < 16; i += kWidth) {
+    const F32 value = load(source + i);
+    if (bytes == 2)
+      store(reinterpret_cast<bf16*>(target) + i, value);
+    else
+      store(reinterpret_cast<float*>(target) + i,
+            a.type == WeightType::kBF16 ? to_f32(to_bf16(value)) : value);
+  }
 }
 
 void convert_rows(const float* x, int64_t stride, const int32_t* index, int64_t first, int64_t last,

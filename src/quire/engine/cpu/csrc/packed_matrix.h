@@ -88,6 +88,9 @@ int64_t activation_bytes(WeightType type, int64_t num_rows, int64_t depth);
 Activations make_activations(void* buffer, WeightType type, int64_t num_rows, int64_t depth);
 // Writes row `row` of the activations from `depth` floats.
 void convert_row(const float* source, int64_t row, const Activations& activations);
+// Sixteen columns of a row, from `column` (a multiple of 16) on. Not for int8, whose scale needs the
+// whole row.
+void convert_columns(const float* source, int64_t row, int64_t column, const Activations& activations);
 // Rows [first, last) from x + index[row] * stride (index null: row itself).
 void convert_rows(const float* x, int64_t stride, const int32_t* index, int64_t first, int64_t last,
                   const Activations& activations);

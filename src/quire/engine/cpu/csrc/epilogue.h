@@ -1,0 +1,143 @@
+// Owns what becomes of the sums of a product while they are still in a cache: rows that are stored,
+// or converted for the product behind, or of which the best column alone is kept.
+// Must not know how the sums came about, nor any model.
+//
+// Each is a class with the same two functions, for each of which matmul.cpp is compiled:
+//   fetch(row, first_panel, last_panel)   row will be taken soon: its lines are asked for
+//   take(row, panel, sums)                the 32 sums of one row and panel, before scale and bias
+// Each pair of row and panel is taken once, by one thread; panels come in ascending order.
+// Reference: the Epilogue table of matmul.h; best columns: sampling.h, greedy.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "best_columns.h"
+#include "matmul.h"
+#include "simd.h"
+
+namespace quire {
+
+// ---- the arithmetic of all of them
+
+inline F32 clamped_swiglu(F32 gate, F32 up, float limit) {
+  const F32 g = min(gate, broadcast(limit));
+  const F32 u = max(min(up, broadcast(limit)), broadcast(-limit));
+  return (u + 1.0f) * g * sigmoid(1.702f * g);
+}
+
+inline F32 gated(Epilogue epilogue, F32 gate, F32 up, float limit) {
+  if (epilogue == Epilogue::kSiluMul) return silu(gate) * up;
+  if (epilogue == Epilogue::kGeluTanhMul) return gelu_tanh(gate) * up;
+  return clamped_swiglu(gate, up, limit);
+}
+
+// scale * sums + bias of `kWidth` columns from packed column j of the panel on.
+inline F32 scaled(const float* sums, const MatmulOutput& y, int64_t panel, int64_t j) {
+  const F32 value = load(sums + j) * y.scale;
+  return y.bias == nullptr ? value : value + load(y.bias + panel * kPanelColumns + j);
+}
+
+// Output column j of a gated panel, and the next ones of the vector.
+inline F32 scaled_and_gated(const float* sums, const MatmulOutput& y, int64_t panel, int64_t j) {
+  constexpr int64_t kHalf = kPanelColumns / 2;
+  return gated(y.epilogue, scaled(sums, y, panel, j), scaled(sums, y, panel, j + kHalf), y.limit);
+}
+
+// ---- rows as float32, which is what every Epilogue means
+class StoredRows {
+ public:
+  StoredRows(const PackedMatrix& w, const MatmulOutput& y) : w_(w), y_(y) {}
+
+  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
+    const int64_t columns = columns_per_panel(w_.layout);
+    const float* target = y_.rows + row * y_.stride;
+    for (int64_t j = first_panel * columns; j < last_panel * columns; j += 16)
+      __builtin_prefetch(target + j, 1);
+  }
+
+  void take(int64_t row, int64_t panel, const float* sums) const {
+    const int64_t columns = columns_per_panel(w_.layout), first = panel * columns;
+    const int64_t num = std::min(columns, w_.num_columns - first);
+    float* target = y_.rows + row * y_.stride + first;
+    for (int64_t j = 0; j < num; j += kWidth) {
+      F32 value;
+      if (w_.layout == PanelLayout::kGated)
+        value = scaled_and_gated(sums, y_, panel, j);
+      else if (y_.epilogue == Epilogue::kAdd)
+        value = scaled(sums, y_, panel, j) + load_n(target + j, num - j);
+      else
+        value = scaled(sums, y_, panel, j);
+      store_n(target + j, value, num - j);
+    }
+  }
+
+ private:
+  const PackedMatrix& w_;
+  const MatmulOutput& y_;
+};
+
+// ---- outputs of a gated matrix as the product behind reads them: no pass of its own converts them
+class ConvertedRows {
+ public:
+  ConvertedRows(const PackedMatrix& w, const MatmulOutput& y, const Activations& next)
+      : y_(y), next_(next), last_panel_(num_panels(w) - 1) {}
+
+  void fetch(int64_t, int64_t, int64_t) const {}
+
+  void take(int64_t row, int64_t panel, const float* sums) const {
+    constexpr int64_t kHalf = kPanelColumns / 2;  // outputs of a gated panel; padding comes out zero
+    alignas(64) float values[kHalf];
+    for (int64_t j = 0; j < kHalf; j += kWidth)
+      store(values + j, scaled_and_gated(sums, y_, panel, j));
+    convert_columns(values, row, panel * kHalf, next_);
+    if (panel != last_panel_) return;
+    std::fill(values, values + kHalf, 0.0f);
+    for (int64_t j = (panel + 1) * kHalf; j < padded_depth(next_.type, next_.depth); j += kHalf)
+      convert_columns(values, row, j, next_);
+  }
+
+ private:
+  const MatmulOutput& y_;
+  const Activations& next_;
+  const int64_t last_panel_;
+};
+
+// ---- the best column of the rows that ask for nothing else; the other rows are stored
+class BestColumns {
+ public:
+  BestColumns(const PackedMatrix& w, const MatmulOutput& y, BestOfRows& best)
+      : stored_(w, y), w_(w), y_(y), best_(best) {}
+
+  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
+    if (!best_.wanted[row]) stored_.fetch(row, first_panel, last_panel);
+  }
+
+  void take(int64_t row, int64_t panel, const float* sums) const {
+    if (!best_.wanted[row]) return stored_.take(row, panel, sums);
+    float* values = best_.values.data() + row * kPanelColumns;
+    int32_t* panels = best_.panels.data() + row * kPanelColumns;
+    const int64_t num = std::min(kPanelColumns, w_.num_columns - panel * kPanelColumns);
+    const F32 nothing = broadcast(-std::numeric_limits<float>::infinity());
+    for (int64_t j = 0; j < num; j += kWidth) {
+      F32 value = scaled(sums, y_, panel, j);
+      if (num - j < kWidth)
+        value = select((1u << (num - j)) - 1, value, nothing);
+      const F32 before = load(values + j);
+      // A NaN wins and stays: neither comparison is true for one that is there already.
+      const I32 wins = (value > before) | (value != value);
+      store(values + j, wins ? value : before);
+      const I32 of_best = load_as<I32>(panels + j);
+      const I32 kept = wins ? broadcast(static_cast<int32_t>(panel)) : of_best;
+      std::memcpy(panels + j, &kept, sizeof(kept));
+    }
+  }
+
+ private:
+  const StoredRows stored_;
+  const PackedMatrix& w_;
+  const MatmulOutput& y_;
+  BestOfRows& best_;
+};
+
+}  // namespace quire
