@@ -13,6 +13,8 @@ LIBRARY_ARGS: dict[str, tuple[str, ...]] = {
     "windowed_attention": ("a question of some length", "12", "9"),
     "attention_sink": ("a question of some length", "12", "2", "8"),
     "hierarchical_attention": ("# one\na dog\n# two\na fox", "which?", "6"),
+    "heavy_hitters": ("a question of some length", "3", "12"),
+    "snapkv": ("a question of some length", "6", "12", "4"),
     "json_output": ("who?", '{"type": "boolean"}'),
     "ebnf_decoding": ("say", 'start: "a" ("b" | "c")', "8"),
     "token_healing": ("hello wor", "6"),

@@ -20,8 +20,9 @@ def test_the_page_is_up_to_date() -> None:
 def test_every_program_has_a_section_a_command_and_a_row() -> None:
     page = guide()
     assert len(re.findall(r"(?m)^### ", page)) == len(LIBRARY)
-    for theme, names in THEMES.items():
-        section = page.partition(f"## {theme.capitalize()}\n")[2].partition("\n## ")[0]
+    headings = [f"\n## {theme.capitalize()}\n" for theme in THEMES] + ["\n## What each needs\n"]
+    for names, heading, following in zip(THEMES.values(), headings, headings[1:], strict=False):
+        section = page.partition(heading)[2].partition(following)[0]
         for name in names:
             assert re.search(rf"(?m)^quire run {name}\b", section), f"{name}: its command"
             assert page.count(f"| `{name}` |") == 1

@@ -191,15 +191,46 @@ async def test_pages_that_nobody_sees_are_given_back() -> None:
         api.close()
 
 
+async def test_a_scored_step_tells_where_its_tokens_looked() -> None:
+    """The fake engine gives equal shares to all that a token sees."""
+    async with node_of(4) as node:
+        api = connect_api(node.connect())
+        ctx = Context(api).fill([1] * 10)
+        await ctx.next_dist()
+        ctx.evict(4, 9)  # page 1 is gone, of page 2 one token is seen
+        step = await ctx.fill([2, 3, 4]).next_dists_scored(3)
+        shares = [1 / 6, 1 / 7, 1 / 8]  # 5 old tokens, and the step's own
+        assert sorted(step.masses) == [0, 2, 3]
+        assert step.masses[0] == pytest.approx(4 * sum(shares))
+        assert step.masses[2] == pytest.approx(sum(shares) + sum(shares) + sum(shares[1:]))
+        assert step.masses[3] == pytest.approx(shares[2])
+        assert len(step.dists) == 3
+        api.close()
+
+
+async def test_scores_with_an_adapter_of_the_context_are_refused() -> None:
+    async with node_of(4, adapters=("brief",)) as node:
+        api = connect_api(node.connect())
+        ctx = Context(api, adapter="brief").fill([1] * 6)
+        with pytest.raises(InvalidArgument, match="scores with adapter 'brief'"):
+            await ctx.next_dists_scored(1)
+        other = Context(api, adapter="brief").fill([1] * 6)
+        plain = Context(api).fill([1] * 6)
+        assert await other.next_dist() != await plain.next_dist()
+        api.close()
+
+
 async def test_misuse_is_named() -> None:
     async with node_of(4) as node:
         api = connect_api(node.connect())
         ctx = Context(api).fill([1] * 10)
-        with pytest.raises(InvalidArgument, match="only computed tokens"):
+        with pytest.raises(InvalidArgument, match="0 are computed"):
             ctx.evict(0, 4)
         await ctx.next_dist()
-        for start, stop in ((0, 10), (-1, 2), (3, 2)):
-            with pytest.raises(InvalidArgument, match="never the last"):
+        with pytest.raises(InvalidArgument, match="never the last"):
+            ctx.evict(0, 10)
+        for start, stop in ((-1, 2), (3, 2)):
+            with pytest.raises(InvalidArgument, match="10 are computed"):
                 ctx.evict(start, stop)
         for num in (0, 11):
             with pytest.raises(InvalidArgument, match=f"behind {num} tokens of 10"):

@@ -18,7 +18,13 @@ THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "completion": ("text_completion", "low_level_completion", "parallel_generation"),
         "caching": ("prefix_caching", "modular_caching"),
-        "attention": ("windowed_attention", "attention_sink", "hierarchical_attention"),
+        "attention": (
+            "windowed_attention",
+            "attention_sink",
+            "hierarchical_attention",
+            "heavy_hitters",
+            "snapkv",
+        ),
         "decoding": (
             "json_output",
             "ebnf_decoding",

@@ -5,14 +5,17 @@ from quire.programs.inferlet import inferlet
 from quire.programs.sdk.context import Context
 from quire.programs.sdk.generation import Generated, Generation
 from quire.programs.sdk.loops import Verified, ends, steps, verify
+from quire.programs.sdk.mcp import mcp_tools
 from quire.programs.sdk.page_span import Sees
 from quire.programs.sdk.samplers import greedy, temperature
+from quire.programs.sdk.stepping import ScoredStep
 from quire.programs.sdk.tools import Tool, Toolbox
 
 __all__ = [
     "Context",
     "Generated",
     "Generation",
+    "ScoredStep",
     "Sees",
     "Tool",
     "Toolbox",
@@ -23,6 +26,7 @@ __all__ = [
     "inferlet",
     "json_schema",
     "lark",
+    "mcp_tools",
     "regex",
     "steps",
     "temperature",

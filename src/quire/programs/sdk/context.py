@@ -28,7 +28,7 @@ from quire.programs.sdk.generation import Generation
 from quire.programs.sdk.ledger import PageLedger
 from quire.programs.sdk.page_span import PageSpan, Sees
 from quire.programs.sdk.samplers import greedy
-from quire.programs.sdk.stepping import Stepper
+from quire.programs.sdk.stepping import ScoredStep, Stepper
 
 GREEDY = greedy()
 
@@ -137,13 +137,10 @@ class Context:
             token_ids=tuple(dict.fromkeys((*ends, *stop_token_ids))),
             strings=tuple(text.encode() for text in stops),
         )
-        if self._span.num_run == len(self._tokens):
-            self._span.rewind(
-                len(self._tokens) - 1
-            )  # its distribution is wanted: run the last one again
-        return self._decode(spec, sampler, grammar, num_logprobs, TextStream(
-            self.model.tokenizer, stop=stops
-        ))  # fmt: skip
+        if self._span.num_run == len(self._tokens):  # run the last one again for its distribution
+            self._span.rewind(len(self._tokens) - 1)
+        stream = TextStream(self.model.tokenizer, stop=stops)
+        return self._decode(spec, sampler, grammar, num_logprobs, stream)
 
     async def generate_until(
         self, *, max_tokens: int | None = None, stop: str | Sequence[str] = (), **options: Any
@@ -183,6 +180,20 @@ class Context:
             InvalidArgument: the context has fewer tokens, or is generating.
             PromptTooLong: no room is left in the model's context.
         """
+        await self._before_last(num, sees)
+        return await self._stepper.dists(self._tokens[-num:], top_k, sees)
+
+    async def next_dists_scored(self, num: int, *, top_k: int = 256) -> ScoredStep:
+        """``next_dists``, and how much the ``num`` tokens attended to each page of the text.
+
+        Raises:
+            TraitMissing: the model does not tell attention scores.
+        """
+        await self._before_last(num, None)
+        return await self._stepper.scored(self._tokens[-num:], top_k)
+
+    async def _before_last(self, num: int, sees: Sees | None) -> None:
+        """Have all tokens computed but the last ``num``."""
         self._check_free()
         self._room(None)
         first = len(self._tokens) - num
@@ -196,7 +207,6 @@ class Context:
         elif sees is None and not self._span.has_gaps and first > self._span.num_run:
             await self.prefill(num_tokens=first)  # it may be in the prefix index
         await self._stepper.run(self._tokens[self._span.num_run : first], sees)
-        return await self._stepper.dists(self._tokens[first:], top_k, sees)
 
     def evict(self, start: int, stop: int) -> None:
         """No later token sees the tokens ``start`` to ``stop``; they stay in the text.
@@ -208,10 +218,10 @@ class Context:
             InvalidArgument: tokens that are not there, or not computed yet, or the last one.
         """
         self._check_free()
-        if not 0 <= start <= stop <= min(self._span.num_run, len(self._tokens) - 1):
+        if stop >= len(self._tokens):
             raise InvalidArgument(
-                f"evict tokens {start} to {stop} of {len(self._tokens)}, {self._span.num_run} of "
-                "them computed: only computed tokens, and never the last, can be evicted"
+                f"evict up to token {stop} of {len(self._tokens)}: never the last, whose "
+                "distribution may be asked for again"
             )
         self._span.evict(start, stop)
 

@@ -42,6 +42,19 @@ class PageSpan:
         return [page for page in pages if page is not None]
 
     @property
+    def written_places(self) -> list[int]:
+        """Which pages of the text ``written`` are: the first is 0."""
+        return [
+            index
+            for index, page in enumerate(self._pages[: -(-self.num_run // self._size)])
+            if page is not None
+        ]
+
+    @property
+    def page_size(self) -> int:
+        return self._size
+
+    @property
     def writable(self) -> list[KvPage]:
         """From the page on that takes the next token."""
         pages = self._pages[self.num_run // self._size :]
@@ -117,7 +130,15 @@ class PageSpan:
         return bool(self._hidden)
 
     def evict(self, start: int, stop: int) -> None:
-        """Hide the tokens ``start`` to ``stop``; full pages of hidden tokens are given back."""
+        """Hide the tokens ``start`` to ``stop``; full pages of hidden tokens are given back.
+
+        Raises:
+            InvalidArgument: tokens that are not there, or not computed yet.
+        """
+        if not 0 <= start <= stop <= self.num_run:
+            raise InvalidArgument(
+                f"evict tokens {start} to {stop}: {self.num_run} are computed, and no other can be"
+            )
         freed = []
         for index in range(start // self._size, -(-stop // self._size)):
             first, page = index * self._size, self._pages[index]

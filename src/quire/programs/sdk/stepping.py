@@ -5,20 +5,38 @@ Owns the embeds that the tokens pass through. What is in pages is the span's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from quire.core.decoding import Dist
-from quire.programs.api import Embed, Model
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Embed, Model, Queue
 from quire.programs.api.adapter import Adapter
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.forward import Forward
 from quire.programs.api.input_text import InputText
 from quire.programs.api.output_text import OutputText
 from quire.programs.api.reply import Reply
+from quire.programs.api.scores import AttentionScores, Scores
 from quire.programs.sdk.page_span import PageSpan, Sees
 
 MAX_STEP_TOKENS = 64
 """Tokens of one command: what a mask of them covers stays small, and other programs get turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredStep:
+    """What came behind the tokens of a step, and where they looked.
+
+    ``masses``: by page, counted from the text's beginning, the attention probability that all
+    tokens of the step gave to its tokens, averaged over query heads and layers.
+    """
+
+    dists: list[Dist]
+    masses: Mapping[int, float]
 
 
 class Stepper:
@@ -29,21 +47,46 @@ class Stepper:
         self._span = span
         self._adapter = adapter
         self._allocate, self._input = Allocate(issuer), InputText(issuer)
-        self._forward, self._output = Forward(issuer), OutputText(issuer)
-        self._with_adapter = Adapter(issuer)
+        self._output = OutputText(issuer)
+        self._forward: Callable[..., Reply[Any]] = Forward(issuer).forward
+        if adapter is not None:
+            self._forward = partial(_forward_with, Adapter(issuer), adapter)
+        self._forward_with_scores = Scores(issuer).forward_with_scores
         self._embeds: list[Embed] = []
-        self._computed: Reply[None]
 
     async def run(self, tokens: Sequence[int], sees: Sees | None) -> None:
         """Append the K and V of ``tokens`` to the pages, piece by piece."""
         for start in range(0, len(tokens), MAX_STEP_TOKENS):
-            self._run(tokens[start : start + MAX_STEP_TOKENS], 0, sees)
-            await self._computed
+            piece = tokens[start : start + MAX_STEP_TOKENS]
+            await self._run(piece, (), self._forward, self._mask(piece, sees))
 
-    def dists(self, tokens: Sequence[int], top_k: int, sees: Sees | None) -> Reply[list[Dist]]:
+    async def dists(self, tokens: Sequence[int], top_k: int, sees: Sees | None) -> list[Dist]:
         """Append ``tokens`` in one forward pass; the distribution after each of them."""
-        embeds = self._run(tokens, len(tokens), sees)
-        return self._output.get_next_dists(self._span.queue, embeds, top_k=top_k)
+        outputs = self._embeds_for(len(tokens))
+        self._run(tokens, outputs, self._forward, self._mask(tokens, sees))
+        return await self._output.get_next_dists(self._span.queue, outputs, top_k=top_k)
+
+    async def scored(self, tokens: Sequence[int], top_k: int) -> ScoredStep:
+        """``dists``, and the attention that the tokens gave to every page."""
+        if self._adapter is not None:
+            raise InvalidArgument(
+                f"attention scores with adapter {self._adapter!r}: make the context on the model "
+                "of that name instead"
+            )
+        start, pages = self._span.num_run, self._span.written_places
+        outputs = self._embeds_for(len(tokens))
+        computed = self._run(tokens, outputs, self._forward_with_scores, None)
+        dists = self._output.get_next_dists(self._span.queue, outputs, top_k=top_k)
+        return ScoredStep(await dists, self._by_page(await computed, pages, start))
+
+    def _by_page(
+        self, scores: AttentionScores, pages: Sequence[int], start: int
+    ) -> Mapping[int, float]:
+        """What was there before, then the step's own tokens from position ``start`` on."""
+        masses = Counter(dict(zip(pages, scores.by_page(), strict=True)))
+        for offset, shares in enumerate(zip(*scores.inputs, strict=True)):
+            masses[(start + offset) // self._span.page_size] += sum(shares) / len(shares)
+        return masses
 
     def drop(self) -> None:
         """Give the embeds back, behind everything that uses them."""
@@ -51,21 +94,24 @@ class Stepper:
         if embeds:
             self._allocate.dealloc_emb(self._span.queue, embeds)
 
-    def _run(self, tokens: Sequence[int], num_outputs: int, sees: Sees | None) -> list[Embed]:
+    def _mask(self, tokens: Sequence[int], sees: Sees | None) -> list[list[bool]] | None:
+        return None if sees is None else self._span.mask(len(tokens), sees)
+
+    def _run(
+        self,
+        tokens: Sequence[int],
+        outputs: Sequence[Embed],
+        forward: Callable[..., Reply[Any]],
+        mask: list[list[bool]] | None,
+    ) -> Reply[Any]:
         span, start = self._span, self._span.num_run
         embeds = self._embeds_for(len(tokens))
-        outputs = embeds[:num_outputs]
-        mask = None if sees is None else span.mask(len(tokens), sees)
         span.ensure(start + len(tokens))
-        pages, queue = (span.written, embeds, span.writable, outputs, mask), span.ordered()
         self._input.embed_txt(span.queue, tokens, range(start, start + len(tokens)), embeds)
-        if self._adapter is None:
-            self._computed = self._forward.forward(queue, *pages)
-        else:
-            self._computed = self._with_adapter.forward_with_adapter(queue, self._adapter, *pages)
-        span.issued(self._computed)
+        computed = forward(span.ordered(), span.written, embeds, span.writable, outputs, mask)
+        span.issued(computed)
         span.num_run += len(tokens)
-        return outputs
+        return computed
 
     def _embeds_for(self, num_tokens: int) -> list[Embed]:
         missing = num_tokens - len(self._embeds)
@@ -74,4 +120,8 @@ class Stepper:
         return self._embeds[:num_tokens]
 
 
-__all__ = ["MAX_STEP_TOKENS", "Stepper"]
+def _forward_with(adapter: Adapter, name: str, queue: Queue, *pages: Any) -> Reply[None]:
+    return adapter.forward_with_adapter(queue, name, *pages)
+
+
+__all__ = ["MAX_STEP_TOKENS", "ScoredStep", "Stepper"]

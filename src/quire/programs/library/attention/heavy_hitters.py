@@ -1,0 +1,85 @@
+"""Heavy hitters: keep the pages that tokens look at (H2O, Zhang et al., 2023).
+
+    quire run heavy_hitters -- "Kabo is 31. Lima is 9. Nuru is 55. Zita is 7. What is 4821 + 977?" 3
+
+A few tokens get most of the attention, and go on getting it. Every step tells how much its token
+attended to each page (``next_dists_scored``); the shares are added up, and while there are more
+pages than the budget allows, the one with the smallest sum is evicted. The pages at the end stay:
+nobody has had time to look at them. The paper evicts single tokens of each head; pages are what
+can be given back here. With room for all pages it is greedy decoding. Traits: Scores, OutputText.
+
+::
+
+    page      [ 0  ][ 1  ][ 2  ][ 3  ][ 4  ]
+    sum        9.1   0.8   3.2   0.3   0.9      budget 4, one recent page
+    evicted                      ^              the smallest sum that is not recent
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+
+from quire.core.decoding import Dist
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.sdk import Context, ends, inferlet
+
+NUM_PIECE_TOKENS = 64
+
+
+async def heavy_hitter_steps(
+    ctx: Context, prompt: Sequence[int], max_tokens: int, *, budget: int, num_recent: int = 1
+) -> AsyncIterator[Dist]:
+    """``steps`` behind ``prompt`` with at most ``budget`` pages, ``num_recent`` of them the last.
+
+    The prompt is computed whole, as in the paper, before anything is evicted.
+
+    Raises:
+        InvalidArgument: no recent page, or no room for another one.
+    """
+    if not 1 <= num_recent < budget:
+        raise InvalidArgument(
+            f"a budget of {budget} pages with {num_recent} recent ones: keep at least one recent "
+            "page, and have room for another"
+        )
+    size, sums = ctx.model.page_size, Counter[int]()
+
+    def evict() -> None:
+        while ctx.num_pages > budget:
+            old = [page for page in sums if page <= (len(ctx) - 1) // size - num_recent]
+            least = min(old, key=lambda page: (sums[page], page))
+            ctx.evict(least * size, (least + 1) * size)
+            del sums[least]
+
+    for start in range(0, len(prompt), NUM_PIECE_TOKENS):
+        piece = prompt[start : start + NUM_PIECE_TOKENS]
+        step = await ctx.fill(piece).next_dists_scored(len(piece))
+        sums.update(step.masses)
+    start = len(ctx)
+    while len(ctx) - start < max_tokens and not ends(ctx, start):
+        if len(ctx) > start:
+            step = await ctx.next_dists_scored(1)
+            sums.update(step.masses)
+        evict()
+        yield step.dists[-1]
+
+
+@inferlet("heavy_hitters", traits={"Scores": 1, "OutputText": 1, "Tokenize": 1})
+async def heavy_hitters(
+    api: Api, question: str, budget: str = "4", max_tokens: str = "64"
+) -> dict[str, object]:
+    """Answer greedily on a budget of pages, keeping those that get the most attention."""
+    async with Context(api) as ctx:
+        prompt = ctx.fill_chat([{"role": "user", "content": question}]).tokens
+        ctx.truncate(0)
+        async for dist in heavy_hitter_steps(ctx, prompt, int(max_tokens), budget=int(budget)):
+            ctx.fill([dist.max_index()])
+        return {
+            "text": api.detokenize(ctx.tokens[len(prompt) :], skip_special=True),
+            "num_pages": ctx.num_pages,
+            "num_pages_of_all": -(-len(ctx) // ctx.model.page_size),
+        }
+
+
+__all__ = ["heavy_hitter_steps", "heavy_hitters"]

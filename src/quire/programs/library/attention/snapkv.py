@@ -1,0 +1,67 @@
+"""SnapKV: what the end of a prompt looks at is what the answer will need (Li et al., 2024).
+
+    quire run snapkv -- "Kabo is 31. Lima is 9. Nuru is 55. Zita is 7. How old is Nuru?" 3
+
+The last tokens of the prompt, the observation window, are run in a forward pass that tells how much
+they attended to each page before them. The pages with the largest shares are kept, the others are
+given back, once; then the answer is an ordinary ``generate`` on what is left. A page does what the
+paper's pooling does: neighbours of a wanted token are kept with it. With room for all pages it is
+greedy decoding. Traits: Scores, OutputText, Decode.
+
+::
+
+    page      [ 0  ][ 1  ][ 2  ][ 3  ][window]
+    share      2.9   0.1   0.2   1.4              budget 3: pages 0 and 3, and the window's
+    kept      [ 0  ]            [ 3  ][window][answer ...
+"""
+
+from __future__ import annotations
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.sdk import Context, inferlet
+
+
+async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
+    """Evict pages of the prompt in ``ctx`` until ``budget`` are left; those that were kept.
+
+    The pages that hold the last ``window`` tokens are always kept. The next token is filled.
+
+    Raises:
+        InvalidArgument: the window's pages alone are more than the budget.
+    """
+    size, window = ctx.model.page_size, min(window, len(ctx))
+    first = (len(ctx) - window) // size
+    recent = range(first, -(-len(ctx) // size))
+    if window < 1 or len(recent) > budget:
+        raise InvalidArgument(
+            f"a window of {window} tokens stands on {len(recent)} pages, the budget is {budget}: "
+            "take a window of at least one token and a budget that holds it"
+        )
+    step = await ctx.next_dists_scored(window)
+    old = sorted(range(first), key=lambda page: (-step.masses[page], page))
+    num_kept = budget - len(recent)
+    for page in old[num_kept:]:
+        ctx.evict(page * size, (page + 1) * size)
+    ctx.fill([step.dists[-1].max_index()])
+    return [*sorted(old[:num_kept]), *recent]
+
+
+@inferlet("snapkv", traits={"Scores": 1, "Decode": 1, "Tokenize": 1})
+async def snapkv(
+    api: Api, question: str, budget: str = "4", max_tokens: str = "64", window: str = "8"
+) -> dict[str, object]:
+    """Answer on the pages of the prompt that its last tokens looked at."""
+    async with Context(api) as ctx:
+        start = len(ctx.fill_chat([{"role": "user", "content": question}]))
+        kept = await compress(ctx, budget=int(budget), window=int(window))
+        if ctx.tokens[-1] not in ctx.model.eos_token_ids and int(max_tokens) > 1:
+            await ctx.generate(max_tokens=int(max_tokens) - 1)
+        return {
+            "text": api.detokenize(ctx.tokens[start:], skip_special=True),
+            "kept_pages": kept,
+            "num_pages_of_prompt": -(-start // ctx.model.page_size),
+        }
+
+
+__all__ = ["compress", "snapkv"]
