@@ -7,8 +7,8 @@ from control_world import World, alone
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramEnded, Quotas, Tick
-from quire.core.ids import ProgramId
+from quire.core.events import ProgramEnded, QueueClosed, Quotas, Tick
+from quire.core.ids import ProgramId, QueueId
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 
@@ -107,9 +107,63 @@ def test_an_export_ends_by_release_by_time_and_with_its_owner() -> None:
     world.harness.fire_timer()
     assert world.harness.now_s == pytest.approx(start_s + 16.0)
     assert world.controller.statistics().num_exports == 1
-    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(3)))
+    ended(world, 3)
     assert world.controller.statistics().num_exports == 0
     assert world.pool.num_held == 0
+
+
+def ended(world: World, program: int) -> None:
+    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(program)))
+
+
+def test_an_export_with_a_time_to_live_is_left_to_the_tenant() -> None:
+    world = exported()
+    ended(world, 1)
+    assert world.controller.statistics().num_exports == 1
+    (imported,) = world.do(2, load(world, [7, 8]))
+    assert imported.reply.num_tokens == len(PROMPT)
+    theirs = world.do(2, world.alloc([9]), follow(world, [7, 8], [8, 9], 80, 3))[1]
+    assert theirs.tokens == alone([*PROMPT, 80], 3)
+    world.program(3, tenant="other")
+    (foreign,) = world.do(3, c.ReleaseExport(id=world.id(), name="x"))
+    assert foreign.error is not None
+    assert foreign.error.code == "unknown_handle"
+    (released,) = world.do(2, c.ReleaseExport(id=world.id(), name="x"))
+    assert released.status == "done", "it has no owner, so whoever may use it may release it"
+    world.harness.post(QueueClosed(time_s=0, program=ProgramId(2), queue=QueueId(1)))
+    assert world.pool.num_held == 0
+
+
+def test_what_was_left_goes_when_memory_is_needed() -> None:
+    world = exported(num_blocks=4, num_host_blocks=0)
+    opaque = world.forward([], [1], [2], mask=[[True]])
+    world.do(1, world.alloc_embeds([1]), world.embed([1], [9]), opaque)
+    world.do(1, export(world, [2], name="opaque"))
+    ended(world, 1)
+    assert world.pool.num_held == 3
+    full = world.do(2, world.alloc(range(20, 24)), world.decode(range(20, 24), [7] * 13, 3))[1]
+    assert full.tokens == alone([7] * 13, 3), "all four blocks are needed"
+    world.do(2, world.dealloc(range(20, 24)))
+    (gone,) = world.do(2, load(world, [30], name="opaque"))
+    assert gone.error is not None
+    assert gone.error.code == "unknown_handle"
+    world.program(3)
+    theirs = world.do(
+        3, load(world, [7, 8]), world.alloc([9]), follow(world, [7, 8], [8, 9], 80, 3)
+    )[2]
+    assert theirs.tokens == alone([*PROMPT, 80], 3), "its tokens are known: computed again"
+
+
+def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.control.resources.exports.MAX_LEFT", 1)
+    world = exported()
+    world.program(3)
+    world.do(3, world.alloc([0]), world.decode([0], [5, 6], 0), export(world, [0], name="y"))
+    ended(world, 1)
+    ended(world, 3)
+    assert world.controller.statistics().num_exports == 1
+    (imported,) = world.do(2, load(world, [7], name="y"))
+    assert imported.status == "done", "the one that was left last"
 
 
 def test_the_quota_of_exported_pages() -> None:

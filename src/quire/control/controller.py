@@ -139,8 +139,7 @@ class Controller:
                 entry.is_answered = True
         for queue in list(program.queues.values()):
             self._close_queue(queue, reason)
-        for export in self._host.exports.owned_by(program.id):
-            self._host.remove_export(export)
+        self._host.owner_ended(program.id)
         self._table.end(program)
         self._policy.on_program_ended(program.id)
 

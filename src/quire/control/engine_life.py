@@ -59,7 +59,7 @@ class EngineLife:
             return
         engine = EngineState(event.engine, event.info)
         planner = MessagePlanner(
-            engine, self.table, self.flow, self.fairness, self.ranking, self.seeds
+            engine, self.table, self.flow, self.host, self.fairness, self.ranking, self.seeds
         )
         completion = Completion(
             engine, planner.decodes, planner.restorer, self.flow, self.ranking.policy, self.outbox

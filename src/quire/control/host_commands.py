@@ -25,7 +25,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.ids import EngineId, PageId
+from quire.core.ids import EngineId, PageId, ProgramId
 
 PASSING = (c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize)
 """Commands that may take effect while earlier ones of the queue are in flight (they still end in
@@ -152,11 +152,21 @@ class HostCommands:
 
     def _release_export(self, entry: Entry, command: c.ReleaseExport) -> None:
         export = self._find_export(entry, command.name)
-        if export.owner != entry.program.id:
+        if export.owner not in (None, entry.program.id):
             raise Forbidden(
                 f"export {command.name!r} belongs to program {export.owner}: only it may release it"
             )
         self.remove_export(export)
+
+    def owner_ended(self, program: ProgramId) -> None:
+        """What it exported for a time is left to its tenant; the rest goes with it."""
+        for export in self.exports.owned_by(program):
+            if export.ttl_s is None:
+                self.remove_export(export)
+            else:
+                self.exports.leave(export)
+        for export in self.exports.surplus():
+            self.remove_export(export)
 
     def remove_export(self, export: Export) -> None:
         self.exports.remove(export)

@@ -1,17 +1,23 @@
 """Named snapshots of pages, within a tenant.
 
 Owns names, owners and times to live. A snapshot holds a reference on each content, so whoever
-writes a page afterwards copies it first.
+writes a page afterwards copies it first. An export with a time to live may outlive its owner: it is
+then left to the tenant, and goes when memory is needed.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 from quire.control.resources.content import Content
 from quire.core.ids import EngineId, ProgramId, TenantId
+
+MAX_LEFT = 4096
+"""Exports without an owner on one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +32,12 @@ class PageSnapshot:
 
 @dataclass(slots=True)
 class Export:
-    """``expires_s``: None when it lives as long as its owner."""
+    """``owner``: None when it has ended and left the export to the tenant. ``expires_s``: None when
+    it lives as long as its owner."""
 
     tenant: TenantId
     name: str
-    owner: ProgramId
+    owner: ProgramId | None
     engine: EngineId
     pages: tuple[PageSnapshot, ...]
     ttl_s: float | None
@@ -43,6 +50,7 @@ class ExportTable:
     def __init__(self) -> None:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
+        self._left: OrderedDict[tuple[TenantId, str], Export] = OrderedDict()
         self._expiries: list[tuple[float, TenantId, str]] = []
 
     def __len__(self) -> int:
@@ -54,6 +62,7 @@ class ExportTable:
     def add(self, export: Export) -> None:
         assert (export.tenant, export.name) not in self._exports
         self._exports[export.tenant, export.name] = export
+        assert export.owner is not None
         self._by_owner.setdefault(export.owner, {})[export.name] = export
         self._schedule(export)
 
@@ -62,6 +71,22 @@ class ExportTable:
         if export.ttl_s is not None:
             export.expires_s = now_s + export.ttl_s
             self._schedule(export)
+        if export.owner is None:
+            self._left.move_to_end((export.tenant, export.name))
+
+    def leave(self, export: Export) -> None:
+        """Its owner ends and leaves it to the tenant."""
+        self._disown(export)
+        export.owner = None
+        self._left[export.tenant, export.name] = export
+
+    def left(self, engine: EngineId) -> list[Export]:
+        """Those on ``engine`` that no living program owns, the longest unused first."""
+        return [export for export in self._left.values() if export.engine == engine]
+
+    def surplus(self) -> list[Export]:
+        """Those that were left and are more than ``MAX_LEFT``, the longest unused first."""
+        return list(islice(self._left.values(), max(0, len(self._left) - MAX_LEFT)))
 
     def _schedule(self, export: Export) -> None:
         if export.expires_s is not None:
@@ -69,6 +94,12 @@ class ExportTable:
 
     def remove(self, export: Export) -> None:
         del self._exports[export.tenant, export.name]
+        self._left.pop((export.tenant, export.name), None)
+        self._disown(export)
+
+    def _disown(self, export: Export) -> None:
+        if export.owner is None:
+            return
         owned = self._by_owner[export.owner]
         del owned[export.name]
         if not owned:
@@ -101,4 +132,4 @@ class ExportTable:
         return iter(self._exports.values())
 
 
-__all__ = ["Export", "ExportTable", "PageSnapshot"]
+__all__ = ["MAX_LEFT", "Export", "ExportTable", "PageSnapshot"]

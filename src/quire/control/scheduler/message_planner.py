@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 
 from quire.control.flow import Flow
+from quire.control.host_commands import HostCommands
 from quire.control.process_table import ProcessTable
 from quire.control.queues import CommandQueue, Entry
 from quire.control.resources.memory import Reclaim
@@ -40,6 +41,7 @@ class MessagePlanner:
         engine: EngineState,
         table: ProcessTable,
         flow: Flow,
+        host: HostCommands,
         fairness: FairShare,
         ranking: Ranking,
         seeds: SeedSource,
@@ -51,7 +53,7 @@ class MessagePlanner:
         self._lowering = Lowering(engine, seeds)
         self.decodes = DecodeLowering(engine, seeds)
         self.restorer = Restorer(engine)
-        self.reclaimer = Reclaimer(engine, table, ranking.rank, self.preempt)
+        self.reclaimer = Reclaimer(engine, table, host, ranking.rank, self.preempt)
         self.blocked: dict[Entry, None] = {}
         self.num_preemptions = 0
         self._windows: dict[CommandQueue, QueueWindow] = {}

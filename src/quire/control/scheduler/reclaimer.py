@@ -1,17 +1,19 @@
 """Who gives up memory when the pool is used up, and in which order.
 
-Owns the order alone: idle programs' pages, the requester's own, waiting younger programs', then
-running decodes by policy. The oldest active program may claim from everyone, so somebody always
-gets on.
+Owns the order alone: exports whose owners have ended, idle programs' pages, the requester's own,
+waiting younger programs', then running decodes by policy. The oldest active program may claim from
+everyone, so somebody always gets on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from quire.control.host_commands import HostCommands
 from quire.control.process_table import ProcessTable, Program
 from quire.control.queues import Entry
 from quire.control.resources.content import Content
+from quire.control.resources.exports import Export
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
 
@@ -29,11 +31,13 @@ class Reclaimer:
         self,
         engine: EngineState,
         table: ProcessTable,
+        host: HostCommands,
         rank: Callable[[Entry], Rank],
         preempt: Callable[[DecodeRun], None],
     ) -> None:
         self._engine = engine
         self._table = table
+        self._host = host
         self._rank = rank
         self._preempt = preempt
 
@@ -45,7 +49,8 @@ class Reclaimer:
         if not self._is_enough(num_blocks, requester, kept):
             return False
         return (
-            self._move_out_idle(num_blocks)
+            self._move_out_left(num_blocks)
+            or self._move_out_idle(num_blocks)
             or self._move_out([requester.program], num_blocks)
             or self._move_out(self._waiting(requester), num_blocks)
             or self._preempt_one(requester, kept)
@@ -54,7 +59,9 @@ class Reclaimer:
     def _is_enough(self, num_blocks: int, requester: Entry, kept: set[Entry]) -> bool:
         """Whether everything that may go makes ``num_blocks``. If not, nothing is touched: a claim
         that cannot be met would drop, message after message, what others compute again."""
-        num_movable = 0
+        num_movable = len(self._left_contents())
+        if num_movable >= num_blocks:
+            return True
         num_host = self._engine.memory.num_host_available
         for content in self._candidates(requester, kept):
             if content.canonical and content.tokens:
@@ -68,7 +75,7 @@ class Reclaimer:
 
     def _candidates(self, requester: Entry, kept: set[Entry]) -> Iterator[Content]:
         """What ``reclaim`` could move out for ``requester``, each content once."""
-        seen: set[int] = set()
+        seen = {id(content) for content in self._left_contents()}
         holders = self._table.holders.get(self._engine.id)
         idle = [] if holders is None else list(holders.values())
         for program in (*idle, requester.program, *self._waiting(requester)):
@@ -81,6 +88,38 @@ class Reclaimer:
                 if content.num_pins == 1 and id(content) not in seen:
                     seen.add(id(content))
                     yield content
+
+    def _left_contents(self) -> list[Content]:
+        """What no living program holds: exports that were left to their tenants alone mean it."""
+        exports = self._host.exports.left(self._engine.id)
+        return [content for export in exports for content in self._own(export)]
+
+    def _own(self, export: Export) -> list[Content]:
+        """What stands on the device for ``export`` alone, later pages first."""
+        contents = [snapshot.content for snapshot in reversed(export.pages)]
+        return [
+            content
+            for content in contents
+            if content is not None
+            and content.num_refs == 1
+            and self._engine.memory.can_move_out(content)
+        ]
+
+    def _move_out_left(self, num_blocks: int) -> bool:
+        """To the host; where that is full, the export that has not been used for longest goes."""
+        memory = self._engine.memory
+        num_freed = 0
+        for content in self._left_contents():
+            num_freed += memory.move_out(content)
+            if num_freed >= num_blocks:
+                return True
+        for export in self._host.exports.left(self._engine.id):
+            if num_freed >= num_blocks:
+                break
+            if own := self._own(export):
+                self._host.remove_export(export)
+                num_freed += len(own)
+        return num_freed > 0
 
     def look_again(self) -> None:
         """Nothing could go: consider every idle program once more, however it became idle."""

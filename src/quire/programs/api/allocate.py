@@ -113,7 +113,8 @@ class Allocate(TraitFunctions):
         """Publish a snapshot of ``pages`` under ``name`` to the programs of the tenant.
 
         It lives until ``ttl_s`` seconds pass without an import or ``release_export``; with
-        ``None`` as long as this program.
+        ``None`` as long as this program. One that outlives this program may be released by any of
+        the tenant's, and goes before anything else when memory is needed.
         """
         given = as_list(pages)
         check_all(self._issuer, given, KvPage)
