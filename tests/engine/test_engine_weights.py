@@ -432,6 +432,27 @@ def test_defaults_that_models_ship_are_taken(model: Path) -> None:
     assert read_model_card(str(model)).defaults == {**shipped, "repetition_penalty": 1.05}
 
 
+def test_typical_p_is_a_default_too(model: Path) -> None:
+    generation(typical_p=0.95)(model)
+    assert read_model_card(str(model)).defaults == {"typical_p": 0.95}
+    generation(typical_p=0)(model)
+    with pytest.raises(ModelFormatError, match="typical_p"):
+        read_model_card(str(model))
+
+
+def test_the_card_of_a_model_that_sees_images(model: Path) -> None:
+    """Its length and tokens stand in the text part, its template in a file of its own."""
+    config = json.loads((model / "config.json").read_text())
+    wrapped = {"model_type": "llava", "text_config": {**config, "max_position_embeddings": 77}}
+    (model / "config.json").write_text(json.dumps(wrapped))
+    (model / "chat_template.json").write_text(json.dumps({"chat_template": "P"}))
+    card = read_model_card(str(model))
+    assert card.max_length == 77
+    assert card.chat_template == "P"
+    change_tokenizer_config(model, chat_template="A")
+    assert read_model_card(str(model)).chat_template == "A"
+
+
 def change_tokenizer_config(path: Path, **changes: Any) -> None:
     file = path / "tokenizer_config.json"
     values = json.loads(file.read_text())

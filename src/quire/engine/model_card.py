@@ -46,6 +46,9 @@ def read_model_card(source: str) -> ModelCard:
     """
     directory = locate(source)
     config = directory.read_config()
+    text = config.get("text_config")
+    if isinstance(text, dict):  # of a model that sees images, too
+        config = {**config, **text}
     generation = directory.read_json_if_present("generation_config.json")
     tokenizer = directory.read_json_if_present("tokenizer_config.json")
     return ModelCard(
@@ -86,6 +89,7 @@ def _defaults(generation: ConfigReader) -> dict[str, Any]:
         "temperature": partial(generation.number, low=0, high=100),
         "top_k": partial(generation.integer, low=-1, high=_MAX_TOKENS),
         "top_p": partial(generation.number, low=1e-9, high=1),
+        "typical_p": partial(generation.number, low=1e-9, high=1),
         "min_p": partial(generation.number, low=0, high=1),
         "repetition_penalty": partial(generation.number, low=0.01, high=100),
         "do_sample": generation.flag,
@@ -118,6 +122,8 @@ def _chat_template(directory: ModelDirectory, tokenizer: Mapping[str, Any]) -> s
     if directory.has("chat_template.jinja"):
         return directory.read_text("chat_template.jinja", MAX_TEMPLATE_BYTES)
     template = tokenizer.get("chat_template")
+    if template is None:  # where processors of models that see images kept it
+        template = directory.read_json_if_present("chat_template.json").get("chat_template")
     if isinstance(template, list):
         named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
         template = named.get("default")

@@ -15,7 +15,7 @@ from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument, PromptTooLong
 from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle, Turn
-from quire.programs.builtin import CompletionRequest
+from quire.programs.builtin import CompletionRequest, PromptImage
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
@@ -47,6 +47,7 @@ def completion_request(
     grammar: GrammarSpec | None,
     reporting: Reporting,
     priority: int,
+    images: tuple[PromptImage, ...] = (),
 ) -> CompletionRequest:
     """One prompt's request. ``max_tokens`` is the client's, the default is ours.
 
@@ -75,6 +76,7 @@ def completion_request(
         skip_special=fields.skip_special_tokens is not False,
         cache=fields.cache_salt is None,
         priority=priority,
+        images=images,
     )
 
 

@@ -11,15 +11,13 @@ import torch
 from engine_driver import Driver, i32
 from numpy.typing import NDArray
 from transformers import LlavaForConditionalGeneration
-from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
-from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from vision_checkpoints import (
     IMAGE_TOKEN,
-    PROCESSORS,
     Tower,
     file_of,
     make_llava,
     picture,
+    reference_pixels,
     rename_tensors,
 )
 
@@ -33,19 +31,6 @@ from quire.engine.engine import Engine
 TOWERS: list[Tower] = ["clip", "siglip"]
 PROMPT = [0, 17, *[IMAGE_TOKEN] * 16, 40, 5, 61]
 Floats = NDArray[np.float64]
-
-
-@pytest.fixture(scope="session")
-def llava(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Tower], Path]:
-    made: dict[Tower, Path] = {}
-
-    def get(tower: Tower) -> Path:
-        if tower not in made:
-            made[tower] = tmp_path_factory.mktemp(f"llava-{tower}")
-            make_llava(tower, made[tower])
-        return made[tower]
-
-    return get
 
 
 def driver_of(path: Path, backend: str = "torch", **settings: object) -> Driver:
@@ -64,18 +49,6 @@ def reference(path: Path, tower: Tower, image: bytes) -> Floats:
             input_ids=torch.tensor([PROMPT]), pixel_values=reference_pixels(tower, image)
         ).logits[0]
     return logits.double().log_softmax(-1).numpy()
-
-
-def reference_pixels(tower: Tower, image: bytes) -> torch.Tensor:
-    import io
-
-    from PIL import Image
-
-    values = {k: v for k, v in PROCESSORS[tower].items() if k != "image_processor_type"}
-    kind = CLIPImageProcessorPil if tower == "clip" else SiglipImageProcessorPil
-    opened = Image.open(io.BytesIO(image))
-    pixels: torch.Tensor = kind(**values)(opened, return_tensors="pt")["pixel_values"]
-    return pixels
 
 
 def logprobs(driver: Driver, image: bytes) -> Floats:

@@ -20,6 +20,8 @@ from transformers import (
     Qwen2Config,
     SiglipVisionConfig,
 )
+from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 
 IMAGE_TOKEN = VOCAB_SIZE - 1
 IMAGE_SIZE, PATCH_SIZE = 28, 7
@@ -103,3 +105,12 @@ def file_of(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     out = io.BytesIO()
     image.save(out, kind, **options)
     return out.getvalue()
+
+
+def reference_pixels(tower: Tower, image: bytes) -> torch.Tensor:
+    """``[1, 3, S, S]`` of transformers' own processor."""
+    values = {k: v for k, v in PROCESSORS[tower].items() if k != "image_processor_type"}
+    kind = CLIPImageProcessorPil if tower == "clip" else SiglipImageProcessorPil
+    opened = Image.open(io.BytesIO(image))
+    pixels: torch.Tensor = kind(**values)(opened, return_tensors="pt")["pixel_values"]
+    return pixels

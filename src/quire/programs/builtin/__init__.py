@@ -6,6 +6,6 @@ and frees everything when it ends, is closed (``aclose``) or cancelled.
 """
 
 from quire.programs.builtin.completion import complete
-from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest
+from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
 
-__all__ = ["ChoiceChunk", "CompletionRequest", "complete"]
+__all__ = ["ChoiceChunk", "CompletionRequest", "PromptImage", "complete"]

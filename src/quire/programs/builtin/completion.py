@@ -15,9 +15,10 @@ import msgspec
 from quire.core.decoding import StopSpec, TokenLogprobs
 from quire.core.errors import PromptTooLong
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
+from quire.programs.api.reply import Answer
 from quire.programs.builtin.choice import Choice
 from quire.programs.builtin.merge import merge
-from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest
+from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
 
 
 async def complete(
@@ -42,11 +43,11 @@ async def complete(
 
 @dataclass(slots=True)
 class _Shared:
-    """The part of the prompt that all choices share, on full pages."""
+    """The part of the prompt that all choices share: full pages, or all up to its last image."""
 
     pages: list[KvPage]
     num_tokens: int
-    computed: DecodeStream
+    computed: Answer
     prompt_logprobs: tuple[TokenLogprobs, ...] | None
     num_cached_tokens: int
 
@@ -82,7 +83,11 @@ class _Completion:
 
     async def chunks(self) -> AsyncGenerator[ChoiceChunk, None]:
         request = self._request
-        shared = await self._share() if request.num_choices > 1 else None
+        shared = None
+        if request.images:
+            shared = await self._see()
+        elif request.num_choices > 1:
+            shared = await self._share()
         choices = [Choice(index, request, self._model) for index in range(request.num_choices)]
         if shared is not None:
             choices[0].prompt_known(shared.num_cached_tokens, shared.prompt_logprobs)
@@ -126,6 +131,37 @@ class _Completion:
             prompt_logprobs=tuple(done.prompt_logprobs or ()) if scored else None,
             num_cached_tokens=done.num_cached_tokens,
         )
+
+    async def _see(self) -> _Shared:
+        """Compute the prompt up to its last image: text in decodes of no tokens, which the prefix
+        index knows as far as the first image, images by their embeddings."""
+        request, api = self._request, self._api
+        last = request.images[-1]
+        num_shared = last.start + last.num_embeds
+        queue = self._queue()
+        pages = api.alloc_kvpage(queue, -(-num_shared // self._model.page_size))
+        position = num_cached = 0
+        for image in request.images:
+            text = request.prompt[position : image.start]
+            if text:
+                done = await api.decode(
+                    queue, pages, text, pages, position=position, stop=StopSpec(0),
+                    cache=request.cache,
+                )  # fmt: skip
+                num_cached += done.num_cached_tokens
+            position = image.start + image.num_embeds
+            computed = await self._see_image(queue, pages, image)
+        return _Shared(pages, num_shared, computed, None, num_cached)
+
+    async def _see_image(self, queue: Queue, pages: list[KvPage], image: PromptImage) -> Answer:
+        """Its embeddings, then their K and V; the second has happened when it returns."""
+        embeds = self._api.alloc_emb(queue, image.num_embeds)
+        span = list(range(image.start, image.start + image.num_embeds))
+        await self._api.embed_img(queue, image.file, embeds, span)
+        computed = self._api.forward(queue, pages, embeds, pages)
+        self._api.dealloc_emb(queue, embeds)
+        await computed
+        return computed
 
     def _queue(self) -> Queue:
         queue = self._api.create_queue(

@@ -20,6 +20,16 @@ GREEDY = SamplerSpec()
 
 
 @dataclass(frozen=True, slots=True)
+class PromptImage:
+    """An image in a prompt: its embeddings stand in place of tokens ``start`` to
+    ``start + num_embeds - 1``. ``file``: the bytes of a PNG or JPEG file."""
+
+    start: int
+    num_embeds: int
+    file: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """``num_choices`` continuations of one prompt.
 
@@ -34,6 +44,7 @@ class CompletionRequest:
     ``sampler.seed``       choice ``i`` draws with ``seed + i``; ``None``: control picks.
     ``skip_special``       special tokens add nothing to the text.
     ``priority``           of the queues; higher runs first.
+    ``images``             by their start; text follows the last one.
     """
 
     prompt: tuple[int, ...]
@@ -52,6 +63,7 @@ class CompletionRequest:
     skip_special: bool = True
     cache: bool = True
     priority: int = 0
+    images: tuple[PromptImage, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.prompt:
@@ -63,8 +75,22 @@ class CompletionRequest:
                 f"max_tokens {self.max_tokens}, min_tokens {self.min_tokens}: "
                 "choose 0 <= min_tokens <= max_tokens"
             )
+        self._check_images()
         if any(not text for text in self.stop):
             raise InvalidArgument("a stop string is empty: it would end every choice at once")
+
+    def _check_images(self) -> None:
+        end = 0
+        for image in self.images:
+            if image.start < end:
+                raise InvalidArgument("images overlap, or do not stand in the order of the prompt")
+            end = image.start + image.num_embeds
+        if self.images and end >= len(self.prompt):
+            raise InvalidArgument("the prompt ends with an image: text must follow the last one")
+        if self.images and self.num_prompt_logprobs is not None:
+            raise InvalidArgument(
+                "a prompt with images has no log probabilities: leave prompt_logprobs out"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,4 +115,4 @@ class ChoiceChunk:
     seed: int | None = None
 
 
-__all__ = ["ChoiceChunk", "CompletionRequest"]
+__all__ = ["ChoiceChunk", "CompletionRequest", "PromptImage"]

@@ -118,6 +118,8 @@ class ChatTemplate:
 
 def _cut_behind(text: str, message: Message) -> str:
     content = message.get("content")
+    if isinstance(content, list) and content:  # of a model that sees images: its last part
+        content = content[-1].get("text")
     if not isinstance(content, str) or not content.strip():
         raise InvalidArgument(
             "continue_final_message: the last message must have text to go on from"

@@ -1,6 +1,7 @@
 """A request's messages in two other forms: what chat templates read, and canonical turns.
 
-Templates get plain text and, for tool calls, arguments as objects. Turns are text that is the same
+Templates get plain text (those of models that see images: a list of parts) and, for tool calls,
+arguments as objects. Turns are text that is the same
 for an answer when this node gives it and when a client sends it back, which is how a later call is
 recognised as part of the same session.
 """
@@ -8,12 +9,12 @@ recognised as part of the same session.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.core.errors import InvalidArgument
 from quire.node import Turn
 from quire.programs.chat import Answer
+from quire.server.chat.images import ImageReader
 from quire.server.schemas.messages import (
     AssistantMessage,
     Content,
@@ -21,28 +22,29 @@ from quire.server.schemas.messages import (
     Message,
     MessageToolCall,
     RefusalPart,
+    TextPart,
     ToolMessage,
 )
 
 
-def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def template_messages(messages: Sequence[Message], images: ImageReader) -> list[dict[str, Any]]:
     """Messages for a template: ``developer`` is ``system``, parts are joined by line breaks, a
-    tool's answer knows the name of the function that was called.
+    tool's answer knows the name of the function that was called. ``images`` reads those there are.
 
     Raises:
-        InvalidArgument: a part is not text.
+        InvalidArgument: a part that the model does not read.
     """
     names: dict[str, str] = {}
     converted = []
     for index, message in enumerate(messages):
         entry: dict[str, Any] = {
             "role": "system" if message.role == "developer" else message.role,
-            "content": text_of(message.content, f"messages[{index}].content"),
+            "content": _content(message.content, f"messages[{index}].content", images),
         }
         if message.name is not None:
             entry["name"] = message.name
         if isinstance(message, AssistantMessage):
-            entry |= _assistant_fields(message)
+            entry |= _assistant_fields(message, images)
             names |= {call.id: call.function.name for call in message.tool_calls or ()}
         elif isinstance(message, ToolMessage):
             entry["tool_call_id"] = message.tool_call_id
@@ -51,13 +53,13 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return converted
 
 
-def _assistant_fields(message: AssistantMessage) -> dict[str, Any]:
+def _assistant_fields(message: AssistantMessage, images: ImageReader) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     reasoning = message.reasoning_content or message.reasoning
     if reasoning:
         fields["reasoning_content"] = reasoning
     if message.refusal and not message.content:
-        fields["content"] = message.refusal
+        fields["content"] = _content(message.refusal, "refusal", images)
     if message.tool_calls:
         fields["tool_calls"] = [_template_call(call) for call in message.tool_calls]
     return fields
@@ -80,23 +82,28 @@ def parsed(arguments: str) -> Any:
     return value if isinstance(value, dict) else arguments
 
 
-def text_of(content: Content | None, param: str) -> str:
-    """The text of a message's content.
-
-    Raises:
-        InvalidArgument: a part is not text.
-    """
+def _content(
+    content: Content | None, param: str, images: ImageReader
+) -> str | list[dict[str, Any]]:
+    """A message's content as the template of a model reads it that sees ``images``, or none."""
     if content is None or isinstance(content, str):
-        return content or ""
-    texts = []
-    for index, part in enumerate(content):
-        if isinstance(part, MediaPart):
-            raise InvalidArgument(
-                f"{param}[{index}] is of type {part.type}, but this model reads text only",
-                param=f"{param}[{index}]",
-            )
-        texts.append(part.refusal if isinstance(part, RefusalPart) else part.text)
-    return "\n".join(texts)
+        parts = [{"type": "text", "text": content}] if content else []
+    else:
+        parts = [
+            images.read(part, f"{param}[{index}]")
+            if isinstance(part, MediaPart)
+            else {"type": "text", "text": _text_of(part)}
+            for index, part in enumerate(content)
+        ]
+    return _text(parts) if images.accepted is None else parts
+
+
+def _text_of(part: TextPart | RefusalPart) -> str:
+    return part.refusal if isinstance(part, RefusalPart) else part.text
+
+
+def _text(parts: Iterable[Mapping[str, str]]) -> str:
+    return "\n".join(part["text"] if "text" in part else part["sha256"] for part in parts)
 
 
 def turns_of(messages: Sequence[dict[str, Any]]) -> list[Turn]:
@@ -109,7 +116,9 @@ def _turn(entry: dict[str, Any]) -> Turn:
         (call["function"]["name"], call["function"]["arguments"])
         for call in entry.get("tool_calls", ())
     ]
-    return Turn(entry["role"], _canonical(entry["content"], calls))
+    content = entry["content"]
+    text = content if isinstance(content, str) else _text(content)
+    return Turn(entry["role"], _canonical(text, calls))
 
 
 def turn_of_answer(answer: Answer) -> Turn:
@@ -124,4 +133,4 @@ def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:
     return "\n".join([text.strip(), *lines])
 
 
-__all__ = ["parsed", "template_messages", "text_of", "turn_of_answer", "turns_of"]
+__all__ = ["parsed", "template_messages", "turn_of_answer", "turns_of"]

@@ -17,6 +17,7 @@ from quire.programs.builtin import CompletionRequest
 from quire.programs.chat import Answer
 from quire.server.chat.constraint import chat_grammar
 from quire.server.chat.conversation import template_messages, turn_of_answer, turns_of
+from quire.server.chat.images import ImageReader
 from quire.server.chat.parsing import Reading
 from quire.server.chat.prompt import ChatPrompt, Conversation
 from quire.server.context import ServerContext, context_of
@@ -53,11 +54,13 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
     context = context_of(request)
     model = context.node.model(body.model)
     check_num_choices(1, body.n or 1)
-    messages = template_messages(body.messages)
+    images = ImageReader(model.info.images)
+    messages = template_messages(body.messages, images)
     grammar, source = chat_grammar(body)
     if grammar is not None:
         await context.grammars.check(grammar, param=source)
-    prompt = await context.renderer.render(model, _conversation(body, messages))
+    conversation = _conversation(body, messages, images.files)
+    prompt = await context.renderer.render(model, conversation)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     generation = completion_request(
         body,
@@ -68,6 +71,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         grammar=grammar,
         reporting=Reporting(num_logprobs),
         priority=identify(request.headers, body).priority,
+        images=prompt.images,
     )
     reading = Reading(_max_calls(body), prompt.opens_reasoning)
     return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
@@ -80,11 +84,14 @@ async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> Ch
         QuireError: no such model, or a conversation that its template refuses.
     """
     model = context.node.model(body.model)
-    messages = template_messages(body.messages)
-    return await context.renderer.render(model, _conversation(body, messages))
+    images = ImageReader(model.info.images)
+    messages = template_messages(body.messages, images)
+    return await context.renderer.render(model, _conversation(body, messages, images.files))
 
 
-def _conversation(body: ChatCompletionRequest, messages: list[dict[str, object]]) -> Conversation:
+def _conversation(
+    body: ChatCompletionRequest, messages: list[dict[str, object]], images: Sequence[bytes]
+) -> Conversation:
     """With ``tool_choice`` none the model is not told of the tools, so that it calls none."""
     tools = body.tools if body.tool_choice != "none" else None
     variables = dict(body.chat_template_kwargs or {})
@@ -98,6 +105,7 @@ def _conversation(body: ChatCompletionRequest, messages: list[dict[str, object]]
         add_generation_prompt=body.add_generation_prompt is not False and not going_on,
         continue_final_message=going_on,
         variables=variables,
+        images=images,
     )
 
 

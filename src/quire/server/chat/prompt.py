@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import InvalidArgument, ModelFormatError
 from quire.core.interfaces import ServedModel
+from quire.programs.builtin import PromptImage
 from quire.programs.chat import THINK_START, ChatTemplate, chat_template
+from quire.server.chat.images import expand_images
 
 logger = logging.getLogger(__name__)
 
@@ -25,22 +27,26 @@ _NUM_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a template is given. ``messages`` as ``template_messages`` makes them."""
+    """What a template is given. ``messages`` as ``template_messages`` makes them; ``images``: the
+    files that they show."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
+    images: Sequence[bytes] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """``opens_reasoning``: the prompt ends with the start of the model's reasoning."""
+    """``opens_reasoning``: the prompt ends with the start of the model's reasoning. ``token_ids``
+    have one token for each embedding of ``images``."""
 
     text: str
     token_ids: tuple[int, ...]
     opens_reasoning: bool
+    images: tuple[PromptImage, ...] = ()
 
 
 class ChatRenderer:
@@ -72,8 +78,10 @@ class ChatRenderer:
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
         )
-        token_ids = tuple(model.tokenizer.encode(text))
-        return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START))
+        token_ids, images = expand_images(
+            model.tokenizer.encode(text), conversation.images, model.info.images
+        )
+        return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START), images)
 
     def _template(self, model: ServedModel) -> ChatTemplate:
         """This thread's compiled template of ``model``."""

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.server.chat.conversation import template_messages
+from quire.server.chat.images import ImageReader
 from quire.server.chat.prompt import Conversation
 from quire.server.context import ServerContext, context_of
 from quire.server.logprobs import spelled
@@ -45,12 +46,14 @@ async def _tokens(
         bos = model.special_tokens.get("bos_token", "") if body.add_special_tokens else ""
         text = bos + (body.prompt or "")
         return tuple(await asyncio.to_thread(model.tokenizer.encode, text))
+    images = ImageReader(model.info.images)
     conversation = Conversation(
-        template_messages(body.messages),
+        template_messages(body.messages, images),
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
         variables=body.chat_template_kwargs or {},
+        images=images.files,
     )
     return (await context.renderer.render(model, conversation)).token_ids
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Discriminator, Field, Tag
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
 
 from quire.server.schemas.base import (
     LIST_SHAPE,
@@ -20,6 +20,8 @@ from quire.server.schemas.base import (
 MAX_MESSAGES = 2048
 MAX_PARTS = 256
 MAX_TOOL_CALLS = 256
+MAX_URL_CHARS = 32 << 20
+"""An image of the largest size that is read, in base64."""
 
 
 class TextPart(EchoedModel):
@@ -32,10 +34,21 @@ class RefusalPart(EchoedModel):
     refusal: Text
 
 
+class ImageUrl(EchoedModel):
+    """``detail`` and the like have no meaning here: a tower has one size."""
+
+    url: Annotated[str, StringConstraints(max_length=MAX_URL_CHARS)]
+
+
 class MediaPart(EchoedModel):
     """Parts that only multimodal models read; a text model refuses them and says so."""
 
     type: Literal["image_url", "input_audio", "file", "video_url", "audio_url"]
+    image_url: ImageUrl | None = None
+
+    @property
+    def url(self) -> str | None:
+        return None if self.image_url is None else self.image_url.url
 
 
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]

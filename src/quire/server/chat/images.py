@@ -1,0 +1,103 @@
+"""Images of a conversation: out of ``data:`` URLs, and into the prompt's tokens.
+
+Owns what a request may say an image is. Nothing is fetched: a node that opened the URLs of its
+clients would reach what they cannot. The file itself is read by the engine.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from quire.core.batch import ImageInput
+from quire.core.errors import InvalidArgument, QuireError
+from quire.programs.api.input_image import check_image
+from quire.programs.builtin import PromptImage
+from quire.server.schemas.messages import MediaPart
+
+_DATA_URL = re.compile(r"data:image/(?:png|jpeg|jpg);base64,", re.IGNORECASE)
+
+
+class ImageReader:
+    """Reads the images of one request; ``files`` in the order of the conversation.
+
+    ``accepted``: what the model sees, None if it reads text only.
+    """
+
+    def __init__(self, accepted: ImageInput | None) -> None:
+        self.accepted = accepted
+        self.files: list[bytes] = []
+
+    def read(self, part: MediaPart, param: str) -> dict[str, Any]:
+        """The part as a chat template reads it; ``sha256`` is for us.
+
+        Raises:
+            InvalidArgument: the model does not read such parts, a URL that is no image's data.
+        """
+        if self.accepted is None:
+            raise InvalidArgument(
+                f"{param} is of type {part.type}, but this model reads text only", param=param
+            )
+        if part.type != "image_url":
+            raise InvalidArgument(
+                f"{param} is of type {part.type}, but this model reads text and images only",
+                param=param,
+            )
+        file = _file_of(part.url, f"{param}.image_url")
+        try:
+            check_image(file, self.accepted)
+        except QuireError as exc:
+            raise InvalidArgument(f"{param}: {exc.message}", param=param) from exc
+        self.files.append(file)
+        return {"type": "image", "sha256": hashlib.sha256(file).hexdigest()}
+
+
+def _file_of(url: str | None, param: str) -> bytes:
+    if url is None:
+        raise InvalidArgument(f"{param} has no url", param=param)
+    head = _DATA_URL.match(url)
+    if head is None:
+        raise InvalidArgument(
+            f"{param} is {url[:60]!r}: images are taken as data URLs of PNG and JPEG files, "
+            "data:image/png;base64,...; nothing is fetched",
+            param=param,
+        )
+    try:
+        return base64.b64decode(url[head.end() :], validate=True)
+    except (binascii.Error, ValueError) as exc:
+        raise InvalidArgument(f"{param} is not base64: {exc}", param=param) from exc
+
+
+def expand_images(
+    token_ids: Sequence[int], files: Sequence[bytes], accepted: ImageInput | None
+) -> tuple[tuple[int, ...], tuple[PromptImage, ...]]:
+    """The prompt with as many tokens for each image as it takes, and where each image stands.
+
+    Raises:
+        InvalidArgument: the rendered prompt has another number of images than the conversation.
+    """
+    if accepted is None:
+        return tuple(token_ids), ()
+    found = sum(token == accepted.token for token in token_ids)
+    if found != len(files):
+        raise InvalidArgument(
+            f"the model's chat template shows {found} images where the messages have "
+            f"{len(files)}: its token for images may not stand in text"
+        )
+    expanded: list[int] = []
+    images = []
+    rest = iter(files)
+    for token in token_ids:
+        if token == accepted.token:
+            images.append(PromptImage(len(expanded), accepted.num_embeds, next(rest)))
+            expanded += [token] * accepted.num_embeds
+        else:
+            expanded.append(token)
+    return tuple(expanded), tuple(images)
+
+
+__all__ = ["ImageReader", "expand_images"]
