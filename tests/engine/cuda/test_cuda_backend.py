@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from engine_driver import Driver
 
+from quire.core.config import EngineConfig, WeightsName
 from quire.core.errors import ConfigError
-from quire.engine.cuda import optional
+from quire.core.ids import ModelId
+from quire.engine.cuda import backend, optional
+from quire.engine.cuda.backend import CudaBackend
+from quire.engine.loading import load_model
+from quire.engine.model_directory import ModelDirectory
 
 no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
@@ -28,6 +36,37 @@ def test_it_says_why_and_what_to_do(
 @no_device
 def test_auto_passes_it_over(make_driver: Callable[..., Driver]) -> None:
     assert make_driver("llama").info.backend != "cuda"
+
+
+@pytest.mark.parametrize(
+    ("capability", "weights", "reason"),
+    [
+        ((7, 5), "auto", "7.5, and 8.0 .* choose backend torch"),
+        ((8, 0), "float8", "8.0, and weights float8 need 8.9 .* choose weights auto"),
+        ((8, 6), "float8", "8.6, and weights float8 need 8.9"),
+        ((8, 9), "float8", None),
+        ((8, 0), "auto", None),
+    ],
+)
+def test_what_an_old_device_cannot_run(
+    capability: tuple[int, int],
+    weights: WeightsName,
+    reason: str | None,
+    checkpoint: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A model loaded here stands in for one on that device."""
+    config = EngineConfig(str(checkpoint("llama")), ModelId("m"), weights=weights, device="cpu")
+    loaded = load_model(config, ModelDirectory(checkpoint("llama")))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
+    monkeypatch.setattr(backend, "triton_missing", lambda: None)
+    found = CudaBackend().unsupported(config, replace(loaded, device=torch.device("cuda")))
+    if reason is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert re.search(reason, found)
 
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from quire.engine.models.decoder import Decoder
 logger = logging.getLogger(__name__)
 
 _LEAST_CAPABILITY = (8, 0)
+_FLOAT8_CAPABILITY = (8, 9)
 _MAX_STEPS = 32
 """Steps of a message that the loop's memory holds; longer messages go step by step."""
 
@@ -47,13 +48,8 @@ class CudaBackend:
         device = loaded.device
         if device.type != "cuda":
             return _why_no_device(config)
-        capability = torch.cuda.get_device_capability(device)
-        if capability < _LEAST_CAPABILITY:
-            name, have = torch.cuda.get_device_name(device), ".".join(map(str, capability))
-            return (
-                f"{name} has compute capability {have}, and 8.0 (Ampere) is the least that its "
-                "kernels are written for: choose backend torch"
-            )
+        if reason := _too_old(config, device):
+            return reason
         if config.tensor_parallel > 1:
             return "it runs on one device, not tensor parallel: choose backend torch"
         if not isinstance(loaded.model, Decoder):
@@ -63,6 +59,22 @@ class CudaBackend:
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> CudaRunner:
         adapt_weights(config, loaded)
         return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
+
+
+def _too_old(config: EngineConfig, device: torch.device) -> str | None:
+    capability = torch.cuda.get_device_capability(device)
+    name, have = torch.cuda.get_device_name(device), ".".join(map(str, capability))
+    if capability < _LEAST_CAPABILITY:
+        return (
+            f"{name} has compute capability {have}, and 8.0 (Ampere) is the least that its "
+            "kernels are written for: choose backend torch"
+        )
+    if config.weights == "float8" and capability < _FLOAT8_CAPABILITY:
+        return (
+            f"{name} has compute capability {have}, and weights float8 need 8.9 (Ada) at least: "
+            "choose weights auto"
+        )
+    return None
 
 
 def adapt_weights(config: EngineConfig, loaded: LoadedModel) -> None:
