@@ -13,6 +13,7 @@ from quire.server.schemas.anthropic import MessagesRequest
 from quire.server.schemas.base import RequestModel
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.completions import CompletionsRequest
+from quire.server.schemas.encoding import EmbeddingsRequest, RerankRequest, ScoreRequest
 from quire.server.schemas.programs import LaunchRequest
 from quire.server.schemas.responses import ResponsesRequest
 
@@ -38,9 +39,12 @@ def test_every_route_is_documented_and_no_other() -> None:
     [
         ChatCompletionRequest,
         CompletionsRequest,
+        EmbeddingsRequest,
         LaunchRequest,
         MessagesRequest,
+        RerankRequest,
         ResponsesRequest,
+        ScoreRequest,
     ],
 )
 def test_every_field_of_a_request_is_documented(body: type[RequestModel]) -> None:

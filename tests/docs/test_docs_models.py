@@ -7,6 +7,7 @@ from typing import get_args
 
 from docs_markdown import ROOT
 
+from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.rope_config import RopeKind
 from quire.engine.models.registry import FAMILIES
 from quire.engine.quantization.registry import SCHEMES
@@ -22,6 +23,15 @@ def first_column(heading: str) -> set[str]:
 def test_every_architecture_is_documented_and_no_other() -> None:
     served = {name for family in FAMILIES.values() for name in family.architectures}
     assert first_column("Families") == served
+
+
+def test_every_encoder_is_documented_and_no_other() -> None:
+    section = PAGE.split("\n## Encoders\n")[1].split("\n## ")[0]
+    rows = [line for line in section.split("\n") if line.startswith("| `")]
+    documented = {
+        name: "cross-encoder" in row for row in rows for name in re.findall(r"`(\w+)`", row)
+    }
+    assert documented == {name: scores for name, (_, scores) in ARCHITECTURES.items()}
 
 
 def test_every_way_of_packing_is_documented() -> None:

@@ -11,10 +11,13 @@ import pytest
 from request_log import RequestLines
 from scripted_server import RunningServer, running_server
 
+from quire.testing import FakeEncoder
+
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
-    with running_server() as running:
+    encoders = {"embedder": FakeEncoder(), "ranker": FakeEncoder("cross_encoder")}
+    with running_server(encoders=encoders) as running:
         yield running
 
 

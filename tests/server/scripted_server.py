@@ -12,17 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import string
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
+import tokenizers
 
 from quire.core.batch import Batch, BatchResult
 from quire.core.config import (
     AdapterConfig,
+    EncoderConfig,
     EngineConfig,
     NodeConfig,
     SandboxConfig,
@@ -30,10 +33,12 @@ from quire.core.config import (
     TenantConfig,
 )
 from quire.core.ids import ModelId, TenantId
+from quire.engine.encoders.text import EncoderTexts
 from quire.node import ModelFiles, Node
+from quire.node.encoders.transport import EncoderTransports, InProcessEncoder
 from quire.node.transports import InProcessTransport
 from quire.server import Service
-from quire.testing import FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
+from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
 from quire.testing.scripted import Answer
 from quire.testing.tokenizer import CHAT_TEMPLATE
 
@@ -90,19 +95,45 @@ def scripted_node(
     adapters: Sequence[str] = (),
     sandbox: SandboxConfig | None = None,
     template: str = CHAT_TEMPLATE,
+    encoders: Mapping[str, FakeEncoder] | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
     engines = tuple(
         EngineConfig(source=name, name=ModelId(name), adapters=adapted) for name in models
     )
-    config = NodeConfig(engines=engines, tenants=tuple(tenants), sandbox=sandbox or SandboxConfig())
+    cores = encoders or {}
+    config = NodeConfig(
+        engines=engines,
+        tenants=tuple(tenants),
+        sandbox=sandbox or SandboxConfig(),
+        encoders=tuple(EncoderConfig(source=name, name=ModelId(name)) for name in cores),
+    )
     node = Node(
         config,
         transport_factory=lambda engine: InProcessTransport(engine.name, load),
         model_files=lambda engine: replace(scripted_files(engine), chat_template=template),
+        encoder_transports=EncoderTransports(
+            lambda encoder, on_progress: InProcessEncoder(lambda: cores[encoder.name]),
+            lambda source: EncoderTexts(word_tokenizer(), cores[source].info.max_tokens, ""),
+        ),
         debug=True,
     )
     return node, config
+
+
+def word_tokenizer() -> tokenizers.Tokenizer:
+    """One token per word: 10 for the word a, 11 for b and so on, 1 for any longer one."""
+    vocab = {"[UNK]": 1, "[CLS]": 2, "[SEP]": 3}
+    vocab |= {letter: 10 + index for index, letter in enumerate(string.ascii_lowercase)}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]"])
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    return tokenizer
 
 
 class GatedEngine(FakeEngine):
@@ -166,6 +197,7 @@ def running_server(
     adapters: Sequence[str] = (),
     sandbox: SandboxConfig | None = None,
     template: str = CHAT_TEMPLATE,
+    encoders: Mapping[str, FakeEncoder] | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
 ) -> Iterator[RunningServer]:
@@ -181,6 +213,7 @@ def running_server(
         adapters=adapters,
         sandbox=sandbox,
         template=template,
+        encoders=encoders,
     )
     ready = threading.Event()
     holder: list[RunningServer] = []

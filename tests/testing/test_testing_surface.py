@@ -6,8 +6,8 @@ import quire.testing
 from quire.testing import conformance
 
 NAMES = """
-    ControlCore ControlHarness ExpectedDecode FakeClock FakeEngine FakeTokenizer LocalNode LocalPort
-    NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage ReferenceProgram
+    ControlCore ControlHarness ExpectedDecode FakeClock FakeEncoder FakeEngine FakeTokenizer
+    LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage ReferenceProgram
     ScriptedModel SeenToken StepTime answers expected_decode expected_dist expected_logprobs
     expected_tokens fake_pool scripted_node token_content
 """

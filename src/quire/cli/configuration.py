@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from quire.cli.models import default_name
-from quire.core.config import AdapterConfig, EngineConfig, TenantConfig
+from quire.core.config import AdapterConfig, EncoderConfig, EngineConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
@@ -86,6 +86,17 @@ def _with_adapters(
     return tuple(
         dataclasses.replace(config, adapters=tuple(loaded[config.name])) for config in configs
     )
+
+
+def encoder_configs(encoders: Sequence[str]) -> tuple[EncoderConfig, ...]:
+    """One encoder per ``SOURCE`` or ``NAME=SOURCE``."""
+    configs = []
+    for text in encoders:
+        name, separator, source = text.partition("=")
+        source = source if separator else text
+        served = ModelId(name) if separator else default_name(source)
+        configs.append(EncoderConfig(source=source, name=served))
+    return tuple(configs)
 
 
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:
@@ -162,4 +173,4 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-__all__ = ["check_exposure", "engine_configs", "tenants"]
+__all__ = ["check_exposure", "encoder_configs", "engine_configs", "tenants"]

@@ -71,6 +71,16 @@ Adapters = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+Encoders = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder",
+        metavar="[NAME=]SOURCE",
+        envvar="QUIRE_ENCODERS",
+        help="An embedding model or cross-encoder, as a directory or hub id. Repeatable.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TensorParallel = Annotated[
     int,
     typer.Option(

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 
 from quire.cli import options as o
-from quire.cli.configuration import check_exposure, engine_configs, tenants
+from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
@@ -22,6 +22,7 @@ def serve(
     models: o.Sources = None,
     model_name: o.ModelName = None,
     adapter: o.Adapters = None,
+    encoder: o.Encoders = None,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
@@ -94,6 +95,7 @@ def serve(
     )
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),
+        encoders=encoder_configs(encoder or ()),
         scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
         tenants=known_tenants,
         record_path=record,

@@ -81,6 +81,27 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """An embedding model or cross-encoder in a process of its own.
+
+    ``source``: a Hugging Face or sentence-transformers directory, or a hub id. ``max_batch_tokens``
+    bounds a batch, ``max_pending`` the sequences that may wait; more are refused.
+    """
+
+    source: str
+    name: ModelId
+    dtype: DTypeName = "auto"
+    device: str = "auto"
+    num_threads: int | None = None
+    max_batch_tokens: int = 8192
+    max_pending: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.max_batch_tokens < 1 or self.max_pending < 1:
+            raise ConfigError("max_batch_tokens and max_pending of an encoder must be at least 1")
+
+
+@dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     """``dispatch``: adaptive, eager, k_only (``k``), t_only (``t_s``).
 
@@ -178,12 +199,14 @@ class NodeConfig:
     engine_process: bool = True
     sandbox: SandboxConfig = SandboxConfig()
     record_path: Path | None = None
+    encoders: tuple[EncoderConfig, ...] = ()
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
         names += [adapter.name for engine in self.engines for adapter in engine.adapters]
+        names += [str(encoder.name) for encoder in self.encoders]
         if len(set(names)) != len(names):
-            raise ConfigError(f"two engines or adapters have the same model name: {sorted(names)}")
+            raise ConfigError(f"two models or adapters have the same name: {sorted(names)}")
         if not names:
             raise ConfigError("a node needs at least one engine: name a model")
 
@@ -191,6 +214,7 @@ class NodeConfig:
 __all__ = [
     "AdapterConfig",
     "DTypeName",
+    "EncoderConfig",
     "EngineConfig",
     "NodeConfig",
     "SandboxConfig",

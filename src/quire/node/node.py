@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from quire.core.config import EngineConfig, NodeConfig
+from quire.core.encoding import EncoderKind
 from quire.core.errors import UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
@@ -25,6 +26,9 @@ from quire.node.clock import SystemClock
 from quire.node.control_factory import make_controller
 from quire.node.control_thread import ControlThread, Observer
 from quire.node.conversations import Turn
+from quire.node.encoders.fleet import EncoderFleet
+from quire.node.encoders.service import EncoderService
+from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress, load_engine
 from quire.node.engines import EngineBackend, EngineFleet
 from quire.node.health import NodeHealth, node_health
@@ -78,6 +82,7 @@ class Node:
         restart_limits: RestartLimits | None = None,
         native: NativeConfig | None = None,
         sandbox_command: Sequence[str] = SANDBOX_COMMAND,
+        encoder_transports: EncoderTransports = EncoderTransports(),  # noqa: B008 - frozen
         debug: bool = False,
     ) -> None:
         self._config = config
@@ -104,6 +109,12 @@ class Node:
             clock=self._clock,
             on_progress=self._report,
             on_change=self._on_health_change,
+        )
+        self._encoders = EncoderFleet(
+            config.encoders,
+            encoder_transports,
+            on_change=self._on_health_change,
+            on_progress=self._report,
         )
         self._hosts = ProgramHosts(self._on_blocked, native)
         self._sandbox = SandboxRuntime(
@@ -161,8 +172,11 @@ class Node:
         self._services.start()
         self._control.start()
         self._hosts.start()
+        self._encoders.start()
         try:
             await self._fleet.start(wait_ready=wait_ready)
+            if wait_ready:
+                await self._encoders.wait_ready()
         except BaseException:
             await self.stop()
             raise
@@ -207,6 +221,7 @@ class Node:
         await self._hosts.close()
         await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()
+        await self._encoders.stop()
         await self._fleet.stop()
         self._control.stop()
         if self._recorder is not None:
@@ -217,13 +232,14 @@ class Node:
     async def _wait_idle(self) -> None:
         await self._sessions.wait_idle()
         await self._programs.wait_idle()
+        await self._encoders.wait_idle()
 
     # -- what is there -----------------------------------------------------------------------------
 
     def health(self) -> NodeHealth:
         failure = self._control.failure
         return node_health(
-            self._fleet.health(),
+            {**self._fleet.health(), **self._encoders.health()},
             draining=self._admission.draining,
             failure=None if failure is None else failure.message,
         )
@@ -247,6 +263,20 @@ class Node:
             EngineLost: it is still being loaded, or its engine has been given up.
         """
         return self._fleet.find_model(name)
+
+    def encoder(self, name: str | None, kind: EncoderKind) -> EncoderService:
+        """The embedding model or cross-encoder called ``name``; for ``None`` the first of its kind.
+
+        Raises:
+            Draining: the node is stopping.
+            ModelNotFound, EngineLost, InvalidArgument: see ``EncoderFleet.find``.
+        """
+        self._admission.check()
+        return self._encoders.find(name, kind)
+
+    def encoders(self) -> list[EncoderService]:
+        """All of them, loaded or not."""
+        return self._encoders.all()
 
     def processes(self, tenant: TenantId | None = None) -> list[ProcessRecord]:
         """The process table: every program of any form that has not ended."""

@@ -121,7 +121,7 @@ class GenerationResponse(Response):
         """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
         deliver = self._deliver_stream if self._stream else self._deliver_whole
         work = asyncio.create_task(deliver(send))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         self._writes.watch(work)
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -200,10 +200,10 @@ def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:
     return cast(AsyncGenerator[PromptChunk, None], aiter(generation))
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
     """Return when the client has gone. A late body, which nobody reads, is not a disconnect."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-__all__ = ["Formatter", "GenerationResponse", "SlowReader", "WriteLimit"]
+__all__ = ["Formatter", "GenerationResponse", "SlowReader", "WriteLimit", "disconnected"]

@@ -2,12 +2,13 @@
 
 ``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` with a model
 that says what the test says; ``ControlHarness`` drives the controller by hand; ``FakeEngine``,
-``FakeClock`` and ``FakeTokenizer`` stand in for the real ones; ``ReferenceProgram`` and
-``expected_tokens`` say what must come out. The suites that every implementation of a Protocol must
-pass are in ``quire.testing.conformance``.
+``FakeEncoder``, ``FakeClock`` and ``FakeTokenizer`` stand in for the real ones;
+``ReferenceProgram`` and ``expected_tokens`` say what must come out. The suites that every
+implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 
 from quire.testing.clock import FakeClock
+from quire.testing.fake_encoder import FakeEncoder
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation, StepTime, fake_pool
 from quire.testing.harness import ControlCore, ControlHarness, NoProgress, Outcome
 from quire.testing.local_node import LocalNode, scripted_node
@@ -31,6 +32,7 @@ __all__ = [
     "ControlHarness",
     "ExpectedDecode",
     "FakeClock",
+    "FakeEncoder",
     "FakeEngine",
     "FakeTokenizer",
     "LocalNode",

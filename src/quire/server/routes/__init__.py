@@ -4,6 +4,7 @@ from quire.server.routes import (
     attach,
     chat_completions,
     completions,
+    encoding,
     health,
     messages,
     metrics,
@@ -19,6 +20,7 @@ ROUTERS = (
     completions.router,
     responses.router,
     messages.router,
+    encoding.router,
     models.router,
     tokenize.router,
     uploads.router,  # before programs, whose ids would match its path

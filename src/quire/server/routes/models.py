@@ -7,7 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
+from quire.core.errors import EngineLost
 from quire.core.interfaces import ServedModel
+from quire.node.encoders.service import EncoderService
 from quire.server.context import ServerContext, context_of
 from quire.server.schemas.service import Model, ModelList
 from quire.server.strict_json import StrictRoute
@@ -22,6 +24,7 @@ async def list_models(request: Request) -> Response:
     """The models that are loaded, the default one first."""
     context = context_of(request)
     models = [_model(context, model) for model in context.node.models()]
+    models += [one for encoder in context.node.encoders() if (one := _encoder(context, encoder))]
     body = ModelList(object="list", data=models)
     return Response(body.to_json(), media_type="application/json")
 
@@ -30,8 +33,28 @@ async def list_models(request: Request) -> Response:
 async def get_model(request: Request, model: ModelName) -> Response:
     """One model; names may contain slashes."""
     context = context_of(request)
+    for encoder in context.node.encoders():
+        if encoder.name == model and (found := _encoder(context, encoder)) is not None:
+            return Response(found.to_json(), media_type="application/json")
     body = _model(context, context.node.model(model))
     return Response(body.to_json(), media_type="application/json")
+
+
+def _encoder(context: ServerContext, encoder: EncoderService) -> Model | None:
+    """``None`` while it is not loaded."""
+    try:
+        limit = encoder.texts.max_tokens
+    except EngineLost:
+        return None
+    return Model(
+        id=encoder.name,
+        object="model",
+        created=context.started_unix_s,
+        owned_by="quire",
+        root=encoder.name,
+        parent=None,
+        max_model_len=limit,
+    )
 
 
 def _model(context: ServerContext, model: ServedModel) -> Model:

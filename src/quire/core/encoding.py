@@ -1,0 +1,61 @@
+"""What a node and an encoder (an embedding model, a cross-encoder) say to each other.
+
+One batch goes to an encoder at a time and one result comes back; unlike an engine it has no memory
+of its own between two of them. Shapes: S sequences, T tokens of all of them, D values of a result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from quire.core.batch import F32, I32
+from quire.core.errors import ErrorRecord
+
+EncoderKind = Literal["embedding", "cross_encoder"]
+
+
+class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What an encoder says of itself when it is ready. ``dimensions`` is D: of an embedding, or 1
+    for a cross-encoder's score. ``max_tokens``: of one sequence, special tokens included."""
+
+    model: str
+    family: str
+    kind: EncoderKind
+    dimensions: int
+    max_tokens: int
+    vocab_size: int
+    num_types: int
+    num_parameters: int
+
+
+class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """``tokens`` and ``types`` [T] are the sequences one after the other, of ``lengths`` [S]."""
+
+    number: int
+    tokens: I32
+    types: I32
+    lengths: I32
+
+
+class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """``rows`` [S, D], in the order of the batch; or why there are none."""
+
+    number: int
+    rows: F32
+    error: ErrorRecord | None = None
+
+
+class EncoderCore(Protocol):
+    """Runs batches. Pure: the same batch gives the same rows. Belongs to one thread."""
+
+    @property
+    def info(self) -> EncoderInfo: ...
+
+    def encode(self, batch: EncodeBatch) -> EncodeResult:
+        """Raises ``InvalidArgument`` for tokens or lengths that the model does not have."""
+        ...
+
+
+__all__ = ["EncodeBatch", "EncodeResult", "EncoderCore", "EncoderInfo", "EncoderKind"]

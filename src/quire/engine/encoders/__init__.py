@@ -1,0 +1,1 @@
+"""Embedding models and cross-encoders: bidirectional transformers that keep nothing."""

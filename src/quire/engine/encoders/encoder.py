@@ -1,0 +1,150 @@
+"""An encoder loaded from a directory: batches of sequences in, rows of numbers out.
+
+Owns the weights and how a ragged batch is padded: sequences are sorted by length and run in groups,
+so that a short one is not padded to the longest of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from quire.core.batch import F32
+from quire.core.config import EncoderConfig
+from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
+from quire.core.errors import InvalidArgument
+from quire.engine.encoders.config import EncoderShape, read_shape
+from quire.engine.encoders.heads import embedding_head, score_head
+from quire.engine.encoders.transformer import Transformer, ignored_tensor
+from quire.engine.layers.parameters import Parameters
+from quire.engine.model_directory import ModelDirectory, locate
+from quire.engine.weights import Checkpoint
+
+Progress = Callable[[int, int], None]
+
+_DTYPES = {
+    "auto": torch.float32,
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+_MAX_PADDING = 1.25
+"""A group is at most so much larger with its padding than without."""
+
+
+class Encoder:
+    """``EncoderCore`` in PyTorch.
+
+    Raises:
+        ModelError: the directory cannot be served.
+    """
+
+    def __init__(self, config: EncoderConfig, progress: Progress | None = None) -> None:
+        if config.num_threads is not None:
+            torch.set_num_threads(config.num_threads)
+        self._device = torch.device("cpu" if config.device == "auto" else config.device)
+        directory = locate(config.source)
+        self._shape = read_shape(directory.read_config(), str(directory.path / "config.json"))
+        parameters = Parameters(self._device, _DTYPES[config.dtype])
+        self._load(parameters, directory, progress)
+        sizes = [destination.target.numel() for destination in parameters.destinations.values()]
+        self._info = EncoderInfo(
+            model=str(config.name),
+            family=self._shape.family,
+            kind="cross_encoder" if self._shape.is_classifier else "embedding",
+            dimensions=self._head.dimensions,
+            max_tokens=self._shape.max_tokens,
+            vocab_size=self._shape.vocab_size,
+            num_types=self._shape.num_types,
+            num_parameters=sum(sizes),
+        )
+
+    @property
+    def info(self) -> EncoderInfo:
+        return self._info
+
+    def _load(
+        self, parameters: Parameters, directory: ModelDirectory, progress: Progress | None
+    ) -> None:
+        shape = self._shape
+        with Checkpoint(directory) as checkpoint:
+            prefix = _prefix(checkpoint, shape)
+            self._transformer = Transformer(parameters, prefix, shape)
+            if shape.is_classifier:
+                self._head = score_head(parameters, shape, directory)
+            wanted = parameters.destinations
+            checkpoint.check(wanted, lambda name: name not in wanted and ignored_tensor(name))
+            checkpoint.load(wanted, progress)
+        if not shape.is_classifier:
+            self._head = embedding_head(directory, shape.hidden_size, self._device)
+
+    @torch.inference_mode()
+    def encode(self, batch: EncodeBatch) -> EncodeResult:
+        self._check(batch)
+        ends = np.cumsum(batch.lengths)
+        rows = np.empty((len(batch.lengths), self._head.dimensions), np.float32)
+        for group in _groups(batch.lengths):
+            tokens_BL = self._padded(batch.tokens, ends, group)
+            types_BL = self._padded(batch.types, ends, group)
+            visible_BL = _visible(batch.lengths[group], tokens_BL.shape[1]).to(self._device)
+            hidden_BLH = self._transformer(tokens_BL, types_BL, visible_BL)
+            rows[group] = self._head(hidden_BLH, visible_BL).float().cpu().numpy()
+        return EncodeResult(number=batch.number, rows=rows)
+
+    def _padded(self, flat: np.ndarray, ends: np.ndarray, group: np.ndarray) -> Tensor:
+        parts = np.split(flat, ends[:-1])
+        chosen = [torch.from_numpy(parts[index].astype(np.int64)) for index in group]
+        padded = torch.nn.utils.rnn.pad_sequence(chosen, batch_first=True)
+        return padded.to(self._device)
+
+    def _check(self, batch: EncodeBatch) -> None:
+        lengths, shape = batch.lengths, self._shape
+        total = int(lengths.sum())
+        if not len(lengths) or total != len(batch.tokens) or total != len(batch.types):
+            raise InvalidArgument("the lengths of a batch must add up to its tokens")
+        if lengths.min() < 1 or lengths.max() > shape.max_tokens:
+            raise InvalidArgument(f"a sequence has 1 to {shape.max_tokens} tokens")
+        for flat, size, what in (
+            (batch.tokens, shape.vocab_size, "tokens"),
+            (batch.types, shape.num_types, "types of tokens"),
+        ):
+            if flat.min() < 0 or flat.max() >= size:
+                raise InvalidArgument(f"the model has {size} {what}, and a batch names others")
+
+
+def _prefix(checkpoint: Checkpoint, shape: EncoderShape) -> str:
+    """Checkpoints of a bare model leave its family's name out."""
+    named = f"{shape.family}."
+    return named if checkpoint.has_any(f"{named}embeddings.") else ""
+
+
+def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
+    """Places of sequences that run together, longest first."""
+    order = np.argsort(-lengths, kind="stable")
+    start = 0
+    while start < len(order):
+        longest = int(lengths[order[start]])
+        sums = np.cumsum(lengths[order[start:]])
+        padded = longest * np.arange(1, len(sums) + 1)
+        num_fitting = int(np.searchsorted(padded > _MAX_PADDING * sums, True))
+        num_taken = max(1, num_fitting)
+        yield order[start : start + num_taken]
+        start += num_taken
+
+
+def _visible(lengths: np.ndarray, longest: int) -> Tensor:
+    return torch.from_numpy(np.arange(longest)[None, :] < lengths[:, None])
+
+
+def rows_of(encoder: Encoder, sequences: list[list[int]]) -> F32:
+    """For tests and notebooks: the rows of ``sequences``, all of type 0."""
+    tokens = np.concatenate([np.asarray(one, np.int32) for one in sequences])
+    lengths = np.asarray([len(one) for one in sequences], np.int32)
+    batch = EncodeBatch(number=0, tokens=tokens, types=np.zeros_like(tokens), lengths=lengths)
+    return encoder.encode(batch).rows
+
+
+__all__ = ["Encoder", "rows_of"]

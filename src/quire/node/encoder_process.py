@@ -1,0 +1,139 @@
+"""What runs in an encoder process: ``python -m quire.node.encoder_process``.
+
+Reads its launch order from standard input, shakes hands with the node, loads the model, then
+encodes batches in order until it is told to end. A batch that the model cannot run is answered with
+its error; anything else that goes wrong ends the process, and the node starts it again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+
+import msgspec
+import numpy as np
+import zmq
+
+from quire import __version__
+from quire.core.config import EncoderConfig
+from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
+from quire.core.errors import ProtocolMismatch, QuireError, from_record
+from quire.core.wire import PROTOCOL_VERSION
+from quire.node.child_process import (
+    EXIT_NODE_GONE,
+    answer_heartbeats,
+    die_with_parent,
+    take_stdin,
+    take_stdout,
+)
+from quire.node.encoders.messages import (
+    EncoderOrder,
+    EncoderReady,
+    FromEncoder,
+    ToEncoder,
+    from_encoder_codec,
+    to_encoder_codec,
+)
+from quire.node.engine_process import EXIT_LOAD_FAILED, EXIT_REFUSED, Executing
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.packing import pack, unpack
+
+logger = logging.getLogger(__name__)
+
+
+class _Link:
+    """The child's end of the socket."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = 1000  # a last word should still go out
+        self._socket.connect(endpoint)
+        self._decoder = to_encoder_codec()
+        self._encoder = from_encoder_codec()
+
+    def say(self, message: FromEncoder) -> None:
+        self._socket.send(pack(self._encoder.encode(message)))
+
+    def hear(self) -> ToEncoder:
+        return self._decoder.decode(unpack(self._socket.recv()))
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+def _shake_hands(link: _Link, order: EncoderOrder) -> None:
+    link.say(
+        Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=order.token)
+    )
+    answer = link.hear()
+    if isinstance(answer, Refused):
+        raise from_record(answer.error)
+    if not isinstance(answer, Welcome):
+        raise ProtocolMismatch(f"expected Welcome from the node, got {type(answer).__name__}")
+
+
+def _load(link: _Link, config: EncoderConfig) -> EncoderCore:
+    """Late: the process greets before it imports torch."""
+    from quire.engine.encoders.encoder import Encoder
+
+    return Encoder(
+        config,
+        lambda done, total: link.say(Progress(stage="loading weights", fraction=done / total)),
+    )
+
+
+def _serve(link: _Link, order: EncoderOrder, executing: Executing) -> int:
+    try:
+        encoder = _load(link, order.config)
+    except QuireError as exc:
+        link.say(LoadFailed(error=exc.record()))
+        return EXIT_LOAD_FAILED
+    link.say(EncoderReady(info=encoder.info))
+    while True:
+        batch = link.hear()
+        if not isinstance(batch, EncodeBatch):
+            raise ProtocolMismatch(f"expected a batch, got {type(batch).__name__}")
+        with executing:
+            link.say(_encoded(encoder, batch))
+
+
+def _encoded(encoder: EncoderCore, batch: EncodeBatch) -> EncodeResult:
+    try:
+        return encoder.encode(batch)
+    except QuireError as exc:
+        nothing = np.empty((0, 0), np.float32)
+        return EncodeResult(number=batch.number, rows=nothing, error=exc.record())
+
+
+def main() -> int:
+    die_with_parent()
+    lifeline, answers = take_stdin(), take_stdout()
+    line = lifeline.readline()
+    if not line:
+        return EXIT_NODE_GONE
+    order = msgspec.json.decode(line, type=EncoderOrder)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    executing = Executing()
+    signal.signal(signal.SIGTERM, executing.on_sigterm)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its encoders end
+    threading.Thread(
+        target=answer_heartbeats, args=(lifeline, answers, executing.busy_s), daemon=True
+    ).start()
+    link = _Link(order.endpoint)
+    try:
+        _shake_hands(link, order)
+        return _serve(link, order, executing)
+    except ProtocolMismatch as exc:
+        logger.error("%s", exc)
+        return EXIT_REFUSED
+    finally:
+        link.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Encoders of the node: a process each, a bounded queue in front of it, batches to it."""

@@ -1,0 +1,114 @@
+"""Sequences that wait for an encoder, and which of them make the next batch.
+
+Owns the order: the tenants take turns, each tenant's own sequences stand in line. Does no I/O.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quire.core.batch import F32, I32
+from quire.core.encoding import EncodeBatch
+from quire.core.errors import CapacityError
+from quire.core.ids import TenantId
+from quire.engine.encoders.text import EncodedText
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request's sequences. ``rows`` is there once ``num_left`` is 0; ``over``: nobody waits."""
+
+    tenant: TenantId
+    texts: Sequence[EncodedText]
+    rows: F32
+    num_left: int
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """One sequence of a job. ``num_losses``: how often its encoder was lost under it."""
+
+    job: Job
+    index: int
+    num_losses: int = 0
+
+    @property
+    def text(self) -> EncodedText:
+        return self.job.texts[self.index]
+
+
+@dataclass(slots=True)
+class EncodeQueue:
+    """``max_pending`` bounds what waits or runs, ``max_batch_tokens`` a batch of several."""
+
+    max_pending: int
+    max_batch_tokens: int
+    num_pending: int = 0
+    _waiting: OrderedDict[TenantId, deque[Item]] = field(default_factory=OrderedDict)
+
+    def add(self, job: Job) -> None:
+        """Raises ``CapacityError``: too many are waiting."""
+        if self.num_pending + len(job.texts) > self.max_pending:
+            raise CapacityError(
+                f"{self.num_pending} sequences are waiting for this encoder and {len(job.texts)} "
+                f"more are asked for, {self.max_pending} may: send fewer, or try again"
+            )
+        self.num_pending += len(job.texts)
+        line = self._waiting.setdefault(job.tenant, deque())
+        line.extend(Item(job, index) for index in range(len(job.texts)))
+
+    def again(self, items: Sequence[Item]) -> None:
+        """``items`` of a batch that was lost come before all others of their tenants."""
+        for item in reversed(items):
+            self._waiting.setdefault(item.job.tenant, deque()).appendleft(item)
+
+    def end(self, job: Job) -> None:
+        """Nobody waits for ``job`` any more. Idempotent."""
+        if not job.over:
+            job.over = True
+            self.num_pending -= len(job.texts)
+
+    def next_items(self) -> list[Item]:
+        """The next batch; empty if nothing waits."""
+        items: list[Item] = []
+        num_tokens = 0
+        for item in self._in_turn():
+            num_tokens += len(item.text.tokens)
+            if items and num_tokens > self.max_batch_tokens:
+                self._waiting.setdefault(item.job.tenant, deque()).appendleft(item)
+                break
+            items.append(item)
+        return items
+
+    def _in_turn(self) -> Iterator[Item]:
+        """Takes one sequence of each tenant after the other."""
+        while self._waiting:
+            tenant, line = self._waiting.popitem(last=False)
+            while line and line[0].job.over:
+                line.popleft()
+            if not line:
+                continue
+            item = line.popleft()
+            if line:
+                self._waiting[tenant] = line  # behind the others
+            yield item
+
+
+def batch_of(number: int, items: Sequence[Item]) -> EncodeBatch:
+    def flat(parts: Iterator[tuple[int, ...]]) -> I32:
+        return np.fromiter((value for part in parts for value in part), np.int32)
+
+    return EncodeBatch(
+        number=number,
+        tokens=flat(item.text.tokens for item in items),
+        types=flat(item.text.types for item in items),
+        lengths=np.asarray([len(item.text.tokens) for item in items], np.int32),
+    )
+
+
+__all__ = ["EncodeQueue", "Item", "Job", "batch_of"]

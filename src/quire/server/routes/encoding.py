@@ -1,0 +1,150 @@
+"""``/v1/embeddings``, ``/v1/rerank`` and ``/v1/score``: texts through the node's encoders."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from quire.core.batch import F32
+from quire.core.errors import InvalidArgument
+from quire.engine.encoders.text import EncodedText, EncoderTexts
+from quire.server.context import context_of
+from quire.server.encoding import limit_of, rows_of
+from quire.server.schemas.encoding import (
+    EmbeddingList,
+    EmbeddingsRequest,
+    RerankList,
+    RerankRequest,
+    ScoreList,
+    ScoreRequest,
+)
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["encoders"])
+
+
+@router.post("/v1/embeddings", response_model=EmbeddingList)
+async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Response:
+    """A vector for each text or sequence of token ids."""
+    encoder = context_of(request).node.encoder(body.model, "embedding")
+    size = encoder.info.dimensions
+    if body.dimensions is not None and body.dimensions > size:
+        raise InvalidArgument(
+            f"dimensions is {body.dimensions}, but embeddings of {encoder.name!r} have {size}",
+            param="dimensions",
+        )
+    limit = limit_of(encoder, body.truncate_prompt_tokens)
+    sequences = await asyncio.to_thread(_sequences, encoder.texts, body.inputs(), limit)
+    rows = await rows_of(request, encoder, sequences)
+    answer = {
+        "object": "list",
+        "data": await asyncio.to_thread(_embeddings, rows, body),
+        "model": encoder.name,
+        "usage": _usage(sequences),
+    }
+    return _json(answer)
+
+
+@router.post("/v1/rerank", response_model=RerankList)
+async def rerank(request: Request, body: RerankRequest) -> Response:
+    """Documents in the order of their relevance to a query, best first."""
+    texts = body.texts()
+    scores, sequences, model = await _scores(request, body, [body.query], texts)
+    order = np.argsort(-scores, kind="stable")[: body.top_n]
+    results: list[dict[str, Any]] = []
+    for index in order.tolist():
+        result: dict[str, Any] = {"index": index, "relevance_score": float(scores[index])}
+        if body.return_documents is not False:
+            result["document"] = {"text": texts[index]}
+        results.append(result)
+    answer = {"id": _new_id("rerank"), "model": model, "results": results}
+    return _json({**answer, "usage": _usage(sequences)})
+
+
+@router.post("/v1/score", response_model=ScoreList)
+async def score(request: Request, body: ScoreRequest) -> Response:
+    """How well pairs of texts fit, in the order of the request."""
+    scores, sequences, model = await _scores(request, body, *body.lists())
+    answer = {
+        "id": _new_id("score"),
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "data": [
+            {"object": "score", "index": index, "score": value}
+            for index, value in enumerate(scores.tolist())
+        ],
+        "usage": _usage(sequences),
+    }
+    return _json(answer)
+
+
+async def _scores(
+    request: Request, body: RerankRequest | ScoreRequest, first: list[str], second: list[str]
+) -> tuple[F32, list[EncodedText], str]:
+    """The score of each pair; one ``first`` goes with every ``second``."""
+    encoder = context_of(request).node.encoder(body.model, "cross_encoder")
+    limit = limit_of(encoder, body.truncate_prompt_tokens)
+    sequences = await asyncio.to_thread(_pairs, encoder.texts, first, second, limit)
+    rows = await rows_of(request, encoder, sequences)
+    return rows[:, 0], sequences, encoder.name
+
+
+def _sequences(
+    texts: EncoderTexts, inputs: list[str] | list[list[int]], limit: int | None
+) -> list[EncodedText]:
+    """In a thread: a long text takes its time."""
+    words = [one for one in inputs if isinstance(one, str)]
+    tokens = [one for one in inputs if not isinstance(one, str)]
+    sequences = texts.encode(words) if words else [texts.encode_tokens(one) for one in tokens]
+    return sequences if limit is None else [texts.cut(one, limit) for one in sequences]
+
+
+def _pairs(
+    texts: EncoderTexts, first: list[str], second: list[str], limit: int | None
+) -> list[EncodedText]:
+    if len(first) == 1:
+        return texts.encode_pairs(first[0], second, limit)
+    pairs = zip(first, second, strict=True)
+    return [texts.encode_pairs(one, [other], limit)[0] for one, other in pairs]
+
+
+def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[dict[str, Any]]:
+    if body.dimensions is not None and body.dimensions < rows.shape[1]:
+        rows = rows[:, : body.dimensions]
+        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    as_text = body.encoding_format == "base64"
+    values = [_base64(row) if as_text else row.tolist() for row in rows]
+    return [
+        {"object": "embedding", "index": index, "embedding": value}
+        for index, value in enumerate(values)
+    ]
+
+
+def _base64(row: F32) -> str:
+    return base64.b64encode(row.astype("<f4").tobytes()).decode()
+
+
+def _usage(sequences: Sequence[EncodedText]) -> dict[str, int]:
+    num_tokens = sum(len(one.tokens) for one in sequences)
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}-{uuid.uuid4().hex}"
+
+
+def _json(answer: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+__all__ = ["router"]

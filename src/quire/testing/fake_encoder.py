@@ -1,0 +1,48 @@
+"""An encoder without a model: rows that depend on the tokens in a way that a test can foresee."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo, EncoderKind
+
+VOCAB_SIZE = 1 << 16
+
+
+class FakeEncoder:
+    """``EncoderCore``. An embedding counts each token by its id modulo ``dimensions``; a score is
+    the share of the second segment's tokens that the first one has too."""
+
+    def __init__(
+        self, kind: EncoderKind = "embedding", *, dimensions: int = 8, max_tokens: int = 64
+    ) -> None:
+        self._kind = kind
+        self._dimensions = dimensions if kind == "embedding" else 1
+        self._max_tokens = max_tokens
+
+    @property
+    def info(self) -> EncoderInfo:
+        return EncoderInfo(
+            model="fake",
+            family="fake",
+            kind=self._kind,
+            dimensions=self._dimensions,
+            max_tokens=self._max_tokens,
+            vocab_size=VOCAB_SIZE,
+            num_types=2,
+            num_parameters=0,
+        )
+
+    def encode(self, batch: EncodeBatch) -> EncodeResult:
+        ends = np.cumsum(batch.lengths)[:-1]
+        parts = zip(np.split(batch.tokens, ends), np.split(batch.types, ends), strict=True)
+        rows = [self._row(tokens, types) for tokens, types in parts]
+        return EncodeResult(number=batch.number, rows=np.asarray(rows, np.float32))
+
+    def _row(self, tokens: np.ndarray, types: np.ndarray) -> np.ndarray:
+        if self._kind == "embedding":
+            return np.bincount(tokens % self._dimensions, minlength=self._dimensions)
+        return np.asarray([np.isin(tokens[types == 1], tokens[types == 0]).mean()])
+
+
+__all__ = ["FakeEncoder"]

@@ -1,0 +1,229 @@
+"""Encoders give what transformers gives, in any batch; heads what their definitions say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from encoder_models import FAMILIES, VOCAB_SIZE, add_modules, make_encoder
+from safetensors.torch import load_file
+
+from quire.core.config import EncoderConfig
+from quire.core.encoding import EncodeBatch
+from quire.core.errors import InvalidArgument, ModelError
+from quire.core.ids import ModelId
+from quire.engine.encoders.encoder import Encoder, rows_of
+from quire.engine.encoders.text import load_texts
+
+SEQUENCES = [[2, 5, 6, 7, 3], [2, 3], [2, *range(4, 16), 4, 5, 6, 3], [2, 9, 3], [2, 8, 8, 3]]
+
+
+def load(directory: Path, **fields: Any) -> Encoder:
+    return Encoder(EncoderConfig(source=str(directory), name=ModelId("e"), **fields))
+
+
+def hidden(model: Any, tokens: list[int], types: list[int] | None = None) -> torch.Tensor:
+    """The last hidden states of one sequence, by transformers."""
+    ids = torch.tensor([tokens])
+    kinds = torch.tensor([types or [0] * len(tokens)])
+    with torch.no_grad():
+        states: torch.Tensor = model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), token_type_ids=kinds
+        ).last_hidden_state
+    return states[0]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mean_pooling_equals_transformers(family: str, tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, family)
+    rows = rows_of(load(tmp_path), SEQUENCES)
+    expected = torch.stack([hidden(model, tokens).mean(0) for tokens in SEQUENCES])
+    np.testing.assert_allclose(rows, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_equal_transformers(family: str, tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, family, classifier=True)
+    encoder = load(tmp_path)
+    assert encoder.info.kind == "cross_encoder"
+    second = 1 if family == "bert" else 0
+    tokens = [2, 5, 6, 3, 9, 10, 3]
+    types = [0] * 4 + [second] * 3
+    batch = EncodeBatch(
+        number=1,
+        tokens=np.asarray(tokens * 2, np.int32),
+        types=np.asarray(types * 2, np.int32),
+        lengths=np.asarray([7, 7], np.int32),
+    )
+    with torch.no_grad():
+        ids, kinds = torch.tensor([tokens]), torch.tensor([types])
+        logit = model(
+            input_ids=ids, attention_mask=torch.ones_like(ids), token_type_ids=kinds
+        ).logits
+    expected = float(torch.sigmoid(logit))
+    np.testing.assert_allclose(encoder.encode(batch).rows, [[expected]] * 2, atol=1e-5)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["sentence_transformers"] = {"activation_fn": "torch.nn.modules.linear.Identity"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    np.testing.assert_allclose(load(tmp_path).encode(batch).rows, [[float(logit)]] * 2, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        ("cls_token", lambda h: h[0]),
+        ("lasttoken", lambda h: h[-1]),
+        ("max_tokens", lambda h: h.amax(0)),
+        ("mean_tokens", lambda h: h.mean(0)),
+        ("mean_sqrt_len_tokens", lambda h: h.sum(0) / len(h) ** 0.5),
+    ],
+)
+def test_modules_of_a_sentence_transformer(mode: str, expected: Any, tmp_path: Path) -> None:
+    """Pooling, a dense layer and a norm, each by its definition."""
+    model = make_encoder(tmp_path, "bert")
+    add_modules(tmp_path, {f"pooling_mode_{mode}": True, "pooling_mode_x": False}, dense=6)
+    encoder = load(tmp_path)
+    dense = load_file(str(tmp_path / "2_Dense" / "model.safetensors"))
+    for tokens, row in zip(SEQUENCES, rows_of(encoder, SEQUENCES), strict=True):
+        pooled = expected(hidden(model, tokens))
+        value = torch.tanh(dense["linear.weight"] @ pooled + dense["linear.bias"])
+        np.testing.assert_allclose(row, (value / value.norm()).numpy(), atol=1e-5)
+    assert encoder.info.dimensions == 6
+
+
+def test_a_sequences_row_does_not_depend_on_its_batch(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    encoder = load(tmp_path)
+    together = rows_of(encoder, SEQUENCES * 4)
+    alone = np.concatenate([rows_of(encoder, [tokens]) for tokens in SEQUENCES] * 4)
+    np.testing.assert_allclose(together, alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16"])
+@pytest.mark.parametrize("classifier", [False, True])
+def test_a_narrow_type_is_near(dtype: str, classifier: bool, tmp_path: Path) -> None:
+    make_encoder(tmp_path, "roberta", classifier=classifier)
+    exact, narrow = (
+        rows_of(load(tmp_path), SEQUENCES),
+        rows_of(load(tmp_path, dtype=dtype), SEQUENCES),
+    )
+    np.testing.assert_allclose(narrow, exact, atol=0.1)
+    assert not np.array_equal(narrow, exact)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "types"),
+    [
+        ([1, 2], [3], [0, 0]),
+        ([1, 2], [2, 0], [0, 0]),
+        ([], [], []),
+        ([VOCAB_SIZE], [1], [0]),
+        ([-1], [1], [0]),
+        ([1], [1], [2]),
+        ([1] * 41, [41], [0] * 41),
+    ],
+)
+def test_batches_that_the_model_cannot_run(
+    tokens: list[int], lengths: list[int], types: list[int], tmp_path: Path
+) -> None:
+    make_encoder(tmp_path, "bert")
+    batch = EncodeBatch(
+        number=1,
+        tokens=np.asarray(tokens, np.int32),
+        types=np.asarray(types, np.int32),
+        lengths=np.asarray(lengths, np.int32),
+    )
+    with pytest.raises(InvalidArgument):
+        load(tmp_path).encode(batch)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "LlamaForCausalLM"),
+        ({"architectures": None}, "architecture"),
+        ({"position_embedding_type": "relative_key"}, "absolute"),
+        ({"hidden_act": "swish"}, "swish"),
+        ({"hidden_size": 31}, "heads"),
+        ({"num_hidden_layers": 3}, "missing"),
+        ({"num_hidden_layers": 1}, "unexpected"),
+        ({"vocab_size": 10**9}, "vocab_size"),
+    ],
+)
+def test_directories_that_cannot_be_served(
+    changes: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    make_encoder(tmp_path, "bert")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, **changes}))
+    with pytest.raises(ModelError, match=word):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "word"),
+    [
+        ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        ({}, "nothing"),
+        ({"pooling_mode_cls_token": True, "include_prompt": False}, "prompt"),
+    ],
+)
+def test_heads_that_cannot_be_served(pooling: dict[str, Any], word: str, tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    add_modules(tmp_path, pooling)
+    with pytest.raises(ModelError, match=word):
+        load(tmp_path)
+
+
+def test_modules_stay_inside_their_directory(tmp_path: Path) -> None:
+    make_encoder(tmp_path / "m", "bert")
+    modules = [{"type": "sentence_transformers.models.Pooling", "path": "../elsewhere"}]
+    (tmp_path / "m" / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(ModelError, match="outside"):
+        load(tmp_path / "m")
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def test_texts_stand_between_their_special_tokens(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    texts = load_texts(str(tmp_path))
+    one, two = texts.encode(["The cat", "[SEP] sky"])
+    assert one.tokens == (2, 4, 6, 3)
+    assert two.tokens[0] == 2
+    assert two.tokens.count(3) == 1, "a text cannot write a special token"
+    (pair,) = texts.encode_pairs("cat", ["blue sky"])
+    assert pair.tokens == (2, 6, 3, 14, 15, 3)
+    assert pair.types == (0, 0, 0, 1, 1, 1)
+    assert texts.max_tokens == 40
+
+
+def test_texts_are_cut_at_their_end_and_keep_the_mark(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    texts = load_texts(str(tmp_path))
+    (long,) = texts.encode(["cat " * 20])
+    assert texts.cut(long, 5).tokens == (2, 6, 6, 6, 3)
+    assert texts.cut(long, 100) is long
+    (pair,) = texts.encode_pairs("cat", ["sky " * 20], max_tokens=6)
+    assert pair.tokens == (2, 6, 3, 15, 15, 3)
+    (whole,) = texts.encode_pairs("cat " * 10, ["sky"], max_tokens=5)
+    assert len(whole.tokens) == 14, "the first text is never cut"
+
+
+def test_limits_and_prompts_of_the_directory(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "roberta")
+    (tmp_path / "sentence_bert_config.json").write_text('{"max_seq_length": 8}')
+    (tmp_path / "config_sentence_transformers.json").write_text(
+        json.dumps({"prompts": {"query": "blue "}, "default_prompt_name": "query"})
+    )
+    texts = load_texts(str(tmp_path))
+    assert texts.max_tokens == 8
+    assert texts.encode(["sky"])[0].tokens == (2, 14, 15, 3)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="tokenizer"):
+        load_texts(str(tmp_path))

@@ -1,0 +1,184 @@
+"""/v1/embeddings through the openai package, /v1/rerank and /v1/score as clients call them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from request_log import RequestLines
+from scripted_server import running_server
+
+from quire.core.config import TenantConfig
+from quire.core.ids import TenantId
+from quire.testing import FakeEncoder
+
+CLS, SEP = 2, 3
+
+
+def counts(*tokens: int) -> list[float]:
+    """What the fake encoder makes of a sequence."""
+    return np.bincount(np.asarray(tokens) % 8, minlength=8).astype(float).tolist()
+
+
+def test_an_embedding_of_a_text(client: openai.OpenAI, request_lines: RequestLines) -> None:
+    found = client.embeddings.create(model="embedder", input="a b", encoding_format="float")
+    (one,) = found.data
+    assert one.embedding == counts(CLS, 10, 11, SEP)
+    assert (found.model, one.index, found.object, one.object) == (
+        "embedder",
+        0,
+        "list",
+        "embedding",
+    )
+    assert (found.usage.prompt_tokens, found.usage.total_tokens) == (4, 4)
+    line = request_lines.next()
+    assert (line["route"], line["outcome"], line["prompt_tokens"]) == (
+        "/v1/embeddings",
+        "finished",
+        4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["a", "b c"], [counts(CLS, 10, SEP), counts(CLS, 11, 12, SEP)]),
+        ([10, 11, 12], [counts(10, 11, 12)]),
+        ([[10], [11, 12]], [counts(10), counts(11, 12)]),
+    ],
+)
+def test_batches_and_token_ids(client: openai.OpenAI, given: Any, expected: Any) -> None:
+    """The package asks for base64 unless it is told otherwise, and decodes it."""
+    found = client.embeddings.create(model="embedder", input=given)
+    assert [one.embedding for one in found.data] == expected
+    assert [one.index for one in found.data] == list(range(len(expected)))
+
+
+def test_base64_is_little_endian_float32(http: httpx.Client) -> None:
+    body = {"input": "a", "encoding_format": "base64"}
+    (one,) = http.post("/v1/embeddings", json=body).json()["data"]
+    raw = base64.b64decode(one["embedding"])
+    assert np.frombuffer(raw, "<f4").tolist() == counts(CLS, 10, SEP)
+
+
+def test_dimensions_cut_and_scale(client: openai.OpenAI) -> None:
+    found = client.embeddings.create(
+        model="embedder", input="a b", dimensions=4, encoding_format="float"
+    )
+    whole = np.asarray(counts(CLS, 10, 11, SEP))[:4]
+    np.testing.assert_allclose(found.data[0].embedding, whole / np.linalg.norm(whole), rtol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="have 8"):
+        client.embeddings.create(model="embedder", input="a", dimensions=9)
+
+
+def test_a_text_that_is_too_long_is_refused_or_cut(http: httpx.Client) -> None:
+    long = {"input": ["a", "b " * 80]}
+    answer = http.post("/v1/embeddings", json=long)
+    assert answer.status_code == 400
+    assert "sequence 1 has 82 tokens, but 'embedder' reads 64" in answer.text
+    for limit, num_tokens in ((-1, 64), (5, 5), (1000, 64)):
+        answer = http.post("/v1/embeddings", json={**long, "truncate_prompt_tokens": limit})
+        assert answer.json()["usage"]["prompt_tokens"] == 3 + num_tokens
+
+
+# -- reranking -------------------------------------------------------------------------------------
+
+
+def test_documents_in_the_order_of_their_relevance(http: httpx.Client) -> None:
+    body = {"model": "ranker", "query": "a b", "documents": ["c d", "a b", {"text": "a c"}]}
+    answer = http.post("/v1/rerank", json=body)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert [one["index"] for one in found["results"]] == [1, 2, 0]
+    assert [one["document"]["text"] for one in found["results"]] == ["a b", "a c", "c d"]
+    scores = [one["relevance_score"] for one in found["results"]]
+    # the second segment ends with [SEP], which the first one has too
+    np.testing.assert_allclose(scores, [1, 2 / 3, 1 / 3], rtol=1e-6)
+    assert found["usage"]["total_tokens"] == 3 * 7
+    body |= {"top_n": 1, "return_documents": False}
+    (best,) = http.post("/v1/rerank", json=body).json()["results"]
+    assert best == {"index": 1, "relevance_score": 1.0}
+
+
+def test_scores_of_pairs(http: httpx.Client) -> None:
+    def scores(first: Any, second: Any) -> list[float]:
+        answer = http.post("/v1/score", json={"text_1": first, "text_2": second})
+        assert answer.status_code == 200, answer.text
+        assert [one["index"] for one in answer.json()["data"]] == list(
+            range(len(answer.json()["data"]))
+        )
+        return [one["score"] for one in answer.json()["data"]]
+
+    np.testing.assert_allclose(scores("a", "a"), [1])
+    np.testing.assert_allclose(scores("a", ["a", "b"]), [1, 0.5])
+    np.testing.assert_allclose(scores(["a", "b"], ["b", "b"]), [0.5, 1])
+
+
+def test_a_document_that_is_too_long_is_cut_and_the_query_is_not(http: httpx.Client) -> None:
+    body = {"query": "a", "documents": ["b " * 80], "return_documents": False}
+    assert http.post("/v1/rerank", json=body).status_code == 400
+    cut = http.post("/v1/rerank", json={**body, "truncate_prompt_tokens": -1})
+    assert cut.json()["usage"]["prompt_tokens"] == 64
+    body = {"query": "a " * 80, "documents": ["b"], "truncate_prompt_tokens": -1}
+    assert http.post("/v1/rerank", json=body).status_code == 400
+
+
+# -- what cannot be served -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/v1/embeddings", {"input": ""}, 400),
+        ("/v1/embeddings", {"input": []}, 400),
+        ("/v1/embeddings", {"input": ["a", ""]}, 400),
+        ("/v1/embeddings", {"input": ["a", 1]}, 400),
+        ("/v1/embeddings", {"input": [1, "a"]}, 400),
+        ("/v1/embeddings", {"input": [[]]}, 400),
+        ("/v1/embeddings", {"input": ["a"] * 2049}, 400),
+        ("/v1/embeddings", {"input": [1 << 20]}, 400),
+        ("/v1/embeddings", {"input": "a", "dimensions": 0}, 400),
+        ("/v1/embeddings", {"input": "a", "encoding_format": "int8"}, 400),
+        ("/v1/embeddings", {"input": "a", "truncate_prompt_tokens": 1}, 400),
+        ("/v1/embeddings", {"input": "a", "model": "nothing"}, 404),
+        ("/v1/embeddings", {"input": "a", "model": "ranker"}, 400),
+        ("/v1/rerank", {"query": "a", "documents": []}, 400),
+        ("/v1/rerank", {"query": "a", "documents": ["a"], "model": "embedder"}, 400),
+        ("/v1/rerank", {"query": "a", "documents": ["a"], "top_n": 0}, 400),
+        ("/v1/score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, 400),
+    ],
+)
+def test_bad_requests(http: httpx.Client, path: str, body: Any, status: int) -> None:
+    answer = http.post(path, json=body)
+    assert answer.status_code == status, answer.text
+    assert answer.json()["error"]["message"]
+
+
+def test_encoders_are_listed_as_models_and_do_not_chat(client: openai.OpenAI) -> None:
+    models = {model.id: model.model_dump() for model in client.models.list()}
+    assert models["embedder"]["max_model_len"] == 64
+    assert client.models.retrieve("ranker").id == "ranker"
+    with pytest.raises(openai.NotFoundError):
+        client.chat.completions.create(
+            model="embedder", messages=[{"role": "user", "content": "x"}]
+        )
+
+
+def test_without_an_encoder_the_remedy_is_named() -> None:
+    with running_server() as server:
+        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"})
+    assert answer.status_code == 404
+    assert "--encoder" in answer.json()["error"]["message"]
+
+
+def test_keys_are_asked_for() -> None:
+    tenants = [TenantConfig(TenantId("a"), api_keys=("secret",))]
+    with running_server(tenants=tenants, encoders={"e": FakeEncoder()}) as server:
+        url, body = f"{server.url}/v1/embeddings", {"input": "a"}
+        assert httpx.post(url, json=body).status_code == 401
+        headers = {"authorization": "Bearer secret"}
+        assert httpx.post(url, json=body, headers=headers).status_code == 200
