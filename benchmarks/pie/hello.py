@@ -22,6 +22,14 @@ async def work(api, order):
             done = api.dealloc_kvpage(queue, api.alloc_kvpage(queue, 1))
         await done
         api.close_queue(queue)
+    elif what == "step":
+        queue = api.create_queue()
+        page, embeds = api.alloc_kvpage(queue, 1), api.alloc_emb(queue, 1)
+        for position in range(int(count)):
+            api.embed_txt(queue, [5], [position], embeds)
+            api.forward(queue, page, embeds, page, embeds)
+            await api.get_next_dist(queue, embeds[0], top_k=1)
+        api.close_queue(queue)
     else:
         for _ in range(int(count)):
             await api.send("x")

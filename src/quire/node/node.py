@@ -19,7 +19,7 @@ from quire.core.encoding import EncoderKind
 from quire.core.errors import UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.core.interfaces import EngineTransport, ReplySink, ServedModel
+from quire.core.interfaces import EngineTransport, ProgramPort, ReplySink, ServedModel
 from quire.node.admission import Admission
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.clock import SystemClock
@@ -41,6 +41,7 @@ from quire.node.program_start import ProgramStart, start_program
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
 from quire.node.quotas import tightest
 from quire.node.recorder import EventRecorder
+from quire.node.restarts import Restarts
 from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.services import NodeServices
@@ -51,6 +52,8 @@ from quire.node.uploads import Upload, UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.native import NativeConfig
+from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import ChildWanted, Family
@@ -369,24 +372,28 @@ class Node:
         seed = secrets.randbits(63) if seed is None else seed
         launch = Launch(tenant, tuple(args), client_id, parent, priority, seed)
         ancestry = Ancestry(program, bounds, family or Family(bounds.max_children), seed, priority)
-        connect = partial(self._connect, start, ancestry)
+        restarts = Restarts(ReplayLog()) if program.restartable else None
+        connect = partial(self._connect, start, ancestry, restarts)
         if isinstance(program, GuestProgram):
             begin = partial(self._sandbox.launch, program, launch.args, connect)
         else:
             begin = partial(self._hosts.users.launch, program, launch.args, connect)
-        return self._programs.launch(program.name, launch, begin)
+        return self._programs.launch(program.name, launch, begin, restarts)
 
     def _connect(
         self,
         start: ProgramStart,
         ancestry: Ancestry,
+        restarts: Restarts | None,
         sink: ReplySink,
         loop: asyncio.AbstractEventLoop,
-    ) -> EventPort:
+    ) -> ProgramPort:
         number = next(self._numbers)
+        replay = None if restarts is None else ReplayPort(restarts.log, sink, loop)
+        sink = replay or sink
         start_program(self._control, number, start, loop, sink)
         identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
-        return EventPort(
+        port = EventPort(
             number,
             start.quotas,
             self._fleet.models.models,
@@ -395,6 +402,10 @@ class Node:
             ancestry.seed,
             post_now=self._control.post,
         )
+        if replay is None:
+            return port
+        replay.attach(port)
+        return replay
 
     def _launch_child(
         self,

@@ -25,6 +25,8 @@ from quire.core.errors import (
 from quire.core.ids import ProgramId, TenantId
 from quire.node.loops import call_on
 from quire.node.message_log import Attachment, LogLimits, MessageLog
+from quire.node.restarts import Restarts
+from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import ProgramState, RunningProgram
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -134,18 +136,60 @@ class ProgramHandle:
         self._ended_s: float | None = None
         self._result: Any = None
         self._ended = asyncio.Event()
-        self._abandoned: ProgramTerminated | None = None
+        self._abandoned: QuireError | None = None
         self._callbacks: list[Callable[[], None]] = []
+        self._restarts: Restarts | None = None
+        self._start: Callable[[], RunningProgram]
+        self._table: ProgramTable
         self._running: RunningProgram
         self._pump: asyncio.Task[None]
 
-    def begin(self, running: RunningProgram, on_ended: Callable[[ProgramHandle], None]) -> None:
-        """For the table: the runtime has taken it."""
+    def begin(
+        self, start: Callable[[], RunningProgram], table: ProgramTable, restarts: Restarts | None
+    ) -> None:
+        """For the table. ``start`` has the runtime take it, now and whenever it begins again."""
+        self._start, self._table, self._restarts = start, table, restarts
+        if restarts is not None:
+            loop = asyncio.get_running_loop()
+            restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
+        self._take(start())
+        self._note("info", f"launched with {len(self._launch.args)} arguments")
+
+    def _take(self, running: RunningProgram) -> None:
         self._running = running
         loop = asyncio.get_running_loop()
-        running.listen_log(lambda *line: call_on(loop, self._printed, *line))
-        self._note("info", f"launched with {len(self._launch.args)} arguments")
-        self._pump = asyncio.create_task(self._follow(on_ended), name=f"messages of {self.id}")
+        running.listen_log(lambda *line: call_on(loop, self._printed, running, *line))
+        self._pump = asyncio.create_task(self._follow(running), name=f"messages of {self.id}")
+
+    def _begin_again(self, error: ErrorRecord) -> None:
+        """What the program held in its engine is gone."""
+        old, restarts = self._running, self._restarts
+        assert restarts is not None
+        if old.state.ended:
+            return
+        if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
+            why = "too much was said" if restarts.is_full else f"the {MAX_RESTARTS + 1}th time"
+            self._give_up(cannot_resume(f"{why}; {error.message}"))
+            return
+        self._note("warning", f"{error.code}: {error.message}; the program is resumed")
+        self._pump.cancel()
+        old.cancel("it begins again")
+        program = old.id
+        try:
+            self._take(self._start())
+        except QuireError as exc:
+            self._give_up(exc)
+            return
+        self._table.renamed(self, program)
+        restarts.begin_again(self._running)
+
+    def _give_up(self, error: QuireError) -> None:
+        """End it with ``error``, whatever its last incarnation says."""
+        self._abandoned = self._abandoned or error
+        if not self._running.state.ended:
+            self._running.cancel(error.message)
+        if self._pump.cancelled() or self._pump.done():
+            self._pump = asyncio.create_task(self._conclude(self._running))
 
     @property
     def program(self) -> ProgramId:
@@ -157,7 +201,7 @@ class ProgramHandle:
         return self._ended.is_set()
 
     def record(self) -> ProgramRecord:
-        error = self._running.error
+        error = self._abandoned or self._running.error
         return ProgramRecord(
             id=self.id,
             program=self._running.id,
@@ -184,7 +228,10 @@ class ProgramHandle:
             MailboxFull: it reads nothing at all.
             MailboxClosed: it has ended, or its input was closed.
         """
-        await self._running.send(message)
+        if self._restarts is None:
+            await self._running.send(message)
+        else:
+            await self._restarts.send(self._running, message)
 
     def attach(self, after: int = 0) -> Attachment:
         """Read the program's messages with a sequence above ``after``; any number of clients may.
@@ -206,9 +253,13 @@ class ProgramHandle:
             raise InvalidArgument("the signal 'message' has a text, the others have none")
         self._note("info", f"signal {name}")
         if message is not None:
-            self._running.send(message)
+            if self._restarts is None or self._restarts.note(self._running, message):
+                self._running.send(message)
         elif name == "end_of_input":
-            self._running.close_input()
+            if self._restarts is None:
+                self._running.close_input()
+            else:
+                self._restarts.close_input(self._running)
         else:
             self._running.cancel("cancelled by a signal of its client")
 
@@ -225,7 +276,7 @@ class ProgramHandle:
             ProgramFailed, ProgramCancelled, ProgramTerminated, or the node's own error.
         """
         await self._ended.wait()
-        if (error := self._running.error or self._abandoned) is not None:
+        if (error := self._abandoned or self._running.error) is not None:
             raise error
         return self._result
 
@@ -262,28 +313,47 @@ class ProgramHandle:
         """For the watchdog: the program has not awaited anything for too long."""
         self._note("error", f"the program blocks its loop: await something\n{stack}")
 
-    async def _follow(self, on_ended: Callable[[ProgramHandle], None]) -> None:
-        async for message in self._running.messages():
-            await self._messages.put(message)
+    async def _follow(self, running: RunningProgram) -> None:
+        restarts = self._restarts
+        async for message in running.messages():
+            try:
+                if restarts is None or restarts.is_new(message):
+                    await self._messages.put(message)
+            except QuireError as exc:
+                self._give_up(exc)
+                break
+        await self._conclude(running)
+
+    async def _conclude(self, running: RunningProgram) -> None:
         try:
-            self._result = await self._running.result()
-            self._note("info", "finished")
+            self._result = await running.result()
+            if self._abandoned is None:
+                self._note("info", "finished")
         except QuireError as exc:
-            self._note("error", f"{exc.code}: {exc.message}")
-        for error in self._running.unobserved_failures:
+            said = self._abandoned or exc
+            self._note("error", f"{said.code}: {said.message}")
+        for error in running.unobserved_failures:
             self._note("warning", f"a failure that nobody awaited: {error.code}: {error.message}")
-        for task in self._running.leaked_tasks:
+        for task in running.leaked_tasks:
             self._note("warning", f"a task was still running at the end: {task}")
+        if self._restarts is not None:
+            self._restarts.stop()
         self._ended_s = time.time()
         self._messages.close()
         self._ended.set()
-        on_ended(self)
+        self._table.ended(self)
         for callback in self._callbacks:
             callback()
 
-    def _printed(self, level: str, text: str, fields: Mapping[str, Any]) -> None:
+    def _printed(
+        self, running: RunningProgram, level: str, text: str, fields: Mapping[str, Any]
+    ) -> None:
         """Logged by the program, or printed: only a sandboxed one's prints are known as its own."""
+        if running is not self._running:
+            return  # of an incarnation that is over
         for line in text.splitlines() or [""]:
+            if self._restarts is not None and self._restarts.prints_again():
+                continue
             self._note(_LEVELS.get(level, "info"), line, fields)
 
     def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
@@ -304,9 +374,14 @@ class ProgramTable:
         self._idle.set()
 
     def launch(
-        self, name: str, launch: Launch, start: Callable[[], RunningProgram]
+        self,
+        name: str,
+        launch: Launch,
+        start: Callable[[], RunningProgram],
+        restarts: Restarts | None = None,
     ) -> ProgramHandle:
-        """Enter a program; ``start`` has its runtime start it.
+        """Enter a program; ``start`` has its runtime start it. With ``restarts`` it begins again
+        when its engine was lost.
 
         Raises:
             QuotaExceeded: the tenant has too many running.
@@ -318,7 +393,7 @@ class ProgramTable:
                 f"{self._limits.max_running} are allowed: wait for one to end, or terminate one"
             )
         handle = ProgramHandle(self._new_id(), launch, name, self._limits)
-        handle.begin(start(), self._on_ended)
+        handle.begin(start, self, restarts)
         self._running.setdefault(launch.tenant, {})[handle.id] = handle
         self._handles[handle.id] = handle
         self._by_program[handle.program] = handle
@@ -365,7 +440,13 @@ class ProgramTable:
         for handle in self.all():
             await handle.close()
 
-    def _on_ended(self, handle: ProgramHandle) -> None:
+    def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
+        """For the handle: its program has begun again, under another number."""
+        self._by_program.pop(before, None)
+        self._by_program[handle.program] = handle
+
+    def ended(self, handle: ProgramHandle) -> None:
+        """For the handle: its last message is in the log."""
         ended = self._ended.setdefault(handle.tenant, deque())
         ended.append(handle.id)
         if len(ended) > self._limits.max_ended:

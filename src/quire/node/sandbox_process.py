@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
 from io import RawIOBase
 from pathlib import Path
@@ -43,6 +44,8 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
+from quire.programs.runtime.replay_log import Asked
+from quire.programs.runtime.replay_port import RecordedNetwork
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.hosting import GuestHost
@@ -55,6 +58,7 @@ logger = logging.getLogger(__name__)
 EXIT_REFUSED = 4
 EXIT_LOAD_FAILED = 5
 _LINGER_MS = 1000
+_KEPT_RECORDS = 256
 
 ReadFiles = Callable[[EngineConfig], ModelFiles]
 
@@ -93,6 +97,7 @@ class SandboxProcess:
         self._host: GuestHost | None = None
         self._code: dict[str, bytes] = {}
         self._models: tuple[GuestModel, ...] = ()
+        self._records: OrderedDict[int, list[Asked]] = OrderedDict()
         self._late: dict[int, list[GuestEvents]] = {}
         """Guests whose code is being compiled, and what has come for them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -245,15 +250,26 @@ class SandboxProcess:
             if model.engine in self._tools
         }
         launch = msgspec.structs.replace(start.launch, models=self._models)
+        network = Network(self._client, policy)
+        if start.record is not None:
+            network = RecordedNetwork(network, self._recorded(start.record))
         host.start(
             start.guest,
             start.name,
             lambda: self._templates.runner(code, start.digest, start.limits),
             launch,
             limits=start.limits,
-            network=Network(self._client, policy),
+            network=network,
             models=tools,
         )
+
+    def _recorded(self, record: int) -> list[Asked]:
+        """The requests of a program that may begin again; those of the oldest are forgotten."""
+        asked = self._records.setdefault(record, [])
+        self._records.move_to_end(record)
+        if len(self._records) > _KEPT_RECORDS:
+            self._records.popitem(last=False)
+        return asked
 
     async def _inspect(self, wanted: s.Inspect) -> None:
         inspected = await self._templates.inspect(wanted.code, wanted.limits)

@@ -32,6 +32,8 @@ class Inferlet:
     reaches over HTTP (``*.example.org`` for subdomains), ``topics`` those that it hears or tells
     and its work queues, ``stores`` its namespaces (``news.*`` for all that begin so); a sandboxed
     program reaches no other.
+    ``restartable``: after its engine was lost it begins again and is told what it was told before,
+    to where it was; for programs that decide by what the API tells them alone.
     ``source``: its file, for tracebacks.
     """
 
@@ -43,6 +45,7 @@ class Inferlet:
     hosts: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    restartable: bool = False
     source: str | None = None
 
     @property
@@ -64,6 +67,7 @@ def inferlet(
     hosts: Sequence[str] = (),
     topics: Sequence[str] = (),
     stores: Sequence[str] = (),
+    restartable: bool = False,
 ) -> Callable[[Main], Inferlet]:
     """Make ``async def main(api, *args)`` a program.
 
@@ -94,6 +98,7 @@ def inferlet(
             hosts=tuple(hosts),
             topics=tuple(topics),
             stores=tuple(stores),
+            restartable=restartable,
             source=inspect.getsourcefile(main),
         )
 

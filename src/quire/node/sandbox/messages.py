@@ -67,7 +67,8 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
-    ``hosts``: those that it may reach (``None``: any)."""
+    ``hosts``: those that it may reach (``None``: any). ``record``: a program that may begin again
+    has the same each time, and answers that it had from other hosts are given to it again."""
 
     guest: int
     name: str
@@ -76,6 +77,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     limits: GuestLimits
     hosts: tuple[str, ...] | None
     allow_private_hosts: bool
+    record: int | None = None
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True, tag=True):

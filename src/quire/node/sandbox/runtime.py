@@ -26,6 +26,7 @@ from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.programs.runtime.host import check_traits
+from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestLaunch, GuestModel, Manifest
@@ -119,6 +120,8 @@ class SandboxRuntime:
         self._ensure_thread()
         with self._lock:
             link = min(self._links, key=lambda one: self._placed[one])
+            if program.restartable:
+                link = self._links[int(program.digest[:8], 16) % len(self._links)]
             guest = SandboxedProgram(program.name, link, self._loop, self._grace_s)
             port = guest.port = connect(guest, self._loop)
             models = list(port.models())
@@ -216,6 +219,7 @@ class SandboxRuntime:
             limits=guest_limits(self._config, port.quotas),
             hosts=_allowed(program.manifest.hosts, self._config.hosts),
             allow_private_hosts=self._config.allow_private_hosts,
+            record=port.record if isinstance(port, ReplayPort) else None,
         )
 
 

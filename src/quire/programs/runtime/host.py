@@ -24,6 +24,7 @@ from quire.programs.runtime.execution import (
     contained,
     current_execution,
 )
+from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 from quire.programs.services.network import Network
@@ -82,9 +83,10 @@ class ProgramHost:
         mailbox = self._new_mailbox(inferlet.name)
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
         execution.running = running
-        execution.api = Api(
-            issuer, args=args, mailbox=mailbox, network=self._network, log=running.log
-        )
+        network = self._network
+        if isinstance(port, ReplayPort) and network is not None:
+            network = port.network(network)
+        execution.api = Api(issuer, args=args, mailbox=mailbox, network=network, log=running.log)
         self._executions[running] = execution
         running.add_done_callback(self._forget)
         self.loop.call_soon_threadsafe(execution.start)

@@ -15,7 +15,7 @@ from quire.core.actions import Reply
 from quire.core.commands import Command, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
-from quire.core.ids import CommandId, QueueId, TokenSlotId
+from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
 
 LOSSES = frozenset({"engine_lost", "page_lost"})
 """Failures after which a restartable program begins again."""
@@ -71,7 +71,10 @@ class ReplayLog:
     def __init__(self) -> None:
         self.issued: dict[CommandId, Issued] = {}
         self.heard: list[Heard] = []
-        self.questions: dict[str, list[Asked]] = {"calls": [], "requests": []}
+        self.calls: list[Asked] = []
+        self.requests: list[Asked] = []
+        self.record: ProgramId | None = None
+        """The program's number when it first began."""
         self.slots: dict[TokenSlotId, int] = {}
         """Tokens that were sampled into token slots."""
         self.num_restarts = 0
@@ -98,15 +101,21 @@ class ReplayLog:
             self.slots.update(zip(slots, reply.token_ids, strict=True))
 
 
-def not_repeated(name: str, what: object) -> ProgramTerminated:
+def cannot_resume(why: str) -> ProgramTerminated:
     return ProgramTerminated(
-        f"the engine of this program was lost, and it could not be resumed: it did not repeat "
-        f"itself ({name}: {what}); a restartable program decides by what the API tells it alone"
+        f"the engine of this program was lost, and it could not be resumed: {why}"
+    )
+
+
+def not_repeated(what: str) -> ProgramTerminated:
+    return cannot_resume(
+        f"it did not repeat itself ({what}); a restartable program decides by what the API tells "
+        "it alone"
     )
 
 
 class Questions:
-    """The questions of one kind in one incarnation: those that were answered are not asked again."""
+    """The questions of one kind in one incarnation: what was answered is not asked again."""
 
     def __init__(self, asked: list[Asked], name: str) -> None:
         self._asked = asked
@@ -124,7 +133,7 @@ class Questions:
             self._asked.append(Asked(what))
         entry = self._asked[index]
         if entry.what != what:
-            raise not_repeated(self._name, what[0])
+            raise not_repeated(f"{self._name} {what[0]}")
         if not entry.answered:
             try:
                 entry.answer = await carry_out()
@@ -148,6 +157,7 @@ __all__ = [
     "Issued",
     "Questions",
     "ReplayLog",
+    "cannot_resume",
     "frozen_arguments",
     "not_repeated",
 ]

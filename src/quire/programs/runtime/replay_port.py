@@ -26,10 +26,12 @@ from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
 from quire.programs.runtime.repeating import again, seeded, without
 from quire.programs.runtime.replay_log import (
     LOSSES,
+    Asked,
     Heard,
     Issued,
     Questions,
     ReplayLog,
+    cannot_resume,
     frozen_arguments,
     not_repeated,
 )
@@ -62,14 +64,22 @@ class ReplayPort:
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
         self._turn_open = False
         self._over = False
-        self._calls = Questions(log.questions["calls"], "service")
+        self._calls = Questions(log.calls, "service")
 
     def attach(self, port: ProgramPort) -> None:
         """The node's own port, before anything is asked."""
         self._port = port
+        if self._log.record is None:
+            self._log.record = port.program
+
+    @property
+    def record(self) -> ProgramId:
+        """The number of the first incarnation: by it all are known."""
+        assert self._log.record is not None, "attach() comes first"
+        return self._log.record
 
     def network(self, network: Network) -> RecordedNetwork:
-        return RecordedNetwork(network, Questions(self._log.questions["requests"], "request"))
+        return RecordedNetwork(network, self._log.requests)
 
     # -- ProgramPort -------------------------------------------------------------------------------
 
@@ -115,7 +125,7 @@ class ReplayPort:
             if entry is None:
                 going.append(self._first_time(queue, command))
             elif (entry.queue, entry.asked) != (queue, command):
-                self._end(not_repeated("command", type(command).__name__))
+                self._end(not_repeated(f"command {command.id}, {type(command).__name__}"))
                 return
             else:
                 going += self._once_more(entry)
@@ -173,10 +183,9 @@ class ReplayPort:
         size = min(len(known), len(reply.token_ids))
         if reply.token_ids[:size] != known[:size]:
             self._end(
-                ProgramTerminated(
-                    "the engine of this program was lost, and the new one chose other tokens than "
-                    "those that the program has (batches change the last bits of float16 and "
-                    "bfloat16): it could not be resumed"
+                cannot_resume(
+                    "the new one chose other tokens than those that the program has (batches "
+                    "change the last bits of float16 and bfloat16)"
                 )
             )
         del known[:size]
@@ -193,7 +202,7 @@ class ReplayPort:
             self._port.close("its engine was lost")
             self._log.on_loss(error)
         elif command in self._dropped:
-            self._end(not_repeated("command", error.message))
+            self._end(cannot_resume(error.message))
         else:
             self._hear(command, None, error, True)
 
@@ -264,11 +273,11 @@ class ReplayPort:
 
 
 class RecordedNetwork(Network):
-    """HTTP whose answers are kept: a request that was answered is not made again."""
+    """HTTP whose answers are kept in ``asked``: a request that was answered is not made again."""
 
-    def __init__(self, network: Network, questions: Questions) -> None:
+    def __init__(self, network: Network, asked: list[Asked]) -> None:
         self._network = network
-        self._questions = questions
+        self._questions = Questions(asked, "request")
 
     async def request(
         self,

@@ -261,6 +261,7 @@ class Manifest(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    restartable: bool = False
 
 
 class Inspected(msgspec.Struct, frozen=True):

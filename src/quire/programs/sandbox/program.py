@@ -49,6 +49,10 @@ class GuestProgram:
         return replace(self, manifest=manifest)
 
     @property
+    def restartable(self) -> bool:
+        return self.manifest.restartable
+
+    @property
     def is_module(self) -> bool:
         return is_module(self.code)
 

@@ -1,0 +1,171 @@
+"""Processor time of a call while 896 programs are alive (Pie, Fig. 10).
+
+    python benchmarks/pie/calls.py [--alive 896] [--kinds native compiled python] [--quick]
+
+Control layer: ``alloc`` + ``dealloc`` of a page (two calls), and ``send``, a thousand times by one
+program while the others wait for messages. Inference layer: ``embed_txt`` + ``forward`` +
+``get_next_dist`` by all programs at once, from issue through control and a fake engine until each
+goes on; a call is one of the three. The time is that of all threads of the node's process (the client's reading and the fake
+engine in it) and of the sandbox's processes; the baseline, a native program, has its turns in the
+same rounds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.options import plain_parser, rounds_of
+from benchmarks.pie.programs_node import KINDS, TENANT, Program, programs, started_node
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+from quire.core.event_loops import new_event_loop
+from quire.node import Node, ProgramHandle
+
+CALLS = 1000
+STEPS = 4
+CALLS_PER_STEP = 3
+ORDERS = {"alloc + dealloc": f"call {CALLS}", "send": f"send {CALLS}"}
+IN_STEP = "embed + forward + dist"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Microseconds of processor time per call."""
+
+    node_us: float
+    sandbox_us: float
+
+    @property
+    def all_us(self) -> float:
+        return self.node_us + self.sandbox_us
+
+
+class Alive:
+    """Programs that wait, and their messages."""
+
+    def __init__(self, node: Node, program: Program, number: int) -> None:
+        self._node = node
+        self._handles = [node.launch(program, tenant=TENANT) for _ in range(number)]
+
+    async def ready(self) -> None:
+        await asyncio.gather(*(self._answer(handle) for handle in self._handles))
+
+    async def one(self, order: str) -> Spent:
+        return await self._measure(self._handles[:1], order, CALLS)
+
+    async def all(self) -> Spent:
+        calls = STEPS * CALLS_PER_STEP * len(self._handles)
+        return await self._measure(self._handles, f"step {STEPS}", calls)
+
+    async def _measure(self, handles: list[ProgramHandle], order: str, calls: int) -> Spent:
+        answers = [asyncio.create_task(self._answer(handle)) for handle in handles]
+        await asyncio.sleep(0)
+        began = self._clocks()
+        for handle in handles:
+            handle.signal("message", order)
+        await asyncio.gather(*answers)
+        node_s, sandbox_s = (
+            after - before for after, before in zip(self._clocks(), began, strict=True)
+        )
+        return Spent(1e6 * node_s / calls, 1e6 * sandbox_s / calls)
+
+    async def _answer(self, handle: ProgramHandle) -> None:
+        """Read until it says that it is done (or there)."""
+        attachment = handle.attach(after=handle.record().num_messages)
+        async for message in attachment:
+            if message.text in ("here", "done"):
+                break
+        attachment.close()
+
+    def _clocks(self) -> tuple[float, float]:
+        return time.process_time(), sum(map(processor_s, self._node.sandbox_pids()))
+
+    async def end(self) -> None:
+        for handle in self._handles:
+            handle.signal("end_of_input")
+        await asyncio.gather(*(handle.wait_ended() for handle in self._handles))
+
+
+def processor_s(pid: int) -> float:
+    """Of all threads of a process, in nanoseconds as the scheduler counts them."""
+    folders = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((one / "schedstat").read_text().split()[0]) for one in folders) / 1e9
+
+
+async def measure_once(node: Node, program: Program, number: int) -> dict[str, Spent]:
+    alive = Alive(node, program, number)
+    await alive.ready()
+    spent = {name: await alive.one(order) for name, order in ORDERS.items()}
+    spent[IN_STEP] = await alive.all()
+    await alive.end()
+    return spent
+
+
+def measure_now(
+    runner: asyncio.Runner, node: Node, program: Program, number: int
+) -> dict[str, Spent]:
+    return runner.run(measure_once(node, program, number))
+
+
+def row(
+    kind: str, call: str, rounds: list[dict[str, Spent]], native: list[dict[str, Spent]]
+) -> dict[str, Any]:
+    spent = [one[call].all_us for one in rounds]
+    return {
+        "kind": kind,
+        "call": call,
+        "us": figure(spent).rounded(),
+        "node_us": figure([one[call].node_us for one in rounds]).rounded(),
+        "sandbox_us": figure([one[call].sandbox_us for one in rounds]).rounded(),
+        "over_native": ratio(spent, [one[call].all_us for one in native]).rounded(),
+    }
+
+
+def main() -> None:
+    made = plain_parser(__doc__)
+    made.add_argument("--alive", type=int, default=896, help="programs (default: %(default)s)")
+    made.add_argument("--kinds", nargs="+", choices=KINDS, default=["native", "compiled"])
+    arguments = made.parse_args()
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        started = started_node()
+        node = runner.run(started.__aenter__())
+        try:
+            found = runner.run(programs(node, arguments.kinds))
+            results = take_turns(
+                f"calls with {arguments.alive} alive",
+                {
+                    kind: partial(measure_now, runner, node, program, arguments.alive)
+                    for kind, program in found.items()
+                },
+                rounds_of(arguments),
+            )
+        finally:
+            runner.run(started.__aexit__(None, None, None))
+    native = results.get("native", next(iter(results.values())))
+    calls = [*ORDERS, IN_STEP]
+    rows = [row(kind, call, rounds, native) for kind, rounds in results.items() for call in calls]
+    print_table(
+        f"processor time of a call, {arguments.alive} programs alive",
+        [{k: v["median"] if isinstance(v, dict) else v for k, v in one.items()} for one in rows],
+    )
+    draw_bars(
+        arguments.out / "pie-calls.png",
+        f"processor time of a call, {arguments.alive} programs alive",
+        "µs (median, 95 % interval)",
+        calls,
+        {kind: [Figure(**one["us"]) for one in rows if one["kind"] == kind] for kind in results},
+    )
+    emit("pie/calls", arguments.out, alive=arguments.alive, results=rows)
+
+
+if __name__ == "__main__":
+    main()

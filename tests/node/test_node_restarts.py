@@ -1,0 +1,201 @@
+"""Restartable programs: their engine is killed, and they end as if it had not been."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_node import TENANT, StartNode
+from sandbox_node import needs_sandbox
+from web_stub import WebStub
+
+from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
+from quire.core.errors import ProgramFailed, ProgramTerminated
+from quire.core.ids import ModelId
+from quire.node import Node, ProgramHandle, RestartLimits, read_model_files
+from quire.programs.inferlet import Inferlet, load_inferlet
+from quire.programs.runtime.native import NativeConfig
+from quire.programs.services.network import NetworkPolicy
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+
+STEPS = 6
+BY_HAND = '''
+import asyncio
+import random
+
+from quire.programs.sdk import Context, inferlet, temperature
+
+
+@inferlet("by hand", restartable=RESTARTABLE, hosts=["127.0.0.1"])
+async def main(api, url):
+    """Samples token after token, tells each, and waits to be told to go on."""
+    reply = await api.http_get(url)
+    queue = api.create_queue()
+    tokens = api.tokenize(reply.json()["answer"] * "hello " )
+    pages = api.alloc_kvpage(queue, 4)
+    position, said = 0, []
+    hidden = False
+    while len(said) < STEPS:
+        embeds = api.alloc_emb(queue, len(tokens))
+        api.embed_txt(queue, tokens, range(position, position + len(tokens)), embeds)
+        api.forward(queue, pages, embeds, pages, embeds[-1])
+        if not hidden:
+            visible = [slot != 1 for slot in range(api.available_models()[0].page_size)]
+            api.mask_kvpage(queue, pages[0], visible)
+            hidden = True
+        (token,) = await api.sample(queue, embeds[-1], sampler=temperature(1.0))
+        api.dealloc_emb(queue, embeds)
+        position += len(tokens)
+        tokens = [token]
+        said.append(token)
+        await api.send(str(token))
+        if await api.receive() != "on":
+            break
+    return said
+'''
+STREAMED = '''
+from quire.programs.sdk import Context, inferlet, temperature
+
+
+@inferlet("streamed", restartable=True)
+async def main(api):
+    """Decodes for long; a message says that it is under way."""
+    async with Context(api) as context:
+        context.fill("hello, a small")
+        parts = []
+        async for part in context.generate(max_tokens=300, sampler=temperature(1.0, seed=7)):
+            if not parts:
+                await api.send("under way")
+            parts.append(part)
+        return "".join(parts)
+'''
+FORGETFUL = '''
+from quire.programs.sdk import inferlet
+
+runs = []
+
+
+@inferlet("forgetful", restartable=True)
+async def main(api):
+    """Decides by what no one has told it."""
+    runs.append(1)
+    queue = api.create_queue()
+    page, embeds = api.alloc_kvpage(queue, len(runs)), api.alloc_emb(queue, 1)
+    api.embed_txt(queue, [5], [0], embeds)
+    api.forward(queue, [], embeds, page[0], embeds)
+    await api.get_next_dist(queue, embeds[0])
+    await api.send("ready")
+    await api.receive()
+    await api.get_next_dist(queue, embeds[0])
+'''
+
+
+def native(folder: Path, source: str) -> Inferlet:
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(source), "utf-8")
+    return load_inferlet(path)
+
+
+async def started(start_node: StartNode, model: Path, **settings: Any) -> Node:
+    config = EngineConfig(
+        source=str(model), name=ModelId("tiny"), dtype="float32", device="cpu",
+        kv_cache_bytes=1 << 20, host_cache_bytes=1 << 20, num_threads=1,
+    )  # fmt: skip
+    return await start_node(
+        NodeConfig(engines=(config,), **settings),
+        transport_factory=None,
+        model_files=read_model_files,
+        restart_limits=RestartLimits(first_pause_s=0.0),
+        native=NativeConfig(network=NetworkPolicy(allow_private=True)),
+    )
+
+
+def kill_engine(node: Node) -> None:
+    (supervisor,) = node._fleet._supervisors
+    os.kill(supervisor.transport.pid, signal.SIGKILL)  # type: ignore[union-attr]
+
+
+async def drive(node: Node, handle: ProgramHandle, *, kill_at: int | None) -> list[str]:
+    """Answer each message with "on"; kill the engine once, while the program waits."""
+    texts: list[str] = []
+    async for message in handle.attach():
+        texts.append(message.text)
+        if len(texts) == kill_at:
+            kill_engine(node)
+            await node.wait_health(lambda health: not health.ready)
+        await handle.send("on")
+    return texts
+
+
+async def check_resumed(node: Node, program: Any, web: WebStub) -> None:
+    handle = node.launch(program, [web.url("/json")], tenant=TENANT)
+    number = handle.program
+    texts = await drive(node, handle, kill_at=3)
+    result = await handle.result()
+    assert texts == [str(token) for token in result], "each message once, in order"
+    assert len(result) == STEPS
+    assert web.paths == ["/json"], "what was asked of others is not asked again"
+    assert handle.program != number
+    assert node.program(handle.id, TENANT) is handle
+    assert "the program is resumed" in "".join(line.text for line in handle.logs())
+
+
+async def test_a_program_is_resumed_with_its_tokens_and_messages(
+    start_node: StartNode, model_directory: Path, tmp_path: Path, web: WebStub
+) -> None:
+    """Its page is masked, so nobody else can compute it anew; its tokens were drawn at random."""
+    node = await started(start_node, model_directory)
+    source = BY_HAND.replace("RESTARTABLE", "True").replace("STEPS", str(STEPS))
+    await check_resumed(node, native(tmp_path, source), web)
+
+
+@needs_sandbox
+async def test_a_guest_is_resumed(
+    start_node: StartNode, model_directory: Path, sandbox_cache: Path, web: WebStub
+) -> None:
+    sandbox = SandboxConfig(cache_dir=sandbox_cache, num_warm=0, allow_private_hosts=True)
+    node = await started(start_node, model_directory, sandbox=sandbox)
+    source = BY_HAND.replace("RESTARTABLE", "True").replace("STEPS", str(STEPS))
+    await check_resumed(node, await node.inspect(source.encode()), web)
+
+
+async def test_one_that_is_not_restartable_is_told(
+    start_node: StartNode, model_directory: Path, tmp_path: Path, web: WebStub
+) -> None:
+    node = await started(start_node, model_directory)
+    source = BY_HAND.replace("RESTARTABLE", "False").replace("STEPS", str(STEPS))
+    handle = node.launch(native(tmp_path, source), [web.url("/json")], tenant=TENANT)
+    assert len(await drive(node, handle, kill_at=3)) == 3
+    with pytest.raises(ProgramFailed, match="lost with its engine"):
+        await handle.result()
+
+
+async def test_a_decode_under_way_goes_on(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    node = await started(start_node, model_directory)
+    program = native(tmp_path, STREAMED)
+    whole = await node.launch(program, tenant=TENANT).result()
+    handle = node.launch(program, tenant=TENANT)
+    texts = []
+    async for message in handle.attach():
+        texts.append(message.text)
+        kill_engine(node)
+    assert texts == ["under way"]
+    assert await handle.result() == whole
+
+
+async def test_one_that_does_not_repeat_itself_is_ended(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    node = await started(start_node, model_directory)
+    handle = node.launch(native(tmp_path, FORGETFUL), tenant=TENANT)
+    await asyncio.wait_for(drive(node, handle, kill_at=1), 60)
+    with pytest.raises(ProgramTerminated, match="did not repeat itself"):
+        await handle.result()
