@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, EngineFault
 from quire.engine.cpu.library import kernel_report, load_kernel
 from quire.engine.cpu.packed_matrix import PackedMatrix, WeightType, matmul
 from quire.engine.cpu.team import Team
@@ -51,6 +51,23 @@ def test_idle_threads_use_no_processor() -> None:
         time.sleep(0.3)
         used_s = time.process_time() - before_s
     assert used_s < 0.15, "two spinning threads would have used 0.6 s"
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_an_exception_on_any_thread_is_an_error_of_the_call(num_threads: int) -> None:
+    x_MK = torch.arange(192.0).view(3, 64)
+    with Team(load_kernel(), num_threads) as team:
+        matrix = PackedMatrix(team, torch.eye(64), WeightType.F32)
+        native = team.library.native
+        for thread in range(num_threads):
+            for _ in range(5):
+                status = native.quire_team_fail(team.handle, thread, b"three blind mice")
+                with pytest.raises(EngineFault, match="in a test: three blind mice"):
+                    team.check(status, "a test")
+                status = native.quire_team_fail(team.handle, thread, None)
+                with pytest.raises(EngineFault, match="no memory left for a test: rest"):
+                    team.check(status, "a test", "rest")
+                assert torch.equal(matmul(team, matrix, x_MK), x_MK)
 
 
 def test_a_closed_team_is_refused() -> None:

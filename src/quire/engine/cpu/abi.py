@@ -48,27 +48,28 @@ class MatmulOutput(ctypes.Structure):
     )
 
 
+_PRODUCT = (
+    c_void_p,
+    POINTER(PackedMatrixView),
+    c_void_p,
+    c_int64,
+    c_int64,
+    c_void_p,
+    POINTER(MatmulOutput),
+)
+
 SIGNATURES: Mapping[str, Signature] = {
     "quire_isa": (c_char_p, ()),
     "quire_team_create": (c_void_p, (c_int32,)),
     "quire_team_destroy": (None, (c_void_p,)),
+    "quire_team_fail": (c_int32, (c_void_p, c_int32, c_char_p)),
+    "quire_failure_text": (c_char_p, ()),
     "quire_panel_bytes": (c_int64, (c_int32, c_int64)),
     "quire_activation_bytes": (c_int64, (c_int32, c_int64, c_int64)),
-    "quire_pack": (None, (c_void_p, POINTER(PackedMatrixView), POINTER(WeightSource))),
-    "quire_unpack": (None, (c_void_p, POINTER(PackedMatrixView), c_void_p, c_void_p, c_int64)),
-    "quire_matmul": (
-        None,
-        (
-            c_void_p,
-            POINTER(PackedMatrixView),
-            c_void_p,
-            c_int64,
-            c_int64,
-            c_void_p,
-            POINTER(MatmulOutput),
-            c_int32,
-        ),
-    ),
+    "quire_pack": (c_int32, (c_void_p, POINTER(PackedMatrixView), POINTER(WeightSource))),
+    "quire_unpack": (c_int32, (c_void_p, POINTER(PackedMatrixView), c_void_p, c_void_p, c_int64)),
+    "quire_matmul": (c_int32, (*_PRODUCT, c_int32)),
+    "quire_best_columns": (c_int32, (*_PRODUCT, c_void_p, c_void_p)),
     "quire_read_pass": (c_uint64, (c_void_p, c_void_p, c_int64)),
 }
 

@@ -18,7 +18,6 @@ from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.core.errors import EngineFault
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.cpu.model_abi import (
@@ -180,19 +179,22 @@ class NativeRunner:
             stopped=done.stopped_R.ctypes.data,
             failed=done.failed_R.ctypes.data,
         )
-        _check(self._native.quire_model_decode(self._handle, arguments))
+        self._check(self._native.quire_model_decode(self._handle, arguments))
         return done
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits ``[N, V]`` in float32."""
         hidden_NH = hidden_NH.contiguous()
         logits_NV = torch.empty(len(hidden_NH), self._vocab_size)
-        _check(
+        self._check(
             self._native.quire_model_logits(
                 self._handle, hidden_NH.data_ptr(), len(hidden_NH), logits_NV.data_ptr()
             )
         )
         return logits_NV
+
+    def _check(self, status: int) -> None:
+        self.team.check(status, "the step", "lower max_batch_tokens")
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:
         """An index tensor (int64) of a host array."""
@@ -247,7 +249,7 @@ class NativeRunner:
             status = self._native.quire_model_run_scored(
                 self._handle, step, _scored(mass), hidden_TH.data_ptr()
             )
-        _check(status)
+        self._check(status)
         return hidden_TH
 
 
@@ -275,11 +277,6 @@ def _scored(mass: AttentionMass) -> ScoredRows:
     scored.kept = (ScoredRow * len(rows))(*rows)
     scored.rows = ctypes.addressof(scored.kept)
     return scored
-
-
-def _check(status: int) -> None:
-    if status != 0:
-        raise EngineFault("there is no memory left for the step: lower max_batch_tokens")
 
 
 __all__ = ["NativeDecodePlan", "NativeRunner"]

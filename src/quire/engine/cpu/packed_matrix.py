@@ -102,7 +102,8 @@ class PackedMatrix:
             weight_NK.stride(0),
             _ELEMENTS[weight_NK.dtype],
         )
-        team.library.native.quire_pack(team.handle, self.view, source)
+        status = team.library.native.quire_pack(team.handle, self.view, source)
+        team.check(status, "packing weights")
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +117,8 @@ class PackedMatrix:
         up_NK = torch.empty(shape) if self.is_gated else None
         up = None if up_NK is None else up_NK.data_ptr()
         native = team.library.native
-        native.quire_unpack(team.handle, self.view, rows_NK.data_ptr(), up, self.depth)
+        status = native.quire_unpack(team.handle, self.view, rows_NK.data_ptr(), up, self.depth)
+        team.check(status, "unpacking weights")
         return rows_NK, up_NK
 
     def pack_bias(self, bias_N: torch.Tensor, up_N: torch.Tensor | None = None) -> torch.Tensor:
@@ -161,7 +163,8 @@ class Product:
         native = team.library.native
         num_bytes = native.quire_activation_bytes(matrix.weight_type, num_rows, matrix.depth)
         self._converted = huge_page_buffer(int(num_bytes))
-        self._borrowed = (team, matrix, x_MK, y_MN, bias)
+        self._team = team
+        self._borrowed = (matrix, x_MK, y_MN, bias)
         bias_address = None if bias is None else bias.data_ptr()
         output = MatmulOutput(y_MN.data_ptr(), y_MN.stride(0), bias_address, epilogue, scale, limit)
         self._run = native.quire_matmul
@@ -177,7 +180,9 @@ class Product:
         )
 
     def __call__(self) -> None:
-        self._run(*self._arguments)
+        status = self._run(*self._arguments)
+        if status != 0:
+            self._team.check(status, "a product", "multiply fewer rows at a time")
 
 
 def matmul(

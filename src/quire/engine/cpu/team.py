@@ -8,9 +8,12 @@ from types import TracebackType
 
 import torch
 
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, EngineFault
 from quire.engine.cpu.abi import SIGNATURES
 from quire.engine.cpu.library import KernelLibrary
+
+_NO_MEMORY = -1
+"""``kNoMemory`` of ``csrc/abi.h``."""
 
 
 class Team:
@@ -48,6 +51,20 @@ class Team:
         if self._process != os.getpid():
             raise ConfigError("this team of threads was left behind by a fork: make another")
         return self._handle
+
+    def check(self, status: int, work: str, remedy: str = "use a smaller model") -> None:
+        """Turn the status of a call of the library into an error.
+
+        Raises:
+            EngineFault: something inside ``work`` failed, on whatever thread. The team can be used
+                again; what the call had to write is undefined.
+        """
+        if status == 0:
+            return
+        if status == _NO_MEMORY:
+            raise EngineFault(f"there is no memory left for {work}: {remedy}")
+        text = self.library.native.quire_failure_text().decode(errors="replace")
+        raise EngineFault(f"the CPU kernel failed in {work}: {text}")
 
     def close(self) -> None:
         """End the threads; no call may be running. May be repeated."""

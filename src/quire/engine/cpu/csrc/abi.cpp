@@ -1,7 +1,9 @@
 #include "abi.h"
 
 #include <cstring>
+#include <stdexcept>
 #include <system_error>
+#include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -90,6 +92,11 @@ uint64_t sum_of_words(const uint8_t* bytes, int64_t num_bytes) {
 
 }  // namespace
 
+std::string& quire::failure_text() {
+  static thread_local std::string text;
+  return text;
+}
+
 int32_t quire_abi_version() { return quire::kAbiVersion; }
 const char* quire_isa() { return QUIRE_ISA; }
 
@@ -114,6 +121,21 @@ quire::Team* quire_team_create(int32_t num_threads) {
 
 void quire_team_destroy(quire::Team* team) { delete team; }
 
+int32_t quire_team_fail(quire::Team* team, int32_t failing, const char* text) {
+  return quire::guarded([&] {
+    team->run([&](int thread) {
+      team->share(thread, 8, 1, [](int64_t, int64_t) {});
+      team->barrier(thread);
+      team->share(thread, 8, 1, [](int64_t, int64_t) {});
+      if (thread == failing && text == nullptr) throw std::bad_alloc();
+      if (thread == failing) throw std::runtime_error(text);
+      team->barrier(thread);
+    });
+  });
+}
+
+const char* quire_failure_text() { return quire::failure_text().c_str(); }
+
 int64_t quire_panel_bytes(int32_t weight_type, int64_t depth) {
   const auto type = static_cast<quire::WeightType>(weight_type);
   return quire::padded_depth(type, depth) * quire::weight_bytes(type) * quire::kPanelColumns;
@@ -123,38 +145,66 @@ int64_t quire_activation_bytes(int32_t weight_type, int64_t num_rows, int64_t de
   return quire::activation_bytes(static_cast<quire::WeightType>(weight_type), num_rows, depth);
 }
 
-void quire_pack(quire::Team* team, const quire::PackedMatrix* matrix,
+int32_t quire_pack(quire::Team* team, const quire::PackedMatrix* matrix,
                 const quire::WeightSource* source) {
-  team->run([&](int thread) {
-    team->share(thread, quire::num_panels(*matrix), 1, [&](int64_t first, int64_t last) {
-      quire::pack_panels(*matrix, *source, first, last);
+  return quire::guarded([&] {
+    team->run([&](int thread) {
+      team->share(thread, quire::num_panels(*matrix), 1, [&](int64_t first, int64_t last) {
+        quire::pack_panels(*matrix, *source, first, last);
+      });
     });
   });
 }
 
-void quire_unpack(quire::Team* team, const quire::PackedMatrix* matrix, float* rows, float* up,
+int32_t quire_unpack(quire::Team* team, const quire::PackedMatrix* matrix, float* rows, float* up,
                   int64_t stride) {
-  const int64_t columns = quire::columns_per_panel(matrix->layout);
-  team->run([&](int thread) {
-    team->share(thread, quire::num_panels(*matrix), 1, [&](int64_t first, int64_t last) {
-      const int64_t offset = first * columns * stride;
-      quire::unpack_panels(*matrix, first, last, rows + offset,
-                           up == nullptr ? nullptr : up + offset, stride);
+  return quire::guarded([&] {
+    const int64_t columns = quire::columns_per_panel(matrix->layout);
+    team->run([&](int thread) {
+      team->share(thread, quire::num_panels(*matrix), 1, [&](int64_t first, int64_t last) {
+        const int64_t offset = first * columns * stride;
+        quire::unpack_panels(*matrix, first, last, rows + offset,
+                             up == nullptr ? nullptr : up + offset, stride);
+      });
     });
   });
 }
 
-void quire_matmul(quire::Team* team, const quire::PackedMatrix* matrix, const float* x,
+int32_t quire_matmul(quire::Team* team, const quire::PackedMatrix* matrix, const float* x,
                   int64_t stride, int64_t num_rows, void* buffer,
                   const quire::MatmulOutput* output, int32_t ordering) {
-  const quire::Activations rows =
-      quire::make_activations(buffer, matrix->type, num_rows, matrix->depth);
-  team->run([&](int thread) {
-    int64_t first, last;
-    team->part(thread, num_rows, &first, &last);
-    quire::convert_rows(x, stride, nullptr, first, last, rows);
-    team->barrier(thread);
-    quire::matmul(*matrix, rows, *output, static_cast<quire::Ordering>(ordering), *team, thread);
+  return quire::guarded([&] {
+    const quire::Activations rows =
+        quire::make_activations(buffer, matrix->type, num_rows, matrix->depth);
+    team->run([&](int thread) {
+      int64_t first, last;
+      team->part(thread, num_rows, &first, &last);
+      quire::convert_rows(x, stride, nullptr, first, last, rows);
+      team->barrier(thread);
+      quire::matmul(*matrix, rows, *output, static_cast<quire::Ordering>(ordering), *team, thread);
+    });
+  });
+}
+
+int32_t quire_best_columns(quire::Team* team, const quire::PackedMatrix* matrix, const float* x,
+                           int64_t stride, int64_t num_rows, void* buffer,
+                           const quire::MatmulOutput* output, const uint8_t* wanted,
+                           int64_t* best) {
+  return quire::guarded([&] {
+    const quire::Activations rows =
+        quire::make_activations(buffer, matrix->type, num_rows, matrix->depth);
+    std::vector<quire::BestOfRows> of_threads(static_cast<size_t>(team->size()));
+    for (quire::BestOfRows& of_thread : of_threads) of_thread.reset(wanted, num_rows);
+    team->run([&](int thread) {
+      int64_t first, last;
+      team->part(thread, num_rows, &first, &last);
+      quire::convert_rows(x, stride, nullptr, first, last, rows);
+      team->barrier(thread);
+      quire::matmul_best(*matrix, rows, *output, of_threads[static_cast<size_t>(thread)],
+                         quire::Ordering::kFastest, *team, thread);
+    });
+    for (int64_t row = 0; row < num_rows; row++)
+      if (wanted[row]) best[row] = quire::best_column(of_threads, row);
   });
 }
 

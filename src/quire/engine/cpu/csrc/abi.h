@@ -1,20 +1,46 @@
 // Owns the C interface of the kernel's foundation; model_abi.h owns that of the model step.
 // Everything Python calls is declared in one of the two. Pointers are borrowed for the call unless a
-// comment says otherwise; sizes are in elements unless the name ends in _bytes. Calls do not throw.
+// comment says otherwise; sizes are in elements unless the name ends in _bytes. Calls do not throw:
+// those that return a Status end with one where something inside threw, on whatever thread.
 //
 // kAbiVersion counts every change of a function or struct that Python sees; library.py refuses a
 // library of another version.
 #pragma once
 
 #include <cstdint>
+#include <exception>
+#include <new>
+#include <string>
 
 #include "matmul.h"
 
 #define QUIRE_EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace quire {
-constexpr int32_t kAbiVersion = 3;
+constexpr int32_t kAbiVersion = 4;
+
+enum Status : int32_t { kOk = 0, kNoMemory = -1, kFailed = -2 };
+
+// What the last call of this thread that returned kFailed says.
+std::string& failure_text();
+
+// Runs `work`; exceptions end at the C interface.
+template <class Work>
+int32_t guarded(Work&& work) {
+  try {
+    work();
+    return kOk;
+  } catch (const std::bad_alloc&) {
+    return kNoMemory;
+  } catch (const std::exception& failure) {
+    failure_text() = failure.what();
+  } catch (...) {
+    failure_text() = "no standard exception";
+  }
+  return kFailed;
 }
+
+}  // namespace quire
 
 QUIRE_EXPORT int32_t quire_abi_version();
 // The instruction set that this library was compiled for: "portable", "avx2", ...
@@ -26,21 +52,33 @@ QUIRE_EXPORT const char* quire_unsupported_reason(const char* isa);
 // A team of threads (team.h). Owned by the caller; null if the system gives no threads.
 QUIRE_EXPORT quire::Team* quire_team_create(int32_t num_threads);
 QUIRE_EXPORT void quire_team_destroy(quire::Team* team);
+// A run in which `thread` throws between two barriers, for tests: std::bad_alloc, or a
+// std::runtime_error with `text` where that is not null.
+QUIRE_EXPORT int32_t quire_team_fail(quire::Team* team, int32_t thread, const char* text);
+// What the last call of this thread that returned kFailed says.
+QUIRE_EXPORT const char* quire_failure_text();
 
 // Sizes that the caller needs before it allocates.
 QUIRE_EXPORT int64_t quire_panel_bytes(int32_t weight_type, int64_t depth);
 QUIRE_EXPORT int64_t quire_activation_bytes(int32_t weight_type, int64_t num_rows, int64_t depth);
 
-QUIRE_EXPORT void quire_pack(quire::Team* team, const quire::PackedMatrix* matrix,
-                             const quire::WeightSource* source);
-QUIRE_EXPORT void quire_unpack(quire::Team* team, const quire::PackedMatrix* matrix, float* rows,
-                               float* up, int64_t stride);
+QUIRE_EXPORT int32_t quire_pack(quire::Team* team, const quire::PackedMatrix* matrix,
+                                const quire::WeightSource* source);
+QUIRE_EXPORT int32_t quire_unpack(quire::Team* team, const quire::PackedMatrix* matrix, float* rows,
+                                  float* up, int64_t stride);
 
 // y = epilogue(x . W^T) for x [num_rows][stride], converting x into `buffer` of
 // quire_activation_bytes() first.
-QUIRE_EXPORT void quire_matmul(quire::Team* team, const quire::PackedMatrix* matrix, const float* x,
-                               int64_t stride, int64_t num_rows, void* buffer,
-                               const quire::MatmulOutput* output, int32_t ordering);
+QUIRE_EXPORT int32_t quire_matmul(quire::Team* team, const quire::PackedMatrix* matrix,
+                                  const float* x, int64_t stride, int64_t num_rows, void* buffer,
+                                  const quire::MatmulOutput* output, int32_t ordering);
+
+// The best column of each row of a plain product (best_columns.h), for tests: best[i] for rows with
+// wanted[i]; the others are stored in `output`.
+QUIRE_EXPORT int32_t quire_best_columns(quire::Team* team, const quire::PackedMatrix* matrix,
+                                        const float* x, int64_t stride, int64_t num_rows,
+                                        void* buffer, const quire::MatmulOutput* output,
+                                        const uint8_t* wanted, int64_t* best);
 
 // Reads the buffer once with all threads and returns the sum of its 8-byte words: the pure-read pass
 // that measures memory bandwidth.

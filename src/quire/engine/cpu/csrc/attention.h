@@ -46,7 +46,7 @@ struct AttentionStep {
 // A step's work, cut into items of some queries of one row and one KV head.
 class AttentionWork {
  public:
-  void plan(const AttentionStep& step);
+  void plan(const AttentionStep& step, int num_threads);
   // Every thread of the team calls it and returns after its share. Uses one share().
   void attend(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
               const float* q, int64_t q_stride, float* out, int64_t out_stride, Team& team,
@@ -56,7 +56,7 @@ class AttentionWork {
   struct Item {
     int64_t row;
     int64_t first_query, num_queries;  // tokens of the row
-    int64_t kv_head;
+    int64_t kv_head, num_kv_heads;
     bool matrix;  // on the bf16 matrix path
   };
   std::vector<Item> items_;
@@ -64,13 +64,13 @@ class AttentionWork {
 
 // ---- between attention.cpp and attention_amx.cpp
 
-// Queries of one row that share a KV head, as both paths work on them.
+// Queries of one row and the KV heads that they are worked on with; one, on the matrix path.
 struct QueryBlock {
   int64_t row;
   int64_t first_token;  // of the step
   int64_t first_query;  // of the row
   int64_t num_queries;
-  int64_t kv_head;
+  int64_t kv_head, num_kv_heads;
 };
 
 // Which lanes of a chunk's tiles each query of a block sees: lanes[query * num_tiles + tile].

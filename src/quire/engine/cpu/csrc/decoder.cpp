@@ -28,6 +28,7 @@ int64_t converted_bytes(int64_t num_rows, int64_t depth) {
 uint8_t* Buffer::bytes(int64_t count) {
   if (count > size_) {
     memory_.reset();
+    size_ = 0;
     const int64_t size = round_up(count + 64, 4096);
     memory_.reset(static_cast<uint8_t*>(std::aligned_alloc(4096, static_cast<size_t>(size))));
     if (!memory_) throw std::bad_alloc();
@@ -89,7 +90,7 @@ void Decoder::run(const StepInput& input, const PageTablesView& tables, float* h
   attention_step_ = {&rows,    &context_,       spec_.slot_positions,
                      kv_shape_, spec_.num_heads, spec_.page_size,
                      static_cast<Ordering>(spec_.ordering)};
-  attention_.plan(attention_step_);
+  attention_.plan(attention_step_, team_.size());
   is_scored_ = scored != nullptr;
   if (is_scored_) scores_.plan(*scored, kv_shape_);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <new>
 
 #include "epilogue.h"
 #include "matmul_panel.h"
@@ -67,7 +68,9 @@ float* sums_buffer(int64_t num_floats) {
   thread_local int64_t capacity = 0;
   if (num_floats > capacity) {
     const auto num_bytes = static_cast<size_t>(round_up(num_floats * 4, 4096));
+    capacity = 0;
     buffer.reset(static_cast<float*>(std::aligned_alloc(4096, num_bytes)));
+    if (!buffer) throw std::bad_alloc();
     capacity = num_floats;
   }
   return buffer.get();

@@ -1,20 +1,8 @@
 #include "model_abi.h"
 
-#include <new>
 #include <vector>
 
 namespace {
-
-// Runs `work`; foreign exceptions end at the C interface.
-template <class Work>
-int32_t guarded(Work&& work) {
-  try {
-    work();
-    return 0;
-  } catch (const std::bad_alloc&) {
-    return -1;
-  }
-}
 
 template <class T>
 void copy_slots(const quire::CacheView& from, const int64_t* source, const quire::CacheView& to,
@@ -41,7 +29,7 @@ void copy_slots(const quire::CacheView& from, const int64_t* source, const quire
 
 quire::Model* quire_model_create(const quire::ModelSpec* spec, quire::Team* team) {
   quire::Model* model = nullptr;
-  guarded([&] { model = new quire::Model(*spec, *team); });
+  quire::guarded([&] { model = new quire::Model(*spec, *team); });
   return model;
 }
 
@@ -52,21 +40,21 @@ void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count
 }
 
 int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step, float* hidden) {
-  return guarded([&] { model->decoder.run(step->input, step->tables, hidden); });
+  return quire::guarded([&] { model->decoder.run(step->input, step->tables, hidden); });
 }
 
 int32_t quire_model_run_scored(quire::Model* model, const quire::StepArguments* step,
                                const quire::ScoredRows* scored, float* hidden) {
-  return guarded([&] { model->decoder.run(step->input, step->tables, hidden, scored); });
+  return quire::guarded([&] { model->decoder.run(step->input, step->tables, hidden, scored); });
 }
 
 int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                            float* logits) {
-  return guarded([&] { model->decoder.logits(hidden, count, logits); });
+  return quire::guarded([&] { model->decoder.logits(hidden, count, logits); });
 }
 
 int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows) {
-  return guarded([&] { model->loop.run(*rows); });
+  return quire::guarded([&] { model->loop.run(*rows); });
 }
 
 int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy, int64_t top_k,
@@ -79,7 +67,7 @@ int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy, in
 }
 
 int32_t quire_attend(quire::Team* team, const AttentionArguments* a) {
-  return guarded([&] {
+  return quire::guarded([&] {
     const quire::StepRows& rows = a->step->input.rows;
     const quire::KVShape shape{a->num_kv_heads, a->head_dim, quire::padded_head_dim(a->head_dim),
                                static_cast<quire::KVType>(a->kv_type)};
@@ -98,7 +86,7 @@ int32_t quire_attend(quire::Team* team, const AttentionArguments* a) {
     const quire::AttentionStep step{&rows, &context, a->slot_positions, shape, a->num_heads,
                                     a->page_size, static_cast<quire::Ordering>(a->ordering)};
     quire::AttentionWork work;
-    work.plan(step);
+    work.plan(step, team->size());
     const int64_t q_size = a->num_heads * a->head_dim;
     team->run([&](int thread) {
       work.attend(step, *a->layer, {a->keys, a->values}, a->q, q_size, a->out, q_size, *team,
@@ -114,7 +102,7 @@ int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads, int64_t he
 
 int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
                          const quire::CacheView* to, const int64_t* target, int64_t count) {
-  return guarded([&] {
+  return quire::guarded([&] {
     if (from->type == static_cast<int32_t>(quire::KVType::kBF16))
       copy_slots<quire::bf16>(*from, source, *to, target, count);
     else

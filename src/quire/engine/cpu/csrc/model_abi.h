@@ -38,7 +38,7 @@ QUIRE_EXPORT quire::Model* quire_model_create(const quire::ModelSpec* spec, quir
 QUIRE_EXPORT void quire_model_destroy(quire::Model* model);
 QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count,
                                     float* out);
-// hidden: [num_tokens][hidden_size]. 0, or -1 if there was not enough memory.
+// hidden: [num_tokens][hidden_size]. A Status.
 QUIRE_EXPORT int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step,
                                      float* hidden);
 // The same, adding up the attention mass of some rows.
@@ -47,7 +47,7 @@ QUIRE_EXPORT int32_t quire_model_run_scored(quire::Model* model, const quire::St
 QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                                         float* logits);
 
-// The decode loop. 0, or -1 if there was not enough memory.
+// The decode loop. A Status.
 QUIRE_EXPORT int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows);
 // Chooses a token for one row of logits: the choice of the loop by itself, for tests.
 QUIRE_EXPORT int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy,
@@ -80,7 +80,7 @@ QUIRE_EXPORT int32_t quire_attend(quire::Team* team, const AttentionArguments* a
 QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads,
                                           int64_t head_dim);
 // Copies slots of one cache to slots of another, or of the same (then all sources are read before a
-// target is written). 0, or -1 if there was not enough memory.
+// target is written). A Status.
 QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
                                       const quire::CacheView* to, const int64_t* target,
                                       int64_t count);

@@ -1,6 +1,8 @@
 #include "team.h"
 
+#include <algorithm>
 #include <chrono>
+#include <utility>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
@@ -53,6 +55,7 @@ void Team::run(Function function, void* argument) {
   if (num_threads_ == 1) return function(argument, *this, 0);
   function_ = function;
   argument_ = argument;
+  num_working_.store(num_threads_ - 1, std::memory_order_relaxed);
   // Sequentially consistent with the sleeper, which counts itself before its last look at
   // generation_: either it sees the new generation or we see it asleep.
   generation_.fetch_add(1, std::memory_order_seq_cst);
@@ -60,8 +63,38 @@ void Team::run(Function function, void* argument) {
     std::lock_guard<std::mutex> lock(mutex_);
     work_arrived_.notify_all();
   }
-  function(argument, *this, 0);
-  wait_for_all(0);
+  work(0);
+  finish();
+}
+
+// This thread's part of a run.
+void Team::work(int thread) {
+  try {
+    function_(argument_, *this, thread);
+  } catch (const Stopped&) {
+  } catch (...) {
+    if (!failed_.exchange(true)) failure_ = std::current_exception();
+  }
+}
+
+// Waits for the other threads and makes the team ready for the next run.
+void Team::finish() {
+  for (int pauses = 0; num_working_.load(std::memory_order_acquire) > 0; pauses++) {
+    if (pauses < kBarrierPauses)
+      pause_briefly();
+    else
+      std::this_thread::yield();
+  }
+  int used = 0;
+  for (ThreadState& state : states_) {
+    used = std::max(used, std::min(state.num_shares, kMaxShares));
+    state.num_shares = 0;
+  }
+  for (int i = 0; i < used; i++) shares_[i].value.store(0, std::memory_order_relaxed);
+  if (!failed_.load(std::memory_order_relaxed)) return;
+  failed_.store(false, std::memory_order_relaxed);  // threads may stand at different barriers
+  arrived_.store(0, std::memory_order_relaxed);
+  std::rethrow_exception(std::exchange(failure_, nullptr));
 }
 
 void Team::serve(int thread) {
@@ -78,8 +111,8 @@ void Team::serve(int thread) {
     }
     seen++;
     if (stopping_.load()) return;
-    function_(argument_, *this, thread);
-    wait_for_all(thread);
+    work(thread);
+    num_working_.fetch_sub(1, std::memory_order_release);
   }
 }
 
@@ -101,6 +134,7 @@ void Team::wait_for_all(int thread) {
   }
   num_shares = 0;
   for (int pauses = 0; phase_.load(std::memory_order_acquire) == phase; pauses++) {
+    if (failed_.load(std::memory_order_relaxed)) throw Stopped{};
     if (pauses < kBarrierPauses)
       pause_briefly();
     else

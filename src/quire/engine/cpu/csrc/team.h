@@ -8,11 +8,15 @@
 //
 // Every thread of a run must call the same sequence of barrier() and share(). At most kMaxShares
 // share() loops may stand between two barriers.
+//
+// An exception on any thread ends the run: the others leave it at their next barrier, and run() throws
+// the first one on the caller's thread. The team can be used again.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <thread>
 #include <type_traits>
@@ -32,8 +36,8 @@ class Team {
 
   int size() const { return num_threads_; }
 
-  // Runs function(argument, team, thread) on every thread; returns when all have returned. Not
-  // re-entrant, and one caller at a time.
+  // Runs function(argument, team, thread) on every thread; returns when all have returned, or throws
+  // what one of them threw. Not re-entrant, and one caller at a time.
   void run(Function function, void* argument);
 
   // The same for a callable work(thread).
@@ -78,9 +82,13 @@ class Team {
     int num_shares = 0;  // loops since the last barrier; touched by its own thread alone
   };
 
+  struct Stopped {};  // thrown at a barrier when another thread has failed
+
   std::atomic<int64_t>& next_share(int thread);
   void wait_for_all(int thread);
   void serve(int thread);
+  void work(int thread);
+  void finish();  // after a run, on the caller's thread
   void stop();
 
   const int num_threads_;
@@ -89,6 +97,9 @@ class Team {
   alignas(64) std::atomic<uint32_t> generation_{0};  // of runs
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};  // of barriers
+  alignas(64) std::atomic<int> num_working_{0};  // threads, the caller's aside, that are in the run
+  std::atomic<bool> failed_{false};
+  std::exception_ptr failure_;  // of the thread that set failed_
   Counter shares_[kMaxShares];
   std::vector<ThreadState> states_;
   std::atomic<int> num_asleep_{0};
