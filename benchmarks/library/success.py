@@ -36,9 +36,9 @@ SIDE_BY_SIDE = 8
 
 
 @inferlet("plain")
-async def plain(api: Api, question: str) -> str:
+async def plain(api: Api, question: str, system: str = "") -> str:
     """The model's greedy reply."""
-    return await ask(api, question)
+    return await ask(api, question, system=system)
 
 
 def wilson(correct: int, num_cases: int, z: float = 1.96) -> tuple[float, float]:
@@ -71,7 +71,7 @@ async def solved_plainly(node: Node, task: Task, cases: Sequence[Case]) -> list[
 
     async def one(case: Case) -> bool:
         async with limit:
-            reply = await node.launch(plain, (case.question,), tenant=TENANT).result()
+            reply = await node.launch(plain, (case.question, case.system), tenant=TENANT).result()
             return task.plain(reply) == case.expected
 
     limit = asyncio.Semaphore(SIDE_BY_SIDE)

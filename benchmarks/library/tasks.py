@@ -10,11 +10,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
+from string import ascii_uppercase
 from typing import Any
 
 from quire.programs.chat import parse_answer
-from training.corpus import react
+from training.corpus import codeact, react
+from training.corpus.calculator import format_number
 from training.corpus.document import Split
+from training.corpus.words import CITIES
 
 DIFFERENCE_DIGITS = 5
 LARGEST = 99_999
@@ -22,11 +25,13 @@ LARGEST = 99_999
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One instance. ``question`` is what plain decoding is asked; ``args`` are the program's."""
+    """One instance. ``args`` are the program's; plain decoding is asked ``question`` behind the
+    text ``system``, which lists the functions where the program has tools of that form."""
 
     question: str
     args: tuple[str, ...]
     expected: str
+    system: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,65 @@ def with_tools(random: Random) -> Case:
     return Case(question, (question, json.dumps(records)), document.answer)
 
 
+def among_agents(random: Random) -> Case:
+    """Questions over facts in sentences, without division and within five digits."""
+    while True:
+        document = react.sample(random, Split.HELD_OUT)
+        actions = "".join(segment.text for segment in document.segments)
+        whole = document.answer.lstrip("-").isdigit() and abs(int(document.answer)) <= LARGEST
+        if document.records and whole and "/" not in actions:
+            break
+    facts = " ".join(f"The {key} of {name} is {v}." for (name, key), v in document.records.items())
+    question = _question(document.prompt)
+    asked_plainly = f"Context: {facts}\nQuestion: {question}"
+    return Case(asked_plainly, (question, facts), document.answer)
+
+
+def with_code(random: Random) -> Case:
+    """Lists, words, expressions and stories that one line of Python solves."""
+    document = codeact.sample(random, Split.HELD_OUT)
+    question = _question(document.prompt)
+    return Case(question, (question,), document.answer)
+
+
+def _two_places(text: str) -> str:
+    """A number as the generator prints it, which rounds; any other text as it is."""
+    try:
+        return format_number(float(text))
+    except ValueError:
+        return text
+
+
+def two_calls(random: Random) -> Case:
+    """A question with two parts, each for a function of its own."""
+    city, symbol = random.choice(CITIES), "".join(random.sample(ascii_uppercase, 3))
+    parts = [("get_time", f"What time is it in {city}?", city)]
+    parts.append(("get_price", f"What is the price of {symbol}?", symbol))
+    random.shuffle(parts)
+    question = " ".join(text for _, text, _ in parts)
+    expected = " ".join(f"{name}({argument})" for name, _, argument in parts)
+    functions = "Functions:\nget_time(city: string)\nget_price(symbol: string)"
+    return Case(question, (question, "0"), expected, functions)
+
+
+def _calls_made(result: Any) -> str:
+    made = result["calls"][:2]
+    return " ".join(f"{call['name']}({_argument(call['arguments'])})" for call in made)
+
+
+def _calls_written(reply: str) -> str:
+    calls = parse_answer(reply).calls
+    return " ".join(f"{call.name}({_argument(call.arguments)})" for call in calls)
+
+
+def _argument(arguments: str) -> str:
+    """The values of a call's arguments; of one, it is that."""
+    try:
+        return " ".join(map(str, json.loads(arguments).values()))
+    except (ValueError, AttributeError):
+        return "unreadable"
+
+
 def _question(prompt: str) -> str:
     return prompt.partition("<|user|>")[2].partition("<|end|>")[0]
 
@@ -144,6 +208,15 @@ TASKS: Sequence[Task] = (
     Task("graph_of_thought", "balance of six amounts", balance, answer_of, behind_answer),
     Task("skeleton_of_thought", "cities, a call for each", fan_out, _all_called, _called_in_one),
     Task("react", "calculator and records", with_tools, answer_of, behind_answer),
+    Task(
+        "codeact",
+        "one line of Python",
+        with_code,
+        lambda result: _two_places(answer_of(result)),
+        lambda reply: _two_places(behind_answer(reply)),
+    ),
+    Task("swarm", "facts and sums", among_agents, answer_of, behind_answer, "5 agents"),
+    Task("async_tools", "two calls", two_calls, _calls_made, _calls_written),
 )
 """Every program of reasoning and agents, in the order of the table."""
 

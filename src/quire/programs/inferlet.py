@@ -18,6 +18,7 @@ from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
+from quire.programs.tracebacks import one_line, own_traceback
 
 Main = Callable[..., Awaitable[Any]]
 """``async def main(api, *args: str)``; returns a string or another JSON value."""
@@ -134,8 +135,9 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
     sys.modules[module_name] = module  # dataclasses and typing look their module up by name
     try:
         spec.loader.exec_module(module)
-    except Exception as exc:
-        raise InvalidArgument(f"{shown} cannot be imported: {type(exc).__name__}: {exc}") from exc
+    except (Exception, SystemExit) as exc:
+        text = own_traceback(exc, str(path)).replace(str(path), shown)
+        raise InvalidArgument(f"{shown} cannot be imported: {one_line(exc)}\n{text}") from exc
     finally:
         del sys.modules[module_name]
     return entry_of(vars(module), path, shown)

@@ -48,7 +48,7 @@ THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "skeleton_of_thought",
             "mcts",
         ),
-        "agents": ("react",),
+        "agents": ("react", "codeact", "swarm", "async_tools"),
     }
 )
 """The names by theme. ``NAME`` is the program of that name in ``library/THEME/NAME.py``."""

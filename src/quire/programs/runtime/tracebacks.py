@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import traceback
-
 from quire.core.errors import ProgramFailed, QuireError
-
-MAX_TRACEBACK_CHARS = 16_384
+from quire.programs.tracebacks import one_line, own_traceback
 
 
 def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
@@ -14,27 +11,11 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
 
     ``details`` has the ``traceback`` and, for one of Quire's own errors, its ``code``.
     """
-    summary = traceback.TracebackException.from_exception(error, compact=True)
-    _keep_frames(summary, source)
-    text = "".join(summary.format())
-    if len(text) > MAX_TRACEBACK_CHARS:
-        text = "...\n" + text[-MAX_TRACEBACK_CHARS:]
+    text = own_traceback(error, source)
     details = {"traceback": text, "error": type(error).__name__}
     if isinstance(error, QuireError):
         details["code"] = error.code
-    return ProgramFailed(f"program {name!r} raised {_one_line(error)}\n{text}", **details)
-
-
-def _one_line(error: BaseException) -> str:
-    message = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:
-    summary.stack[:] = [frame for frame in summary.stack if frame.filename == source]
-    for other in (summary.__cause__, summary.__context__, *(summary.exceptions or ())):
-        if other is not None:
-            _keep_frames(other, source)
+    return ProgramFailed(f"program {name!r} raised {one_line(error)}\n{text}", **details)
 
 
 __all__ = ["program_failed"]

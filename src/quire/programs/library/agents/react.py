@@ -5,6 +5,11 @@
 The whole loop is one text in one context. The model is stopped at ``Observation:``; the tool's
 result is appended and it goes on, with the KV cache of everything before still there: no turn
 computes the conversation again, and none goes back to the client.
+
+::
+
+    [system][question][Thought, Action][Observation][Thought, Action][Observation][Answer]
+                      └─ generated ───┘└── filled ─┘└─ generated ──┘ one context to the end
 """
 
 from __future__ import annotations
@@ -96,7 +101,7 @@ async def calculate(expression: str) -> str:
     return calc(expression)
 
 
-@inferlet("react")
+@inferlet("react", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
 async def react(api: Api, question: str, records: str = "{}") -> dict[str, object]:
     """Answer a question with a calculator and a table of records (JSON: name, key, value).
 

@@ -7,7 +7,16 @@ outgoings and each of those into pairs; every vertex is generated several times 
 greedily), scored by the model itself, which undoes the answer in a context of its own, and the best
 is kept; then parts are merged in pairs until one number is left of each, and the two are set off
 against each other. All vertices of a layer run side by side. With one part there is nothing to
-merge, and with one candidate nothing to choose. Traits: Decode.
+merge, and with one candidate nothing to choose.
+
+::
+
+    4821   967     55   7104          1330   208      split
+       └─┬──┘       └─┬──┘               └─┬──┘
+       5788         7159                 1538         solve: generate, score, keep the best
+          └─────┬────┘                     │
+              12947                        │          merge
+                 └────────── 11409 ────────┘
 """
 
 from __future__ import annotations
@@ -79,7 +88,7 @@ class Graph:
         return float(await undoes(self._api, problem, str(answer)))
 
 
-@inferlet("graph_of_thought")
+@inferlet("graph_of_thought", traits={"Decode": 1, "Tokenize": 1})
 async def graph_of_thought(api: Api, amounts: str, num_candidates: str = "2") -> dict[str, Any]:
     """Set incomings off against outgoings: split, solve the parts, merge."""
     if int(num_candidates) < 1:

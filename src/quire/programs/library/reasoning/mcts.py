@@ -7,7 +7,15 @@ gives a node that was visited before its children, plays one of them to the end 
 the reward to every node on the way up. Every node holds a fork: what it shares with its parent is
 stored once, and playing from it computes nothing of what led there. The reward is 1 where the model
 can undo its own answer (``inverse_check``), which ends the search, and otherwise half the model's
-confidence in what it wrote. One turn is plain decoding. Traits: Decode, Allocate.
+confidence in what it wrote. One turn is plain decoding.
+
+::
+
+    select             expand             play                     reward
+    root               root               root                     root   +1 visit, +r
+     ├ a               ├ a                ├ a                       ├ a   +1 visit, +r
+     │ └ (highest UCT) │ └ line ─┬ 1      │ └ line ─┬ 1 ─► ... end  │ └ line  +1 visit, +r
+     └ b               └ b       └ 2      └ b       └ 2             └ b
 """
 
 from __future__ import annotations
@@ -149,7 +157,7 @@ class ThoughtPlay:
         return max(self._rewards, key=lambda text: self._rewards[text])
 
 
-@inferlet("mcts")
+@inferlet("mcts", traits={"Decode": 1, "Tokenize": 1})
 async def mcts(api: Api, question: str, num_turns: str = "32", width: str = "4") -> dict[str, Any]:
     """Answer a question by Monte Carlo tree search over lines of thought."""
     if int(num_turns) < 1 or int(width) < 1:

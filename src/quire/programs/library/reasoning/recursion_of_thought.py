@@ -10,7 +10,14 @@ context (a sum or a difference of two numbers) it is asked; anything else is div
 parentheses from within, a product by halves (34*7 = 34*6 + 34, 34*6 = 34*3 + 34*3). Parts that do
 not need one another are thought through side by side, in the same batches, and no context ever
 holds more than its own problem: that is what lets a model of short thoughts answer long questions.
-Traits: Decode.
+
+::
+
+    question ─► calc(34*7) ─► 34*6 + 34 ─► 34*3 + 34*3 ─► 34*2 + 34 ─► 34 + 34
+                                                                       [What is 34 + 34?  68]
+                                                          [What is 68 + 34?  102]
+                                           [What is 102 + 102?  204]    one context for each,
+                              [What is 204 + 34?  238]                  none knows of the others
 """
 
 from __future__ import annotations
@@ -107,7 +114,7 @@ class Recursion:
             raise InvalidArgument(f"the model's answer to {problem!r} is {answer!r}") from exc
 
 
-@inferlet("recursion_of_thought")
+@inferlet("recursion_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
 async def recursion_of_thought(api: Api, question: str) -> dict[str, Any]:
     """Answer a question by dividing it until the model can answer the parts."""
     recursion = Recursion(api)

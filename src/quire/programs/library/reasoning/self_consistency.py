@@ -4,7 +4,14 @@
 
 The question is computed once. Each voice is a fork with a seed of its own, and all of them go on in
 the same batches, so five voices cost little more time than one. The first voice is greedy: one
-voice is plain decoding. Traits: Decode, Allocate.
+voice is plain decoding.
+
+::
+
+    [What is 48][213 - 97][71?        ]     the question, computed once
+                          [71? ... 38442]   voice 1, greedy
+                          [71? ... 57984]   voice 2, seed 1        38442 has the most votes
+                          [71? ... 38442]   voice 3, seed 2
 """
 
 from __future__ import annotations
@@ -17,7 +24,7 @@ from quire.programs.library.answers import GREEDY, commonest, final_answer
 from quire.programs.sdk import Context, inferlet, temperature
 
 
-@inferlet("self_consistency")
+@inferlet("self_consistency", traits={"Decode": 1, "Tokenize": 1})
 async def self_consistency(
     api: Api, question: str, num_voices: str = "5", heat: str = "0.8", max_tokens: str = "256"
 ) -> dict[str, Any]:

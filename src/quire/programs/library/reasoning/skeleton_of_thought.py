@@ -7,7 +7,14 @@ The outline is one short generation. Its numbered points are then worked out in 
 own, all in the same batches: the answer takes the time of the outline and of the longest point
 instead of the sum of all. What the points' prompts begin with in common (the documents or functions
 that they need, given as ``common``) is computed once, and the points are forks of it. An outline of
-one point is two plain generations. Traits: Decode, Allocate.
+one point is two plain generations.
+
+::
+
+    question ─► 1. Oslo  2. Lima  3. Cairo              the outline
+    [common][begin- ]─┬─[ning][Oslo? ][it is]
+                      ├─[ning][Lima? ][it is]           the points: forks, side by side
+                      └─[ning][Cairo?][it is]
 """
 
 from __future__ import annotations
@@ -53,7 +60,7 @@ async def side_by_side(
     return list(texts)
 
 
-@inferlet("skeleton_of_thought")
+@inferlet("skeleton_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
 async def skeleton_of_thought(
     api: Api,
     question: str = "List the steps to make tea.",

@@ -7,7 +7,14 @@ next line, and keeps the best ones: by the model's own mean log probability whil
 unfinished, by a checker once they end. The checker here is the model again, which undoes the answer
 in a context of its own (``inverse_check``). Forks share the pages of what they have in common, so a
 round computes new lines only. The first fork of a thought is greedy: breadth 1 and branching 1 are
-plain decoding. Traits: Decode, Allocate.
+plain decoding.
+
+::
+
+    question ─┬─ line a ─┬─ line aa       breadth 2, branching 2: two lines live in each round;
+              │          └─ line ab x     what is dropped (x) gives its pages back, what is kept
+              └─ line b ─┬─ line ba x     shares the pages of all that led to it
+                         └─ line bb ── ends: is it right?
 """
 
 from __future__ import annotations
@@ -121,7 +128,7 @@ def _drop(thoughts: Any) -> None:
         thought.ctx.drop()
 
 
-@inferlet("tree_of_thought")
+@inferlet("tree_of_thought", traits={"Decode": 1, "Tokenize": 1})
 async def tree_of_thought(
     api: Api, question: str, breadth: str = "3", branching: str = "3", depth: str = "24"
 ) -> dict[str, Any]:

@@ -1,0 +1,194 @@
+"""Asynchronous tool calls: a tool starts once its call is readable, while the model writes on.
+
+    quire run async_tools -- "What is the price of KLM? What time is it in Oslo?"
+
+The stream is parsed as it comes. A call is readable once the JSON of its arguments is whole, which
+is before its closing mark and before whatever the model writes next; its tool starts then, as a
+task beside the generation. Several tools run side by side. When the turn has ended, the results are
+appended in the order of the calls, whichever tool was done first, so the conversation is the same
+as if the tools had been called afterwards, one by one: only the waiting is gone.
+
+::
+
+    model   [call get_price(KLM)][call get_time(Oslo)]              [It is ...]
+    tools                  └─ get_price ──────────┐    the results, in the
+                                              └─ get_time ──┐ order of the calls
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.programs.api import Api
+from quire.programs.chat import (
+    AnswerParser,
+    Call,
+    CallArguments,
+    CallStarted,
+    Piece,
+    chat_template,
+    whole_answer,
+)
+from quire.programs.sdk import Context, Toolbox, inferlet
+
+MAX_TURNS = 6
+TURN_TOKENS = 256
+_TIMES = {"Oslo": "14:05", "Lima": "08:05", "Cairo": "15:05"}
+_PRICES = {"ABC": 12, "KLM": 87, "XYZ": 430}
+
+
+class EarlyCalls:
+    """Calls of one turn: ``start`` is called once for each, in order, when it becomes readable."""
+
+    def __init__(self, start: Callable[[Call], None]) -> None:
+        self._start = start
+        self._names: list[CallStarted] = []
+        self._arguments: list[str] = []
+        self._num_started = 0
+
+    def feed(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            if isinstance(piece, CallStarted):
+                self.finish()  # the one before has ended, with arguments or without
+                self._names.append(piece)
+                self._arguments.append("")
+            elif isinstance(piece, CallArguments):
+                self._arguments[piece.index] += piece.text
+                if _is_whole(self._arguments[piece.index]):
+                    self.finish()
+
+    def finish(self) -> None:
+        """Start what has not been started: no further text belongs to it."""
+        while self._num_started < len(self._names):
+            started = self._names[self._num_started]
+            arguments = self._arguments[self._num_started]
+            self._num_started += 1
+            self._start(Call(started.id, started.name, arguments))
+
+
+def _is_whole(arguments: str) -> bool:
+    """No proper beginning of a JSON object is JSON, so what parses is all of it."""
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRun:
+    """One call of a turn. ``at_chars``: how much of the turn had been written when it started."""
+
+    call: Call
+    result: str
+    at_chars: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What the model wrote, and what its calls gave, in the order of the calls."""
+
+    text: str
+    content: str
+    runs: tuple[ToolRun, ...]
+
+
+async def streamed_turn(ctx: Context, tools: Toolbox, *, max_tokens: int = TURN_TOKENS) -> Turn:
+    """One turn of the model, its tools running beside it from the moment they are called."""
+    parser, pieces, parts = AnswerParser(tools=True), list[Piece](), list[str]()
+    running: list[tuple[Call, int, asyncio.Task[str]]] = []
+
+    def start(call: Call) -> None:
+        task = asyncio.create_task(tools.call(call), name=f"tool {call.name}")
+        running.append((call, sum(map(len, parts)), task))
+
+    calls = EarlyCalls(start)
+    try:
+        async for text in ctx.generate(max_tokens=max_tokens):
+            parts.append(text)
+            new = parser.feed(text)
+            pieces += new
+            calls.feed(new)
+        last = parser.finish()
+        calls.feed(last)
+        calls.finish()
+        results = await asyncio.gather(*(task for _, _, task in running))
+    finally:
+        for _, _, task in running:
+            task.cancel()
+    runs = zip(running, results, strict=True)
+    return Turn(
+        "".join(parts),
+        whole_answer([*pieces, *last]).content,
+        tuple(ToolRun(call, result, at) for (call, at, _), result in runs),
+    )
+
+
+async def converse(
+    ctx: Context, question: str, tools: Toolbox, *, max_turns: int = MAX_TURNS
+) -> tuple[str, Sequence[Turn]]:
+    """Turns until the model answers without a call; the answer (empty if none came) and all."""
+    template = chat_template(ctx.model.served)
+    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    turns: list[Turn] = []
+    for _ in range(max_turns):
+        ctx.truncate(0)
+        ctx.fill(template.render(messages, tools=tools.schemas()))  # the cache has most of it
+        turns.append(await streamed_turn(ctx, tools))
+        turn = turns[-1]
+        if not turn.runs:
+            return turn.content, turns
+        spoken = [
+            {"function": {"name": run.call.name, "arguments": run.call.arguments}}
+            for run in turn.runs
+        ]
+        messages.append({"role": "assistant", "content": turn.content, "tool_calls": spoken})
+        messages += [{"role": "tool", "content": run.result} for run in turn.runs]
+    return "", turns
+
+
+def toolbox(delay_s: float) -> Toolbox:
+    """Two tools over small tables, each as slow as asked."""
+
+    async def get_time(city: str) -> dict[str, object]:
+        """The time in a city."""
+        await asyncio.sleep(delay_s)
+        return {"time": _TIMES.get(city, "12:00")}
+
+    async def get_price(symbol: str) -> dict[str, object]:
+        """The price of a share."""
+        await asyncio.sleep(delay_s)
+        return {"price": _PRICES.get(symbol, 100)}
+
+    return Toolbox([get_time, get_price])
+
+
+@inferlet("async_tools", traits={"Decode": 1, "Tokenize": 1})
+async def async_tools(
+    api: Api,
+    question: str = "What is the price of KLM? What time is it in Oslo?",
+    delay_s: str = "0.1",
+) -> dict[str, Any]:
+    """Answer with tools that run while the model is still writing."""
+    async with Context(api) as ctx:
+        answer, turns = await converse(ctx, question, toolbox(float(delay_s)))
+    return {
+        "answer": answer,
+        "calls": [
+            {
+                "name": run.call.name,
+                "arguments": run.call.arguments,
+                "result": run.result,
+                "started_at": f"{run.at_chars} of {len(turn.text)} characters",
+            }
+            for turn in turns
+            for run in turn.runs
+        ],
+    }
+
+
+__all__ = ["EarlyCalls", "ToolRun", "Turn", "async_tools", "converse", "streamed_turn", "toolbox"]

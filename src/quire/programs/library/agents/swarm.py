@@ -1,0 +1,185 @@
+"""Swarm: agents that know one thing each, and hand over to one another (Zhuge 2024; Pie Table 2).
+
+    quire run swarm -- "What is the age of Kabo plus 5?" "The age of Kabo is 31. Lin has age 8."
+
+Every agent is a child program with contexts of its own and an inbox. It reads a letter, thinks, and
+writes one: to a colleague that knows better, or to the user. This program is the post office, which
+carries letters and shows them; it decides nothing. The triage hands a request on by what the model
+takes it for, the planner (a ReAct loop) asks colleagues where an agent alone would call tools, the
+librarian answers from the facts, the mathematician divides a problem until the model can do it
+(``recursion_of_thought``). Nothing but the model computes an answer. What several letters to one
+agent begin with, such as the facts, is in the prefix cache after the first.
+
+::
+
+    user ─► triage ─┬─► host ─────────────────────────────► user
+                    └─► planner ◄──► librarian  [facts]
+                           │    ◄──► mathematician
+                           └──────────────────────────────► user
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from quire.core.errors import InvalidArgument, MailboxClosed
+from quire.programs.api import Api
+from quire.programs.api.children import Child
+from quire.programs.library.agents.react import SYSTEM, react_loop
+from quire.programs.library.answers import ask, final_answer
+from quire.programs.library.reasoning.recursion_of_thought import Recursion
+from quire.programs.sdk import Context, inferlet
+
+USER = "user"
+MAX_LETTERS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What one agent writes to another, or to the user."""
+
+    sender: str
+    to: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where an agent sits: its name, the facts that all have been given, its post."""
+
+    api: Api
+    name: str
+    facts: str
+
+    async def read(self) -> Letter:
+        return Letter(**json.loads(await self.api.receive()))
+
+    async def write(self, to: str, text: str) -> None:
+        await self.api.send(json.dumps(asdict(Letter(self.name, to, text))))
+
+    async def consult(self, colleague: str, text: str) -> str:
+        """A colleague's answer. Agents do one thing at a time, so the next letter is the answer."""
+        await self.write(colleague, text)
+        return (await self.read()).text
+
+
+async def triage(desk: Desk, letter: Letter) -> None:
+    """Hands every request on: talk to the host, work to the planner."""
+    kind = final_answer(await ask(desk.api, f"Classify as math, search or chat: {letter.text}"))
+    await desk.write("host" if kind == "chat" else "planner", letter.text)
+
+
+async def host(desk: Desk, letter: Letter) -> None:
+    """Talks."""
+    await desk.write(USER, await ask(desk.api, letter.text))
+
+
+async def planner(desk: Desk, letter: Letter) -> None:
+    """Divides a request into what its colleagues know, and puts their answers together."""
+
+    async def lookup(arguments: str) -> str:
+        name, _, key = arguments.partition(",")
+        return await desk.consult("librarian", f"What is the {key.strip()} of {name.strip()}?")
+
+    async def calc(problem: str) -> str:
+        return await desk.consult("mathematician", problem)
+
+    system = SYSTEM.format(tools="calc(expression), lookup(name, key)")
+    async with Context(desk.api) as ctx:
+        ctx.fill_chat(
+            [{"role": "system", "content": system}, {"role": "user", "content": letter.text}]
+        )
+        result = await react_loop(ctx, {"lookup": lookup, "calc": calc})
+    await desk.write(USER, result.answer)
+
+
+async def librarian(desk: Desk, letter: Letter) -> None:
+    """Finds one value among the facts."""
+    reply = await ask(desk.api, f"Context: {desk.facts}\nQuestion: {letter.text}")
+    await desk.write(letter.sender, final_answer(reply))
+
+
+async def mathematician(desk: Desk, letter: Letter) -> None:
+    """Works a problem out, or says what is wrong with it."""
+    try:
+        answer = str(await Recursion(desk.api).solve(letter.text))
+    except InvalidArgument as exc:
+        answer = f"error: {exc.message}"
+    await desk.write(letter.sender, answer)
+
+
+Role = Callable[[Desk, Letter], Awaitable[None]]
+ROLES: Mapping[str, Role] = MappingProxyType(
+    {role.__name__: role for role in (triage, host, planner, librarian, mathematician)}
+)
+
+
+async def work(desk: Desk) -> None:
+    """An agent's day: one letter after another, until the post office closes."""
+    if desk.name not in ROLES:
+        raise InvalidArgument(f"no role {desk.name!r}: there are {', '.join(ROLES)}")
+    while True:
+        try:
+            letter = await desk.read()
+        except MailboxClosed:
+            return
+        await ROLES[desk.name](desk, letter)
+
+
+class PostOffice:
+    """Carries letters between the agents until one is for the user."""
+
+    def __init__(self, api: Api, agents: Mapping[str, Child]) -> None:
+        self._api = api
+        self._agents = agents
+        self.letters: list[Letter] = []
+
+    async def deliver(self, letter: Letter) -> None:
+        """Raises ``InvalidArgument`` for too many letters: agents that only write to each other."""
+        if len(self.letters) == MAX_LETTERS:
+            raise InvalidArgument(f"{MAX_LETTERS} letters and no answer: the agents go in circles")
+        self.letters.append(letter)
+        await self._api.send(f"{letter.sender} -> {letter.to}: {letter.text}")
+        if letter.to != USER:
+            await self._agents[letter.to].send(json.dumps(asdict(letter)))
+
+    async def carry_from(self, agent: Child) -> str:
+        """Deliver what ``agent`` writes; its letter to the user ends this."""
+        async for message in agent.messages():
+            letter = Letter(**json.loads(message))
+            await self.deliver(letter)
+            if letter.to == USER:
+                return letter.text
+        await agent.join()
+        raise InvalidArgument(f"agent {agent.name!r} has left without a word")
+
+
+@inferlet("swarm", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
+async def swarm(api: Api, question: str, facts: str = "", role: str = "") -> dict[str, Any] | None:
+    """Answer a question by agents that write to one another. Each is this program in a ``role``."""
+    if role:
+        await work(Desk(api, role, facts))
+        return None
+    names = list(ROLES)
+    children = await asyncio.gather(*(api.launch("swarm", ["", facts, name]) for name in names))
+    office = PostOffice(api, dict(zip(names, children, strict=True)))
+    rounds = [asyncio.ensure_future(office.carry_from(child)) for child in children]
+    await office.deliver(Letter(USER, "triage", question))
+    done, rest = await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
+    for waiting in rest:
+        waiting.cancel()
+    await asyncio.wait(rounds)
+    for child in children:
+        await child.cancel("the question has been answered")
+    return {
+        "answer": done.pop().result(),
+        "letters": [asdict(letter) for letter in office.letters],
+    }
+
+
+__all__ = ["ROLES", "Desk", "Letter", "PostOffice", "swarm"]

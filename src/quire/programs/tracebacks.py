@@ -1,0 +1,56 @@
+"""Tracebacks as the owner of a program is to see them: the frames of the program's file alone.
+
+Must not fail: an error that cannot be shown would keep the program that raised it from ending.
+"""
+
+from __future__ import annotations
+
+import traceback
+
+MAX_TRACEBACK_CHARS = 16_384
+
+
+def own_traceback(error: BaseException, source: str | None) -> str:
+    """``error`` with its causes, as Python prints them, without frames outside of ``source``.
+
+    Causes that lie in other code alone are left out: what the error itself says covers them.
+    """
+    try:
+        summary = traceback.TracebackException.from_exception(error, compact=True)
+        _keep_frames(summary, source)
+        text = "".join(summary.format())
+    except Exception:  # causes nested too deep for Python, or attributes of the program's making
+        return f"{one_line(error)} (its traceback cannot be shown)\n"
+    return text if len(text) <= MAX_TRACEBACK_CHARS else "...\n" + text[-MAX_TRACEBACK_CHARS:]
+
+
+def one_line(error: BaseException) -> str:
+    """The type and the first line of the message."""
+    try:
+        message = str(error).partition("\n")[0]
+    except Exception:  # the program's own __str__
+        message = "<its message cannot be shown>"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:
+    summary.stack[:] = [frame for frame in summary.stack if frame.filename == source]
+    for other in summary.exceptions or ():
+        _keep_frames(other, source)
+    summary.__cause__ = _own(summary.__cause__, source)
+    summary.__context__ = _own(summary.__context__, source)
+
+
+def _own(
+    cause: traceback.TracebackException | None, source: str | None
+) -> traceback.TracebackException | None:
+    """``cause`` if it is the program's own, else the nearest one behind it that is."""
+    if cause is None:
+        return None
+    was_raised = bool(cause.stack)
+    _keep_frames(cause, source)
+    nearer = cause.__cause__ or cause.__context__
+    return cause if cause.stack or cause.exceptions or not was_raised else nearer
+
+
+__all__ = ["MAX_TRACEBACK_CHARS", "one_line", "own_traceback"]

@@ -1,0 +1,113 @@
+"""What owners see of their program's errors: their own lines, whatever the error is made of."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.core.errors import InvalidArgument, ProgramFailed
+from quire.programs.inferlet import load_inferlet
+from quire.programs.tracebacks import MAX_TRACEBACK_CHARS, own_traceback
+from quire.testing import LocalNode
+
+
+def raised(error: BaseException) -> BaseException:
+    """``error`` as it is after another file than its program's has raised it."""
+    namespace = {"error": error}
+    try:
+        exec(compile("raise error", "foreign.py", "exec"), namespace)
+    except BaseException as exc:
+        own = exc.__traceback__  # of this function, in this file
+        return exc.with_traceback(own.tb_next if own is not None else None)
+    raise AssertionError
+
+
+def test_causes_in_other_code_are_left_out() -> None:
+    theirs = raised(ValueError("theirs"))
+    try:
+        raise KeyError("mine") from theirs
+    except KeyError as exc:
+        text = own_traceback(exc, __file__)
+    assert "KeyError: 'mine'" in text
+    assert "ValueError" not in text
+    assert "foreign.py" not in text
+
+
+def test_an_own_cause_behind_another_codes_is_kept() -> None:
+    theirs = raised(ValueError("theirs"))
+    try:
+        raise LookupError("mine too")
+    except LookupError as exc:
+        theirs.__cause__ = exc
+    try:
+        raise KeyError("mine") from theirs
+    except KeyError as exc:
+        text = own_traceback(exc, __file__)
+    assert text.index("LookupError: mine too") < text.index("KeyError: 'mine'")
+    assert "ValueError" not in text
+
+
+def test_a_cause_that_was_never_raised_is_the_programs_own() -> None:
+    try:
+        raise KeyError("mine") from ValueError("a reason")
+    except KeyError as exc:
+        text = own_traceback(exc, __file__)
+    assert "ValueError: a reason" in text
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def chain(length: int) -> BaseException:
+    error: BaseException = ValueError("first")
+    for number in range(length):
+        try:
+            raise ValueError(number) from error
+        except ValueError as exc:
+            error = exc
+    return error
+
+
+@pytest.mark.parametrize("error", [Mute(), chain(5000)], ids=["mute", "deep"])
+async def test_an_error_that_cannot_be_shown_still_ends_its_program(error: BaseException) -> None:
+    async def main(api: Any) -> None:
+        raise error
+
+    async with LocalNode() as node:
+        with pytest.raises(ProgramFailed, match=r"cannot be shown|str\(\) failed"):
+            await asyncio.wait_for(node.run(main), 30)
+
+
+def test_a_long_traceback_keeps_its_end() -> None:
+    try:
+        raise ValueError("x" * MAX_TRACEBACK_CHARS + "end")
+    except ValueError as exc:
+        text = own_traceback(exc, __file__)
+    assert len(text) <= MAX_TRACEBACK_CHARS + 4
+    assert text.endswith("end\n")
+
+
+@pytest.mark.parametrize(
+    ("source", "shown"),
+    [
+        ("x = 1\ny = x / 0\n", ["line 2", "y = x / 0", "ZeroDivisionError: division by zero"]),
+        ("def f(:\n", ["line 1", "def f(:", "SyntaxError"]),
+        ("import sys\nsys.exit(4)\n", ["line 2", "SystemExit: 4"]),
+        ("import no_such_module\n", ["line 1", "No module named 'no_such_module'"]),
+    ],
+)
+def test_a_file_that_cannot_be_imported_shows_where(
+    source: str, shown: list[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text(source)
+    with pytest.raises(InvalidArgument) as caught:
+        load_inferlet(path)
+    assert all(part in caught.value.message for part in shown), caught.value.message
+    assert "importlib" not in caught.value.message
+    assert "inferlet.py" not in caught.value.message
