@@ -99,6 +99,8 @@ class AppendCursor:
 
         Returns contents that are now full and canonical, for the index.
         """
+        if self._record_in_page(positions, tokens):
+            return []
         size = self._memory.page_size
         filled: list[Content] = []
         done = 0
@@ -124,6 +126,23 @@ class AppendCursor:
         assert done == len(positions), "more tokens than slots"
         self.num_free_slots -= done
         return filled
+
+    def _record_in_page(self, positions: Sequence[int], tokens: Sequence[int | None]) -> bool:
+        """``record`` for what most steps of a decode do: go on in a canonical page, not to its end.
+        False: it is something else, and nothing was done."""
+        page = self.pages[self._first] if self._first < len(self.pages) else None
+        if page is None or page.content is None:
+            return False
+        content, fill = page.content, page.fill
+        goes_on = fill > 0 and fill + len(tokens) < self._memory.page_size
+        is_known = content.canonical and len(content.tokens) == fill and None not in tokens
+        if not (goes_on and is_known and self.prefix.is_canonical):
+            return False
+        content.tokens += cast(Sequence[int], tokens)
+        page.fill = fill + len(tokens)
+        page.positions += positions
+        self.num_free_slots -= len(tokens)
+        return True
 
     def _record_tokens(self, page: Page, content: Content, tokens: Sequence[int | None]) -> None:
         content.forget_tokens_from(page.fill)
@@ -155,6 +174,15 @@ class AppendCursor:
             self.prefix = Prefix(True, content.node)
         self.num_free_slots -= len(contents) * size
         return len(contents) * size
+
+    def reopen_last_slot(self) -> None:
+        """The last slot that ``map_cached`` has just filled is to be written again: binding it
+        copies the others of its page."""
+        page = next(page for page in reversed(self.pages) if page.fill)
+        assert page.content is not None
+        page.truncate(page.fill - 1)
+        self.num_free_slots += 1
+        self.prefix = Prefix(True, page.content.parent)
 
     def drop_unused(self) -> None:
         """The command has ended: blocks bound for slots that it never wrote are given back."""

@@ -78,10 +78,13 @@ class Completion:
                 self._restorer.fail(contents)
         self._charge(message, result)
         queues = {part.entry.queue: None for part in message.parts}
-        queues |= {run.entry.queue: None for run, _ in message.sequences}
         for part in message.parts:
             self._read_part(part, result, self._failure_of(part, message, failures))
         self._read_sequences(message, result, failures)
+        # a decode that goes on leaves its queue as it was
+        queues |= {
+            run.entry.queue: None for run, _ in message.sequences if run.entry.run is not run
+        }
         for queue in queues:
             self._flow.advance(queue)
         return queues
@@ -223,7 +226,9 @@ class Completion:
             run.first_token_s = self._flow.now_s
         tokens, over_quota = self._within_quota(entry, tokens)
         self._append(run, tokens)
-        logprobs = self._logprobs(run, reported, index, tokens)
+        logprobs = None
+        if run.command.num_logprobs is not None:
+            logprobs = self._logprobs(run, run.command.num_logprobs, reported, index, tokens)
         if over_quota is not None:
             self._deliver(run, tokens, logprobs)
             self._end(entry, over_quota)
@@ -261,8 +266,8 @@ class Completion:
         num_new = len(run.tokens) - 1 - run.num_run
         if num_new <= 0:
             return
-        new = run.tokens[run.num_run : run.num_run + num_new]
-        filled = run.cursor.record(range(run.position, run.position + num_new), new)
+        position, new = run.position, run.tokens[run.num_run : -1]
+        filled = run.cursor.record(range(position, position + num_new), new)
         run.num_run += num_new
         run.next_slot += num_new
         if filled and run.command.cache:
@@ -279,12 +284,12 @@ class Completion:
     def _logprobs(
         self,
         run: DecodeRun,
+        num_top: int,
         reported: SequenceTokens,
         index: int,
         tokens: list[int],
     ) -> list[TokenLogprobs] | None:
-        num_top = run.command.num_logprobs
-        if num_top is None or not len(reported.logprobs):
+        if not len(reported.logprobs):
             return None
         start = int(reported.token_starts[index])
         return [

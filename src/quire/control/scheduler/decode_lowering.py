@@ -112,10 +112,13 @@ class DecodeLowering:
             return
         tenant = run.entry.program.tenant
         index = self._engine.memory.index
-        max_pages = (run.num_prompt - 1) // self._engine.page_size
+        max_pages = run.num_prompt // self._engine.page_size
         parent, adapter = cursor.prefix.parent, cursor.adapter
         found = index.match(tenant, parent, run.tokens, max_pages, adapter)
         run.num_cached = cursor.map_cached(found, command.position)
+        if run.num_cached == run.num_prompt:
+            cursor.reopen_last_slot()
+            run.num_cached -= 1
         run.num_run = run.num_cached
         run.entry.program.num_cached_tokens += run.num_cached
 
@@ -209,10 +212,10 @@ class DecodeLowering:
     def bind_ahead(self, run: DecodeRun, num_slots: int, reclaim: Reclaim) -> bool:
         """Bind blocks for the next ``num_slots`` tokens of an open sequence, as far as its output
         pages go; False if there is no room."""
-        engine, cursor = self._engine, run.cursor
-        num_slots = min(num_slots, cursor.num_free_slots)
         if run.next_slot + num_slots <= run.limit_slot:
             return True  # as in most steps: the page at hand has room
+        engine, cursor = self._engine, run.cursor
+        num_slots = min(num_slots, cursor.num_free_slots)
         _, num_new = cursor.unbound(num_slots)
         if not num_new:
             return True

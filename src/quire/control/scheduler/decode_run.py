@@ -101,6 +101,8 @@ class DecodeRun:
     ) -> DecodeChunk:
         """The next reply; the first one carries what is said only once."""
         is_first, self._has_replied = not self._has_replied, True
+        if not is_first and finish_reason is None:  # as in most steps
+            return DecodeChunk(token_ids=tokens, logprobs=logprobs)
         return DecodeChunk(
             token_ids=tokens,
             logprobs=logprobs,

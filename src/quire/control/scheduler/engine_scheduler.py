@@ -11,7 +11,6 @@ from itertools import pairwise
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.queues import Entry
-from quire.control.resources.memory import Reclaim
 from quire.control.scheduler.anticipation import Anticipation
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.chunk_time import ChunkTime
@@ -120,17 +119,18 @@ class EngineScheduler:
         """Steps for each decode of the message. One while anything else waits or stands in it."""
         is_alone = not builder.parts and not self.engine.has_new_work
         num_steps = self.step_time.num_steps() if is_alone else 1
-        return [self._steps_of(run, num_steps, _no_reclaim) for run in builder.advanced]
+        return [self._num_steps_of(run, num_steps) or 1 for run in builder.advanced]
 
-    def _steps_of(self, run: DecodeRun, num_steps: int, reclaim: Reclaim) -> int:
-        """``num_steps`` as far as the run's budget and free blocks go, at least one."""
-        left = run.max_tokens - run.num_generated - run.num_outstanding
-        num_steps = max(1, min(num_steps, left))
-        while num_steps > 1:
-            if self.planner.decodes.bind_ahead(run, run.num_outstanding + num_steps + 1, reclaim):
+    def _num_steps_of(self, run: DecodeRun, num_steps: int) -> int:
+        """``num_steps`` behind those in flight, as far as the run's budget and free blocks go."""
+        outstanding = run.num_outstanding
+        num_steps = min(num_steps, run.max_tokens - run.num_generated - outstanding)
+        while num_steps > 0:
+            # one slot more, because a sequence whose cursor reaches its limit ends
+            if self.planner.decodes.bind_ahead(run, outstanding + num_steps + 1, _no_reclaim):
                 return num_steps
             num_steps //= 2
-        return 1
+        return 0
 
     # -- run ahead -------------------------------------------------------------------------------
 
@@ -144,10 +144,10 @@ class EngineScheduler:
         for run, _ in message.sequences:
             if builder.budget <= 0 or not self._may_run_ahead(run):
                 continue
-            if not self.planner.decodes.bind_ahead(run, run.num_outstanding + 2, _no_reclaim):
-                continue
-            builder.advance(run)
-            max_steps.append(self._steps_of(run, num_steps, _no_reclaim))
+            steps = self._num_steps_of(run, num_steps)
+            if steps:
+                builder.advance(run)
+                max_steps.append(steps)
         self.planner.add_behind(builder, self._next_behind(message))
         if not builder.is_empty:
             self._send(builder, max_steps)
@@ -166,8 +166,7 @@ class EngineScheduler:
     def _may_run_ahead(self, run: DecodeRun) -> bool:
         entry = run.entry
         is_wanted = entry.error is None and not entry.is_cancelled and not entry.is_answered
-        has_budget = run.num_generated + run.num_outstanding < run.max_tokens
-        return is_wanted and has_budget and run.is_open and entry in self.engine.running
+        return is_wanted and run.is_open and entry in self.engine.running
 
     # -- sending and results ---------------------------------------------------------------------
 
