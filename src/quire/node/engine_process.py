@@ -7,6 +7,7 @@ its node goes away, or with the engine's own fault. The node's process never imp
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -129,6 +130,7 @@ def serve(link: NodeLink, order: LaunchOrder, load: Load, executing: Executing) 
     except QuireError as exc:
         link.say(LoadFailed(error=exc.record()))
         return EXIT_LOAD_FAILED
+    gc.freeze()  # libraries and the model stay: looking through them again would stall a step
     try:
         link.say(Ready(info=engine.info))
         while True:

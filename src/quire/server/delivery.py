@@ -119,6 +119,8 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Deliver; raises the call's ``QuireError`` if nothing has been sent yet."""
+        # a token's event need not pass the middlewares, which look at the start of a response alone
+        self._send_body: Send = scope.get("state", {}).get("send_body", send)
         deliver = self._deliver_stream if self._stream else self._deliver_whole
         work = asyncio.create_task(deliver(send))
         gone = asyncio.create_task(disconnected(receive))
@@ -193,7 +195,8 @@ class GenerationResponse(Response):
             if headers is not None:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             if body or not more:
-                await send({"type": "http.response.body", "body": body, "more_body": more})
+                body_message = {"type": "http.response.body", "body": body, "more_body": more}
+                await self._send_body(body_message)
 
 
 def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from quire.core.errors import ProgramCancelled
 from quire.node import Call, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
@@ -18,8 +20,7 @@ MAX_MERGED_CHUNKS = 16
 """Chunks that may wait between the calls and a slow reader; the calls then wait themselves."""
 
 
-@dataclass(frozen=True, slots=True)
-class PromptChunk:
+class PromptChunk(msgspec.Struct, frozen=True):
     """A chunk of the call for prompt ``prompt`` (its index in the request)."""
 
     prompt: int

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
 import zmq
 
@@ -20,6 +21,9 @@ from quire.node.transports.packing import pack, unpack
 
 _MAX_IPC_PATH_BYTES = 100
 """A Unix socket's path has at most 107 bytes on Linux, 103 on macOS."""
+
+_NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
+"""Plain numbers: an operation on flags builds a new enum member, which costs more than the call."""
 
 
 class PairSocket:
@@ -73,18 +77,17 @@ class PairSocket:
         return f"ipc://{path}"
 
     def send(self, frames: Sequence[Frame]) -> None:
-        self._socket.send(pack(frames), zmq.NOBLOCK)
+        self._socket.send(pack(frames), _NOBLOCK)
         # The descriptor is edge-triggered, and sending may have taken the edge of an arrival.
-        if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        if self._has_message():
             self._loop.call_soon(self._drain)
 
+    def _has_message(self) -> bool:
+        return bool(cast(int, self._socket.getsockopt(_EVENTS)) & _POLLIN)
+
     def _drain(self) -> None:
-        while not self._closed:
-            try:
-                packed = self._socket.recv(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            self._on_message(_frames(packed))
+        while not self._closed and self._has_message():
+            self._on_message(_frames(self._socket.recv(_NOBLOCK)))
 
     def close(self) -> None:
         """Idempotent; nothing to do before ``open``."""

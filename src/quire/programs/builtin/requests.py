@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from quire.core.decoding import (
     FinishReason,
     GrammarSpec,
@@ -93,8 +95,7 @@ class CompletionRequest:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceChunk:
+class ChoiceChunk(msgspec.Struct, frozen=True):
     """A part of one choice, in the order in which its tokens were sampled.
 
     ``text`` is complete UTF-8 and never contains (a part of) a stop string, so it may lag behind
