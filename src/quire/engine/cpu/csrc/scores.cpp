@@ -9,9 +9,16 @@ namespace {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr int64_t kQueries = 8;  // tokens that share a pass over the keys
 
+// Slots of a row in whole vectors, whatever their width.
+int64_t padded(int64_t num_slots) { return (num_slots + kTileSlots - 1) / kTileSlots * kTileSlots; }
+
+constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that hold 16 lanes
+constexpr int kRows = 4;  // queries times heads that share a load of K
+
 // Memory of one thread, grown as needed.
 struct Scratch {
   std::vector<float> keys, scores;
+  std::vector<int32_t> seen;  // 0, or all bits set
 };
 
 // K of one head in one tile, as float32 [head_dim][16].
@@ -27,33 +34,53 @@ void unpack_keys(const T* keys, int64_t head_dim, float* out) {
     }
 }
 
-// Products of one query with the 16 slots of a tile.
-void score_lanes(const float* q, const float* keys, int64_t head_dim, float* out) {
-  float sums[kTileSlots] = {};
+// Products of some queries with the 16 slots of a tile: out is [Rows][16].
+template <int Rows>
+void score_lanes(const float* const* queries, const float* keys, int64_t head_dim, float* out) {
+  F32 sums[Rows][kParts] = {};
   for (int64_t d = 0; d < head_dim; d++)
-    for (int64_t lane = 0; lane < kTileSlots; lane++) sums[lane] += q[d] * keys[d * kTileSlots + lane];
-  std::copy(sums, sums + kTileSlots, out);
+    for (int part = 0; part < kParts; part++) {
+      const F32 key = load(keys + d * kTileSlots + part * kWidth);
+      for (int row = 0; row < Rows; row++)
+        sums[row][part] = fma(broadcast(queries[row][d]), key, sums[row][part]);
+    }
+  for (int row = 0; row < Rows; row++)
+    for (int part = 0; part < kParts; part++)
+      store(out + row * kTileSlots + part * kWidth, sums[row][part]);
 }
 
-// Adds the softmax of one query's products to `sums`, over the slots that it sees.
-void add_probabilities(float* scores, const ScoredRow& row, int64_t token, int32_t position,
-                       const LayerAttention& layer, const float* sink, float* sums) {
+// Which slots a token sees in a layer with this window, as masks of whole floats.
+void find_seen(const ScoredRow& row, int64_t token, int32_t position, int64_t window,
+               int32_t* seen) {
   const uint8_t* allowed = row.allowed + token * row.num_slots;
-  const int64_t lowest = layer.window > 0 ? position - layer.window : -1;
-  float maximum = sink ? *sink : kNothing;
-  for (int64_t i = 0; i < row.num_slots; i++) {
-    float score = scores[i] * layer.scale;
-    if (layer.softcap > 0) score = layer.softcap * std::tanh(score / layer.softcap);
-    scores[i] = allowed[i] && row.positions[i] > lowest ? score : kNothing;
-    maximum = std::max(maximum, scores[i]);
+  const int32_t lowest = window > 0 ? static_cast<int32_t>(position - window) : -1;
+  for (int64_t i = 0; i < row.num_slots; i++)
+    seen[i] = -static_cast<int32_t>((allowed[i] != 0) & (row.positions[i] > lowest));
+}
+
+// Adds the softmax of one query's products to `sums`, over the slots that it sees. All arrays have
+// `stride` elements, whole vectors; the last ones are seen by nobody.
+void add_probabilities(float* scores, const int32_t* seen, int64_t stride,
+                       const LayerAttention& layer, const float* sink, float* sums) {
+  F32 largest = broadcast(kNothing);
+  for (int64_t i = 0; i < stride; i += kWidth) {
+    F32 score = load(scores + i) * layer.scale;
+    if (layer.softcap > 0) score = layer.softcap * tanh(score / layer.softcap);
+    score = load_as<I32>(seen + i) != 0 ? score : broadcast(kNothing);
+    store(scores + i, score);
+    largest = max(score, largest);
   }
+  const float maximum = std::max(reduce_max(largest), sink ? *sink : kNothing);
   if (maximum == kNothing) return;  // it sees nothing
-  float total = sink ? std::exp(*sink - maximum) : 0.0f;
-  for (int64_t i = 0; i < row.num_slots; i++) {
-    scores[i] = scores[i] == kNothing ? 0.0f : std::exp(scores[i] - maximum);
-    total += scores[i];
+  F32 total = {};
+  for (int64_t i = 0; i < stride; i += kWidth) {
+    const F32 p = exp(load(scores + i) - maximum);
+    store(scores + i, p);
+    total += p;
   }
-  for (int64_t i = 0; i < row.num_slots; i++) sums[i] += scores[i] / total;
+  const float share = 1.0f / (reduce_add(total) + (sink ? std::exp(*sink - maximum) : 0.0f));
+  for (int64_t i = 0; i < stride; i += kWidth)
+    store(sums + i, fma(load(scores + i), broadcast(share), load(sums + i)));
 }
 
 }  // namespace
@@ -71,7 +98,7 @@ void ScoreWork::plan(const ScoredRows& rows, const KVShape& shape) {
       if (runs.empty() || runs.back().tile != tile) runs.push_back({tile, i, 0});
       runs.back().count++;
     }
-    for (int64_t head = 0; head < shape.num_kv_heads; head++, num_sums += row.num_slots)
+    for (int64_t head = 0; head < shape.num_kv_heads; head++, num_sums += padded(row.num_slots))
       items_.push_back({r, head, num_sums});
   }
   sums_.resize(static_cast<size_t>(num_sums));
@@ -84,33 +111,40 @@ void ScoreWork::add_item(const Item& item, const AttentionStep& step, const Laye
   const ScoredRow& row = rows_.rows[item.row];
   const KVShape& shape = step.shape;
   const int64_t heads = step.num_heads / shape.num_kv_heads;
-  const int64_t first_head = item.kv_head * heads;
-  const int64_t stride = row.num_slots;
+  const int64_t first_head = item.kv_head * heads, stride = padded(row.num_slots);
   const T* keys = static_cast<const T*>(cache.keys) + item.kv_head * shape.head_elements();
   float* sums = sums_.data() + item.sums;
-  std::fill(sums, sums + row.num_slots, 0.0f);
+  std::fill(sums, sums + stride, 0.0f);
   scratch.keys.resize(static_cast<size_t>(shape.head_dim * kTileSlots));
-  scratch.scores.resize(static_cast<size_t>(kQueries * heads * stride));
+  scratch.scores.assign(static_cast<size_t>(kQueries * heads * stride), 0.0f);
+  scratch.seen.assign(static_cast<size_t>(stride), 0);
+  const float* queries[kRows];
+  float lanes[kRows * kTileSlots];
   for (int64_t first = 0; first < row.num_tokens; first += kQueries) {
-    const int64_t count = std::min(kQueries, row.num_tokens - first);
-    const auto query = [&](int64_t i) {
-      return q + (row.first_token + first + i / heads) * q_stride +
-             (first_head + i % heads) * shape.head_dim;
-    };
+    const int64_t num_rows = std::min(kQueries, row.num_tokens - first) * heads;
     for (const Run& run : runs_[static_cast<size_t>(item.row)]) {
       unpack_keys(keys + run.tile * shape.tile_elements(), shape.head_dim, scratch.keys.data());
-      for (int64_t i = 0; i < count * heads; i++) {
-        float lanes[kTileSlots];
-        score_lanes(query(i), scratch.keys.data(), shape.head_dim, lanes);
-        float* scores = scratch.scores.data() + i * stride + run.first;
-        for (int64_t j = 0; j < run.count; j++)
-          scores[j] = lanes[row.slots[run.first + j] % kTileSlots];
+      for (int64_t i = 0; i < num_rows; i += kRows) {
+        const int64_t count = std::min<int64_t>(kRows, num_rows - i);
+        for (int64_t r = 0; r < kRows; r++) {  // those that are too many repeat the last
+          const int64_t one = i + std::min(r, count - 1);
+          queries[r] = q + (row.first_token + first + one / heads) * q_stride +
+                       (first_head + one % heads) * shape.head_dim;
+        }
+        score_lanes<kRows>(queries, scratch.keys.data(), shape.head_dim, lanes);
+        for (int64_t r = 0; r < count; r++) {
+          float* scores = scratch.scores.data() + (i + r) * stride + run.first;
+          for (int64_t j = 0; j < run.count; j++)
+            scores[j] = lanes[r * kTileSlots + row.slots[run.first + j] % kTileSlots];
+        }
       }
     }
-    for (int64_t i = 0; i < count * heads; i++) {
+    for (int64_t i = 0; i < num_rows; i++) {
       const int64_t token = first + i / heads;
-      add_probabilities(scratch.scores.data() + i * stride, row, token,
-                        step.rows->positions[row.first_token + token], layer,
+      if (i % heads == 0)
+        find_seen(row, token, step.rows->positions[row.first_token + token], layer.window,
+                  scratch.seen.data());
+      add_probabilities(scratch.scores.data() + i * stride, scratch.seen.data(), stride, layer,
                         layer.sinks ? layer.sinks + first_head + i % heads : nullptr, sums);
     }
   }
@@ -135,11 +169,12 @@ void ScoreWork::add(int64_t layer_index, const AttentionStep& step, const LayerA
     const float* sums = sums_.data() + items_[static_cast<size_t>(r * num_kv_heads)].sums;
     float* mass = row.mass + layer_index * rows_.mass_stride;
     const float share = 1.0f / static_cast<float>(step.num_heads);
+    const int64_t stride = padded(row.num_slots);
     int64_t first, last;
     team.part(thread, row.num_slots, &first, &last);
     for (int64_t i = first; i < last; i++) {
       float total = 0;
-      for (int64_t head = 0; head < num_kv_heads; head++) total += sums[head * row.num_slots + i];
+      for (int64_t head = 0; head < num_kv_heads; head++) total += sums[head * stride + i];
       mass[i] += total * share;
     }
   }
