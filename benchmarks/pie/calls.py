@@ -57,7 +57,7 @@ class Alive:
         self._handles = [node.launch(program, tenant=TENANT) for _ in range(number)]
 
     async def ready(self) -> None:
-        await asyncio.gather(*(self._answer(handle) for handle in self._handles))
+        await asyncio.gather(*(self._answer(handle, 0) for handle in self._handles))
 
     async def one(self, order: str) -> Spent:
         return await self._measure(self._handles[:1], order, CALLS)
@@ -67,7 +67,10 @@ class Alive:
         return await self._measure(self._handles, f"step {STEPS}", calls)
 
     async def _measure(self, handles: list[ProgramHandle], order: str, calls: int) -> Spent:
-        answers = [asyncio.create_task(self._answer(handle)) for handle in handles]
+        answers = [
+            asyncio.create_task(self._answer(handle, handle.record().num_messages))
+            for handle in handles
+        ]
         await asyncio.sleep(0)
         began = self._clocks()
         for handle in handles:
@@ -78,9 +81,9 @@ class Alive:
         )
         return Spent(1e6 * node_s / calls, 1e6 * sandbox_s / calls)
 
-    async def _answer(self, handle: ProgramHandle) -> None:
+    async def _answer(self, handle: ProgramHandle, after: int) -> None:
         """Read until it says that it is done (or there)."""
-        attachment = handle.attach(after=handle.record().num_messages)
+        attachment = handle.attach(after=after)
         async for message in attachment:
             if message.text in ("here", "done"):
                 break

@@ -1,4 +1,4 @@
-/* Programs for Quire in C: the guest ABI, version 1 (docs/reference/guest-abi.md).
+/* Programs for Quire in C: the guest ABI, version 1.1 (docs/reference/guest-abi.md).
  *
  * Needs no C library. One file of a program defines QUIRE_PROGRAM before it includes this header,
  * and defines
@@ -23,12 +23,16 @@ enum quire_op {
   QUIRE_HTTP_POST = 6, QUIRE_END = 7, QUIRE_CANCEL_ASKED = 8,
   QUIRE_TOKENIZE = 16, QUIRE_DETOKENIZE = 17, QUIRE_MODEL_INFO = 18,
   QUIRE_OPEN_QUEUE = 32, QUIRE_CLOSE_QUEUE = 33, QUIRE_RESET_QUEUE = 34, QUIRE_SYNCHRONIZE = 35,
-  QUIRE_CANCEL = 36,
+  QUIRE_CANCEL = 36, QUIRE_SET_PRIORITY = 37,
   QUIRE_ALLOC_PAGES = 40, QUIRE_FREE_PAGES = 41, QUIRE_ALLOC_EMBEDS = 42, QUIRE_FREE_EMBEDS = 43,
-  QUIRE_EXPORT_PAGES = 44, QUIRE_IMPORT_PAGES = 45,
+  QUIRE_EXPORT_PAGES = 44, QUIRE_IMPORT_PAGES = 45, QUIRE_RELEASE_EXPORT = 46,
+  QUIRE_IMPORT_PREFIX = 47,
   QUIRE_EMBED_TEXT = 48, QUIRE_FORWARD = 49, QUIRE_NEXT_DIST = 50, QUIRE_SAMPLE = 51,
-  QUIRE_DECODE = 52
+  QUIRE_DECODE = 52, QUIRE_COPY_PAGE = 53, QUIRE_TRUNCATE_PAGE = 54, QUIRE_MASK_PAGE = 55,
+  QUIRE_FORWARD_WITH = 56, QUIRE_EMBED_SLOTS = 57, QUIRE_SAMPLE_SLOTS = 58, QUIRE_DECODE_WITH = 59
 };
+
+enum { QUIRE_JSON_SCHEMA = 1, QUIRE_REGEX = 2, QUIRE_LARK = 3 };  /* quire_decode_with.grammar */
 
 enum quire_status {
   QUIRE_OK = 0, QUIRE_INVALID = 1, QUIRE_UNKNOWN_HANDLE = 2, QUIRE_CAPACITY = 3,
@@ -72,7 +76,22 @@ typedef struct {  /* followed by the ids of each list, in this order */
   uint32_t num_context, num_inputs, num_output, num_outputs;
 } quire_forward;
 
-typedef struct {  /* an answer to QUIRE_MODEL_INFO; event->a has the number of models */
+typedef struct {  /* followed by the ids as in quire_forward, the adapter's name (UTF-8, filled up to
+                     4 bytes), and a row of mask_bits bits for each input, each in bytes of its own */
+  uint32_t num_context, num_inputs, num_output, num_outputs, mask_bits, adapter_bytes;
+} quire_forward_with;
+
+typedef struct {  /* followed by the grammar, the adapter's name (both filled up to 4 bytes), and a
+                     quire_decode with its ids */
+  uint32_t grammar, grammar_bytes, adapter_bytes, reserved;
+} quire_decode_with;
+
+typedef struct {
+  uint32_t source, source_offset, target, target_offset, num_slots;
+} quire_copy;
+
+typedef struct {  /* an answer to QUIRE_MODEL_INFO; event->a has the number of models,
+                     event->b what stands behind the point in the ABI's version */
   uint32_t vocab_size, page_size, max_model_len, num_eos, eos[];
 } quire_model_info;
 
@@ -153,6 +172,71 @@ static inline uint32_t quire_handles(enum quire_op op, uint32_t queue, uint32_t 
 static inline uint32_t quire_decode_tokens(uint32_t queue, const quire_decode *head,
                                            uint32_t length) {
   return quire_text(QUIRE_DECODE, queue, (const char *)head, length);
+}
+
+static inline void quire_set_priority(uint32_t queue, int32_t priority) {
+  quire_command *command = quire_issue(QUIRE_SET_PRIORITY);
+  command->a = queue;
+  command->c = (uint32_t)priority;
+}
+
+static inline uint32_t quire_copy_page(uint32_t queue, const quire_copy *copy) {
+  return quire_text(QUIRE_COPY_PAGE, queue, (const char *)copy, sizeof *copy);
+}
+
+/* `fill` slots are left. */
+static inline uint32_t quire_truncate_page(uint32_t queue, uint32_t page, uint32_t fill) {
+  return quire_handles(QUIRE_TRUNCATE_PAGE, queue, page, fill);
+}
+
+/* One bit a slot, the lowest of a byte first: 1 is visible. */
+static inline uint32_t quire_mask_page(uint32_t queue, uint32_t page, const uint8_t *bits,
+                                       uint32_t num_slots) {
+  quire_command *command = quire_issue(QUIRE_MASK_PAGE);
+  command->a = queue;
+  command->b = page;
+  command->c = num_slots;
+  command->address = (uint32_t)(uintptr_t)bits;
+  command->length = (num_slots + 7) / 8;
+  return command->id;
+}
+
+static inline uint32_t quire_release_export(uint32_t queue, const char *name, uint32_t length) {
+  return quire_text(QUIRE_RELEASE_EXPORT, queue, name, length);
+}
+
+/* `num_pages` pages from `first` on are offered; the answer is that of QUIRE_IMPORT_PAGES. */
+static inline uint32_t quire_import_prefix(uint32_t queue, uint32_t first, uint32_t num_pages,
+                                           const uint32_t *tokens, uint32_t num_tokens) {
+  quire_command *command = quire_issue(QUIRE_IMPORT_PREFIX);
+  command->a = queue;
+  command->b = first;
+  command->c = num_pages;
+  command->address = (uint32_t)(uintptr_t)tokens;
+  command->length = 4 * num_tokens;
+  return command->id;
+}
+
+/* `head` and what stands behind it, `length` bytes in all. */
+static inline uint32_t quire_forward_masked(uint32_t queue, const quire_forward_with *head,
+                                            uint32_t length) {
+  return quire_text(QUIRE_FORWARD_WITH, queue, (const char *)head, length);
+}
+
+static inline uint32_t quire_decode_constrained(uint32_t queue, const quire_decode_with *head,
+                                                uint32_t length) {
+  return quire_text(QUIRE_DECODE_WITH, queue, (const char *)head, length);
+}
+
+/* Of tokens that the program need not have seen: `slots_and_positions` has `count` of each. */
+static inline uint32_t quire_embed_slots(uint32_t queue, uint32_t first_embed, uint32_t count,
+                                         const uint32_t *slots_and_positions) {
+  quire_command *command = quire_issue(QUIRE_EMBED_SLOTS);
+  command->a = queue;
+  command->b = first_embed;
+  command->c = count;
+  command->address = (uint32_t)(uintptr_t)slots_and_positions;
+  return command->id;
 }
 
 #ifdef QUIRE_PROGRAM

@@ -1,4 +1,4 @@
-"""The guest ABI, version 1, as numbers and layouts; docs/reference/guest-abi.md is its text.
+"""The guest ABI, version 1.1, as numbers and layouts; docs/reference/guest-abi.md is its text.
 
 All numbers are little-endian; addresses are byte offsets into the module's memory.
 """
@@ -12,6 +12,8 @@ from typing import NamedTuple
 from quire.core.errors import ErrorRecord
 
 ABI_EXPORT = "quire_abi_1"
+MINOR = 1
+"""Operations are added, never changed; a guest finds this number in its model's answer."""
 START_EXPORT = "quire_start"
 POLL_EXPORT = "quire_poll"
 MANIFEST_EXPORT = "quire_manifest"
@@ -48,17 +50,27 @@ class Op(IntEnum):
     RESET_QUEUE = 34
     SYNCHRONIZE = 35
     CANCEL = 36
+    SET_PRIORITY = 37
     ALLOC_PAGES = 40
     FREE_PAGES = 41
     ALLOC_EMBEDS = 42
     FREE_EMBEDS = 43
     EXPORT_PAGES = 44
     IMPORT_PAGES = 45
+    RELEASE_EXPORT = 46
+    IMPORT_PREFIX = 47
     EMBED_TEXT = 48
     FORWARD = 49
     NEXT_DIST = 50
     SAMPLE = 51
     DECODE = 52
+    COPY_PAGE = 53
+    TRUNCATE_PAGE = 54
+    MASK_PAGE = 55
+    FORWARD_WITH = 56
+    EMBED_SLOTS = 57
+    SAMPLE_SLOTS = 58
+    DECODE_WITH = 59
 
 
 class Status(IntEnum):
@@ -74,6 +86,15 @@ class Status(IntEnum):
     TOO_LARGE = 9
     OTHER = 15
 
+
+GRAMMARS = {1: "json_schema", 2: "regex", 3: "lark"}
+"""Of ``decode_with``; 0: none."""
+
+_COUNTED = frozenset(
+    (Op.ALLOC_PAGES, Op.FREE_PAGES, Op.ALLOC_EMBEDS, Op.FREE_EMBEDS, Op.EXPORT_PAGES,
+     Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE)
+)  # fmt: skip
+"""Their ``c`` counts what they name, at most two numbers each."""
 
 _STATUS_OF_CODE = {
     "invalid_argument": Status.INVALID,
@@ -117,6 +138,12 @@ class RingCommand(NamedTuple):
     length: int
 
 
+def named_bytes(entry: RingCommand) -> int:
+    """What the host has to copy or make for ``entry``."""
+    counted = 8 * entry.c if entry.op in _COUNTED else 0
+    return entry.length + counted + (4 * entry.b if entry.op == Op.DETOKENIZE else 0)
+
+
 class IoArea(NamedTuple):
     """What ``quire_abi_1`` points to."""
 
@@ -136,10 +163,12 @@ __all__ = [
     "EVENT",
     "FINISH",
     "FLAG_LAST",
+    "GRAMMARS",
     "HOST_IDS",
     "IO",
     "MANIFEST_EXPORT",
     "MAX_RING",
+    "MINOR",
     "POLL_EXPORT",
     "START_EXPORT",
     "U32",
@@ -147,5 +176,6 @@ __all__ = [
     "Op",
     "RingCommand",
     "Status",
+    "named_bytes",
     "status_of",
 ]

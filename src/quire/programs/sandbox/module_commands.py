@@ -10,12 +10,14 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from quire.core import commands as c
-from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
-from quire.core.ids import CommandId, EmbedId, EngineId, PageId, QueueId, ThreadId
+from quire.core.ids import CommandId, EmbedId, EngineId, PageId, QueueId, ThreadId, TokenSlotId
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.abi import Op, RingCommand
+from quire.programs.sandbox.abi import GRAMMARS, Op, RingCommand
 from quire.programs.sdk.samplers import greedy, temperature
 
 Id = TypeVar("Id")
@@ -23,6 +25,9 @@ Id = TypeVar("Id")
 _SAMPLER = struct.Struct("<IfIffI")
 _DECODE = struct.Struct("<6I")
 _FORWARD = struct.Struct("<4I")
+_FORWARD_WITH = struct.Struct("<6I")
+_DECODE_WITH = struct.Struct("<4I")
+_COPY = struct.Struct("<5I")
 
 
 class Memory:
@@ -63,6 +68,21 @@ class Words:
     def ids(self, kind: Callable[[int], Id], count: int) -> list[Id]:
         return [kind(number) for number in self._next(4 * count).cast("I")] if count else []
 
+    def text(self, num_bytes: int) -> str:
+        """UTF-8, followed by what is missing to whole words."""
+        start = self._address
+        self._next(-(-num_bytes // 4) * 4)
+        return self._memory.text(start, num_bytes)
+
+    def bits(self, num_rows: int, row_bits: int) -> list[list[bool]]:
+        """Rows of bits, the lowest of a byte first, each row in bytes of its own."""
+        row_bytes = -(-row_bits // 8)
+        taken = self._next(num_rows * row_bytes)
+        return [
+            _bits(taken[row * row_bytes : (row + 1) * row_bytes], row_bits)
+            for row in range(num_rows)
+        ]
+
     def end(self) -> None:
         if self._address != self._end:
             raise InvalidArgument(
@@ -99,8 +119,27 @@ def queue_call(
             return m.ResetQueue(queue)
         case Op.CANCEL:
             return m.CancelCommand(CommandId(entry.a))
+        case Op.SET_PRIORITY:
+            return m.SetQueuePriority(queue, _signed(entry.c))
     build = _COMMANDS.get(entry.op)
     return None if build is None else m.Issue(queue, [build(entry, command, memory)])
+
+
+def with_adapter(issue: m.Issue, adapter: str | None) -> m.Issue:
+    """``issue`` on a queue of a model with ``adapter``; a command that names one keeps it."""
+    if adapter is None:
+        return issue
+    commands = [
+        msgspec.structs.replace(command, adapter=adapter)
+        if isinstance(command, c.Forward | c.Decode | c.ImportPrefix) and command.adapter is None
+        else command
+        for command in issue.commands
+    ]
+    return m.Issue(issue.queue, commands)
+
+
+def _bits(packed: memoryview, count: int) -> list[bool]:
+    return [bool(packed[index >> 3] >> (index & 7) & 1) for index in range(count)]
 
 
 def _signed(number: int) -> int:
@@ -138,6 +177,67 @@ def _forward(entry: RingCommand, command: CommandId, memory: Memory) -> c.Comman
     return forward
 
 
+def _forward_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    num_context, num_inputs, num_output, num_outputs, row_bits, num_bytes = map(
+        int, words.read(_FORWARD_WITH)
+    )
+    forward = c.Forward(
+        id=command,
+        context=words.ids(PageId, num_context),
+        inputs=words.ids(EmbedId, num_inputs),
+        output=words.ids(PageId, num_output),
+        outputs=words.ids(EmbedId, num_outputs),
+        adapter=words.text(num_bytes) or None,
+        mask=words.bits(num_inputs, row_bits) if row_bits else None,
+    )
+    words.end()
+    return forward
+
+
+def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    count = entry.c
+    embeds = _run(EmbedId, entry)
+    words = memory.u32s(entry.address, 2 * count)
+    slots = list(map(TokenSlotId, words[:count]))
+    return c.EmbedText(
+        id=command, tokens=[0] * count, positions=words[count:], embeds=embeds, token_slots=slots
+    )
+
+
+def _copy_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    source, source_offset, target, target_offset, num_slots = map(int, words.read(_COPY))
+    words.end()
+    return c.CopyPage(
+        id=command,
+        source=PageId(source),
+        source_offset=source_offset,
+        target=PageId(target),
+        target_offset=target_offset,
+        num_slots=num_slots,
+    )
+
+
+def _mask_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    packed = memory.take(entry.address, -(-entry.c // 8))
+    return c.MaskPage(id=command, page=PageId(entry.b), visible=_bits(packed, entry.c))
+
+
+def _sample_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    sampler = _sampler(words)
+    sample = c.Sample(
+        id=command,
+        sampler=sampler,
+        embeds=words.ids(EmbedId, entry.b),
+        positions=words.ids(int, entry.b),
+        token_slots=words.ids(TokenSlotId, entry.b),
+    )
+    words.end()
+    return sample
+
+
 def _sample(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
     words = Words(memory, entry)
     sampler = _sampler(words)
@@ -152,7 +252,27 @@ def _sample(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command
 
 
 def _decode(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    return _decode_of(Words(memory, entry), command)
+
+
+def _decode_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
     words = Words(memory, entry)
+    kind, grammar_bytes, adapter_bytes, _ = map(int, words.read(_DECODE_WITH))
+    if kind and kind not in GRAMMARS:
+        raise InvalidArgument(
+            f"grammar kind {kind}: there are 1 to {len(GRAMMARS)}, and 0 for none"
+        )
+    source, adapter = words.text(grammar_bytes), words.text(adapter_bytes)
+    grammar = GrammarSpec(GRAMMARS[kind], source) if kind else None  # type: ignore[arg-type]
+    return _decode_of(words, command, grammar, adapter or None)
+
+
+def _decode_of(
+    words: Words,
+    command: CommandId,
+    grammar: GrammarSpec | None = None,
+    adapter: str | None = None,
+) -> c.Command:
     position, max_tokens, *counts = map(int, words.read(_DECODE))
     sampler = _sampler(words)
     num_context, num_output, num_tokens, num_stops = counts
@@ -164,6 +284,8 @@ def _decode(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command
         position=position,
         sampler=sampler,
         stop=StopSpec(max_tokens, token_ids=tuple(words.ids(int, num_stops))),
+        grammar=grammar,
+        adapter=adapter,
     )
     words.end()
     return decode
@@ -208,6 +330,23 @@ _COMMANDS: Mapping[int, Callable[[RingCommand, CommandId, Memory], c.Command]] =
     ),
     Op.SAMPLE: _sample,
     Op.DECODE: _decode,
+    Op.RELEASE_EXPORT: lambda entry, command, memory: c.ReleaseExport(
+        id=command, name=memory.text(entry.address, entry.length)
+    ),
+    Op.IMPORT_PREFIX: lambda entry, command, memory: c.ImportPrefix(
+        id=command,
+        tokens=memory.u32s(entry.address, entry.length // 4),
+        pages=_run(PageId, entry),
+    ),
+    Op.COPY_PAGE: _copy_page,
+    Op.TRUNCATE_PAGE: lambda entry, command, memory: c.TruncatePage(
+        id=command, page=PageId(entry.b), fill=entry.c
+    ),
+    Op.MASK_PAGE: _mask_page,
+    Op.FORWARD_WITH: _forward_with,
+    Op.EMBED_SLOTS: _embed_slots,
+    Op.SAMPLE_SLOTS: _sample_slots,
+    Op.DECODE_WITH: _decode_with,
 }
 
-__all__ = ["Memory", "queue_call"]
+__all__ = ["Memory", "queue_call", "with_adapter"]

@@ -16,8 +16,6 @@ from typing import cast
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.commands import Dists, Imported, Sampled
-from quire.core.decoding import DecodeChunk
 from quire.core.errors import (
     ErrorRecord,
     InvalidArgument,
@@ -27,31 +25,19 @@ from quire.core.errors import (
     ProgramFailed,
     QuireError,
 )
-from quire.core.ids import CommandId
+from quire.core.ids import CommandId, QueueId
 from quire.core.traits import VERSIONS
 from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.module_commands import Memory, queue_call
+from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
+from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
 _ALIGNMENT = 8
-
-
-class RingEvent(msgspec.Struct, frozen=True):
-    """An event for the guest. ``payload`` goes into its inbox."""
-
-    op: int
-    command: int
-    payload: bytes = b""
-    status: int = Status.OK
-    a: int = 0
-    b: int = 0
-    c: int = 0
-    last: bool = True
 
 
 class ModuleRunner:
@@ -66,6 +52,8 @@ class ModuleRunner:
         self._events: deque[RingEvent] = deque()
         self._waiting: dict[int, Op] = {}
         """Answers to come: the command's own id, and what it was."""
+        self._adapters: dict[QueueId, str | None] = {}
+        """Of queues whose model is one with an adapter."""
         self._sends: deque[int] = deque()
         self._receives: deque[int] = deque()
         self._messages: deque[str] = deque()
@@ -172,7 +160,7 @@ class ModuleRunner:
         return m.Turn(calls, self._next_sleep_s())
 
     def _check_bytes(self, entries: Sequence[RingCommand]) -> None:
-        num_bytes = sum(entry.length for entry in entries)
+        num_bytes = sum(map(abi.named_bytes, entries))
         if num_bytes > self._turn_bytes:
             raise InvalidArgument(
                 f"the commands of one turn name {num_bytes} bytes, at most {self._turn_bytes} are "
@@ -217,7 +205,10 @@ class ModuleRunner:
         engines = [model.engine for model in self._launch.models]
         call = queue_call(entry, command, memory, engines)
         if call is not None:
+            if isinstance(call, m.OpenQueue):
+                self._adapters[call.queue] = self._launch.models[entry.b].adapter
             if isinstance(call, m.Issue):
+                call = with_adapter(call, self._adapters.get(call.queue))
                 if command in self._waiting:
                     raise InvalidArgument(f"the program used the command id {command} twice")
                 self._waiting[command] = Op(entry.op)
@@ -257,7 +248,7 @@ class ModuleRunner:
         elif entry.length > self._launch.max_message_bytes:
             error = InvalidArgument(f"a message of {entry.length} bytes is too long")
         if error is not None:
-            self._events.append(_failed(Op.SEND, entry.id, error.record()))
+            self._events.append(failed(Op.SEND, entry.id, error.record()))
             return None
         text = memory.text(entry.address, entry.length)
         self._sends.append(entry.id)
@@ -289,7 +280,7 @@ class ModuleRunner:
         try:
             return self._answered(entry, bytes(given))
         except QuireError as exc:
-            return _failed(entry.op, entry.id, exc.record())
+            return failed(entry.op, entry.id, exc.record())
 
     def _answered(self, entry: RingCommand, given: bytes) -> RingEvent:
         models = self._launch.models
@@ -298,14 +289,14 @@ class ModuleRunner:
         model = models[entry.a]
         if entry.op == Op.TOKENIZE:
             tokens = self._answers.tokenize(model.id, given.decode("utf-8", "replace"), True)
-            return RingEvent(entry.op, entry.id, _u32s(tokens), a=len(tokens))
+            return RingEvent(entry.op, entry.id, u32s(tokens), a=len(tokens))
         if entry.op == Op.DETOKENIZE:
             ids = list(struct.unpack(f"<{entry.b}I", given))
             text = self._answers.detokenize(model.id, ids, bool(entry.c))
             return RingEvent(entry.op, entry.id, text.encode("utf-8", "replace"))
         eos = model.eos_token_ids
         words = [model.vocab_size, model.info.pool.page_size, model.info.max_model_len, len(eos)]
-        return RingEvent(entry.op, entry.id, _u32s([*words, *eos]), a=len(models))
+        return RingEvent(entry.op, entry.id, u32s([*words, *eos]), a=len(models), b=abi.MINOR)
 
     # -- to the guest ------------------------------------------------------------------------------
 
@@ -316,7 +307,7 @@ class ModuleRunner:
             case m.CommandFailed():
                 op = self._waiting.pop(event.command, None)
                 if op is not None and event.command < abi.HOST_IDS:
-                    self._events.append(_failed(op, event.command, event.error))
+                    self._events.append(failed(op, event.command, event.error))
             case m.Message():
                 self._messages.append(event.text)
             case m.Taken():
@@ -326,7 +317,7 @@ class ModuleRunner:
             case m.ClientGone():
                 self._client_gone = event.error
                 while self._sends:
-                    self._events.append(_failed(Op.SEND, self._sends.popleft(), event.error))
+                    self._events.append(failed(Op.SEND, self._sends.popleft(), event.error))
             case m.InputClosed():
                 self._input_closed = True
             case m.Fetched():
@@ -334,7 +325,7 @@ class ModuleRunner:
                 self._events.append(RingEvent(op, command, event.body, a=event.status))
             case m.FetchFailed():
                 command, op = self._requests.pop(event.request)
-                self._events.append(_failed(op, command, event.error))
+                self._events.append(failed(op, command, event.error))
             case m.CancelAsked():
                 self._cancel_reason = event.reason
                 reason = event.reason.encode("utf-8", "replace")
@@ -354,7 +345,7 @@ class ModuleRunner:
             command = self._receives.popleft()
             if not self._messages:
                 closed = MailboxClosed("the client has closed its side").record()
-                self._events.append(_failed(Op.RECEIVE, command, closed))
+                self._events.append(failed(Op.RECEIVE, command, closed))
                 continue
             payload = self._messages.popleft().encode("utf-8", "replace")
             self._events.append(RingEvent(Op.RECEIVE, command, payload))
@@ -363,7 +354,7 @@ class ModuleRunner:
     def _replied(self, command: CommandId, reply: Reply, last: bool) -> None:
         op = self._waiting.pop(command, None) if last else self._waiting.get(command)
         if op is not None and command < abi.HOST_IDS:
-            self._events.append(_reply_event(op, command, reply, last))
+            self._events.append(reply_event(op, command, reply, last))
 
     def _take_due(self) -> None:
         now_s = time.monotonic()
@@ -383,37 +374,6 @@ def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:
     return isinstance(last, m.Issue) and last.queue == issue.queue
 
 
-def _reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:
-    match reply:
-        case DecodeChunk():
-            finish = abi.FINISH.get(reply.finish_reason or "", 0)
-            tokens = reply.token_ids
-            return RingEvent(
-                op, command, _u32s(tokens),
-                a=len(tokens), b=finish, c=reply.num_cached_tokens, last=last,
-            )  # fmt: skip
-        case Dists():
-            (dist,) = reply.dists
-            probs = struct.pack(f"<{len(dist.probs)}f", *dist.probs)
-            payload = _u32s(dist.token_ids) + probs
-            return RingEvent(op, command, payload, a=len(dist.token_ids))
-        case Sampled():
-            return RingEvent(op, command, _u32s(reply.token_ids), a=len(reply.token_ids))
-        case Imported():
-            fills = [page.fill for page in reply.pages]
-            return RingEvent(op, command, _u32s(fills), a=len(fills), b=reply.num_tokens)
-    return RingEvent(op, command, last=last)
-
-
-def _failed(op: int, command: int, error: ErrorRecord) -> RingEvent:
-    message = error.message.encode("utf-8", "replace")[:4096]
-    return RingEvent(op, command, message, status=abi.status_of(error))
-
-
-def _u32s(numbers: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(numbers)}I", *numbers)
-
-
 def _check_traits(manifest: m.Manifest) -> None:
     known = {str(trait): version for trait, version in VERSIONS.items()}
     for trait, version in manifest.traits.items():
@@ -424,4 +384,4 @@ def _check_traits(manifest: m.Manifest) -> None:
             )
 
 
-__all__ = ["REQUIRED_EXPORTS", "ModuleRunner", "RingEvent"]
+__all__ = ["REQUIRED_EXPORTS", "ModuleRunner"]
