@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
+import socket
+import threading
 from typing import Any
 
 import httpx
@@ -13,6 +16,7 @@ from request_log import RequestLines
 from scripted_server import running_server
 
 from quire.core.config import TenantConfig
+from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.ids import TenantId
 from quire.testing import FakeEncoder
 
@@ -173,6 +177,37 @@ def test_without_an_encoder_the_remedy_is_named() -> None:
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"})
     assert answer.status_code == 404
     assert "--encoder" in answer.json()["error"]["message"]
+
+
+class GatedEncoder(FakeEncoder):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.arrived = threading.Event()
+        self.num_sequences = 0
+
+    def encode(self, batch: EncodeBatch) -> EncodeResult:
+        self.arrived.set()
+        self.gate.wait()
+        self.num_sequences += len(batch.lengths)
+        return super().encode(batch)
+
+
+def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: RequestLines) -> None:
+    encoder = GatedEncoder()
+    with running_server(encoders={"e": encoder}) as server:
+        raw = json.dumps({"input": ["a " * 60] * 1000}).encode()
+        head = "POST /v1/embeddings HTTP/1.1\r\nhost: localhost\r\n"
+        head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
+        with socket.create_connection((server.host, server.port)) as sock:
+            sock.sendall(head.encode() + raw)
+            assert encoder.arrived.wait(60)
+        line = request_lines.next()
+        assert (line["outcome"], line["reason"]) == ("aborted", "the client has disconnected")
+        encoder.gate.set()
+        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"})
+        assert answer.status_code == 200
+    assert encoder.num_sequences < 500, "two batches were under way"
 
 
 def test_keys_are_asked_for() -> None:
