@@ -232,3 +232,22 @@ def test_a_mask_is_the_holder_s_and_truncation_brings_the_cursor_back() -> None:
     assert rewritten.tokens == alone([*PROMPT[:5], 60], 3)
     (again,) = world.do(2, load(world, [20, 21]))
     assert [page.fill for page in again.reply.pages] == [4, 2]
+
+
+def test_exports_are_listed_to_their_tenant_alone() -> None:
+    world = exported()
+    world.program(3, tenant="other")
+    (listed,) = world.do(2, c.ListExports(id=world.id()))
+    (own,) = world.do(1, c.ListExports(id=world.id(), prefix="x"))
+    (none,) = world.do(1, c.ListExports(id=world.id(), prefix="y"))
+    (foreign,) = world.do(3, c.ListExports(id=world.id()))
+    (entry,) = listed.reply.exports
+    assert (entry.name, entry.num_pages, entry.own) == ("x", 2, False)
+    (imported,) = world.do(2, load(world, [7, 8]))
+    assert entry.num_tokens == imported.reply.num_tokens
+    assert 0 < entry.expires_in_s <= 600.0
+    assert [found.own for found in own.reply.exports] == [True]
+    assert none.reply.exports == foreign.reply.exports == []
+    world.do(1, c.ReleaseExport(id=world.id(), name="x"))
+    (gone,) = world.do(1, c.ListExports(id=world.id()))
+    assert gone.reply.exports == []

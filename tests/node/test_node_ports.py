@@ -64,6 +64,7 @@ COMMANDS: list[c.Command] = [
     c.DeallocEmbeds(id=CommandId(1), embeds=[2]),  # type: ignore[list-item]
     c.ExportPages(id=CommandId(1), pages=[PageId(1)], name="n"),
     c.ReleaseExport(id=CommandId(1), name="n"),
+    c.ListExports(id=CommandId(1), prefix="n"),
     c.ImportPages(id=CommandId(1), pages=[PageId(1)], name="n"),
     c.ImportPrefix(id=CommandId(1), pages=[PageId(1)], tokens=[1]),
     c.CopyPage(
@@ -73,6 +74,7 @@ COMMANDS: list[c.Command] = [
     c.MaskPage(id=CommandId(1), page=PageId(1), visible=[True]),
     c.TruncatePage(id=CommandId(1), page=PageId(1), fill=1),
     c.EmbedText(id=CommandId(1), tokens=[1], positions=[1], embeds=[2], token_slots=[3]),  # type: ignore[list-item]
+    c.EmbedImage(id=CommandId(1), image=b"i", positions=[1], embeds=[2]),  # type: ignore[list-item]
     c.Forward(id=CommandId(1), context=[PageId(1)], inputs=[2], output=[PageId(1)], outputs=[2]),  # type: ignore[list-item]
     c.GetNextDist(id=CommandId(1), embeds=[2]),  # type: ignore[list-item]
     c.Sample(id=CommandId(1), embeds=[2], sampler=SamplerSpec(), positions=[1]),  # type: ignore[list-item]
@@ -86,7 +88,7 @@ COMMANDS: list[c.Command] = [
 NOT_IDS = {
     "name", "ttl_s", "tokens", "source_offset", "target_offset", "num_slots", "visible", "fill",
     "positions", "mask", "top_k", "sampler", "history", "position", "stop", "grammar",
-    "num_logprobs", "num_prompt_logprobs", "cache",
+    "num_logprobs", "num_prompt_logprobs", "cache", "prefix", "image",
 }  # fmt: skip
 
 

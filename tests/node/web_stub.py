@@ -8,7 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class WebStub:
-    """``/json`` answers JSON, ``/redirect?to=URL`` redirects, ``/held`` answers after ``close``."""
+    """``/json`` answers JSON, ``/redirect?to=URL`` redirects, ``/held`` answers after ``close``;
+    ``/events`` sends two server-sent events, the second once ``release`` was called."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -39,12 +40,27 @@ class WebStub:
         self._thread.join()
         self._server.server_close()
 
+    def release(self) -> None:
+        """What is held back is sent."""
+        self._released.set()
+
+    def _send_events(self, request: BaseHTTPRequestHandler) -> None:
+        request.send_response(200)
+        request.send_header("content-type", "text/event-stream")
+        request.end_headers()
+        request.wfile.write(b"event: first\ndata: 1\n\n")
+        self._released.wait(timeout=60)
+        request.wfile.write(b"data: 2\ndata: 3\n\n")
+
     def _answer(self, request: BaseHTTPRequestHandler) -> None:
         parts = urlsplit(request.path)
         self.paths.append(parts.path)
         self.bodies.append(request.rfile.read(int(request.headers.get("content-length", 0))))
         if parts.path == "/held":
             self._released.wait(timeout=60)
+        if parts.path == "/events":
+            self._send_events(request)
+            return
         body = b'{"answer": 42}'
         if parts.path == "/redirect":
             request.send_response(302)

@@ -41,6 +41,10 @@ async def test_an_export_over_its_quota_fails_alone(node: LocalNode) -> None:
         other = api.create_queue()
         with pytest.raises(UnknownHandle):
             await api.import_kvpage(other, "beyond")
+        listed = await api.list_exports("with")
+        assert [(export.name, export.num_pages, export.own) for export in listed] == [
+            ("within", 2, True)
+        ]
         return len(await api.import_kvpage(api.create_queue(), "within")), await continuation(api)
 
     async def bystander(api: Api) -> str:

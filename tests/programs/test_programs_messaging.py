@@ -21,6 +21,7 @@ from quire.programs.api import Api, connect_api
 from quire.programs.capabilities import Capabilities
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
+from quire.programs.services.store import Store
 from quire.programs.services.topics import TopicLimits, Topics
 from quire.programs.services.work_queues import QueueLimits, WorkQueues
 from quire.testing import FakeClock, LocalNode
@@ -215,7 +216,7 @@ class TestWorkQueues:
 
 class TestCapabilities:
     async def test_a_program_reaches_what_its_manifest_names(self) -> None:
-        shared = SharedServices(FakeClock())
+        shared = SharedServices(FakeClock(), Store())
         allowed = Capabilities(topics=("news.*", "work"))
         services = shared.of(Identity(ProgramId(1), TENANT, "p", allowed))
         assert await services.call("topic.broadcast", {"topic": "news.de", "message": "m"}) == 0
@@ -245,7 +246,7 @@ class TestCapabilities:
     async def test_what_does_not_fit_is_refused(
         self, name: str, arguments: dict[str, Any], words: str
     ) -> None:
-        services = SharedServices(FakeClock()).of(Identity(ProgramId(1), TENANT, "p"))
+        services = SharedServices(FakeClock(), Store()).of(Identity(ProgramId(1), TENANT, "p"))
         with pytest.raises(InvalidArgument, match=words):
             await services.call(name, arguments)
 

@@ -338,9 +338,9 @@ async def test_a_program_is_refused_when_a_trait_is_missing(
     needs = program(awaiting_a_reply, traits={Trait.DECODE: 1})
     with pytest.raises(TraitMissing, match="Decode"):
         host.launch(needs, [], ports.connect)
-    with pytest.raises(InvalidArgument, match="version 9"):
+    with pytest.raises(TraitMissing, match="version 9"):
         program(awaiting_a_reply, traits={"Decode": 9})
-    with pytest.raises(InvalidArgument, match="'Teleport' does not exist"):
+    with pytest.raises(TraitMissing, match="'Teleport', which this release does not have"):
         program(awaiting_a_reply, traits={"Teleport": 1})
     with pytest.raises(InvalidArgument, match="async def main"):
         inferlet()(lambda api: None)  # type: ignore[arg-type, return-value]

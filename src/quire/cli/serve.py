@@ -39,6 +39,7 @@ def serve(
     policy: o.Policy = "fcfs",
     dispatch: o.Dispatch = "adaptive",
     record: o.Record = None,
+    data_dir: o.DataDir = None,
     host: o.Host = _SERVER.host,
     port: o.Port = _SERVER.port,
     allowed_host: o.AllowedHosts = None,
@@ -99,6 +100,7 @@ def serve(
         scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
         tenants=known_tenants,
         record_path=record,
+        data_dir=data_dir,
     )
     server = ServerConfig(
         host=host,

@@ -35,6 +35,7 @@ HOST_COMMANDS = (
     *PASSING,
     c.ExportPages,
     c.ReleaseExport,
+    c.ListExports,
     c.ImportPages,
     c.ImportPrefix,
     c.MaskPage,
@@ -71,6 +72,8 @@ class HostCommands:
                 self._export(entry, command, now_s)
             case c.ReleaseExport():
                 self._release_export(entry, command)
+            case c.ListExports():
+                return self._list_exports(entry, command, now_s)
             case c.ImportPages():
                 return self._import(entry, command, now_s)
             case c.ImportPrefix():
@@ -149,6 +152,24 @@ class HostCommands:
                 name=name,
             )
         return export
+
+    def _list_exports(self, entry: Entry, command: c.ListExports, now_s: float) -> c.Exports:
+        """Those of the tenant on the queue's engine, whose pages could be imported here."""
+        program, engine = entry.program, entry.queue.engine
+        found = [
+            c.ExportedPages(
+                name=export.name,
+                num_pages=len(export.pages),
+                num_tokens=sum(page.fill for page in export.pages),
+                expires_in_s=None if export.expires_s is None else export.expires_s - now_s,
+                own=export.owner in (None, program.id),
+            )
+            for export in self.exports.exports()
+            if export.tenant == program.tenant
+            and export.engine == engine
+            and export.name.startswith(command.prefix)
+        ]
+        return c.Exports(sorted(found, key=lambda export: export.name))
 
     def _release_export(self, entry: Entry, command: c.ReleaseExport) -> None:
         export = self._find_export(entry, command.name)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from quire.core.batch import Batch
-from quire.core.commands import AttentionScores, Dists, Imported, Sampled
+from quire.core.commands import AttentionScores, Dists, Exports, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, EngineId, ProgramId
 
-Reply = None | DecodeChunk | Imported | Dists | Sampled | AttentionScores
+Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores
 """``None`` for commands that only finish; see each command for its reply."""
 
 

@@ -66,6 +66,15 @@ class ReleaseExport(CommandBase, frozen=True, kw_only=True):
     name: str
 
 
+class ListExports(CommandBase, frozen=True, kw_only=True):
+    """Which exports this program could import on this queue. The reply is an ``Exports``.
+
+    ``prefix``: those whose names begin so.
+    """
+
+    prefix: str = ""
+
+
 class ImportPages(CommandBase, frozen=True, kw_only=True):
     """Map the export ``name`` into this program. The reply is an ``Imported``.
 
@@ -223,6 +232,7 @@ Command = (
     | DeallocEmbeds
     | ExportPages
     | ReleaseExport
+    | ListExports
     | ImportPages
     | ImportPrefix
     | CopyPage
@@ -252,6 +262,25 @@ class Imported(msgspec.Struct, frozen=True, tag=True):
 
     pages: list[ImportedPage]
     num_tokens: int
+
+
+class ExportedPages(msgspec.Struct, frozen=True):
+    """One export. ``expires_in_s``: without an import; ``None``: it lives as long as its owner.
+
+    ``own``: the program that asks may release it: it is its own, or its program has ended.
+    """
+
+    name: str
+    num_pages: int
+    num_tokens: int
+    expires_in_s: float | None
+    own: bool
+
+
+class Exports(msgspec.Struct, frozen=True, tag=True):
+    """The reply to ``ListExports``, by name."""
+
+    exports: list[ExportedPages]
 
 
 class Dists(msgspec.Struct, frozen=True, tag=True):
@@ -303,12 +332,15 @@ __all__ = [
     "EmbedImage",
     "EmbedText",
     "ExportPages",
+    "ExportedPages",
+    "Exports",
     "Forward",
     "GetNextDist",
     "ImportPages",
     "ImportPrefix",
     "Imported",
     "ImportedPage",
+    "ListExports",
     "MaskPage",
     "ReleaseExport",
     "Sample",

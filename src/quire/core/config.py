@@ -189,7 +189,10 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """One node: its engines, scheduler, tenants. ``record_path``: write the event log there."""
+    """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
+
+    ``data_dir``: where the programs' store is kept (None: in memory, gone with the node).
+    """
 
     engines: tuple[EngineConfig, ...]
     scheduler: SchedulerConfig = SchedulerConfig()
@@ -199,6 +202,7 @@ class NodeConfig:
     engine_process: bool = True
     sandbox: SandboxConfig = SandboxConfig()
     record_path: Path | None = None
+    data_dir: Path | None = None
     encoders: tuple[EncoderConfig, ...] = ()
 
     def __post_init__(self) -> None:

@@ -1,8 +1,8 @@
 """The programming interface's traits and their versions (Pie 4.4).
 
 A trait is a set of functions that a model's backend offers together. A program asks which traits a
-model has; a backend that lacks one does not list it. Versions are integers; a change that breaks a
-program raises the number.
+model has; a backend that lacks one does not list it. Versions are integers. An added function
+raises the number, so that a program can say that it needs it; what an older number had stays.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ class Trait(StrEnum):
     CORE = "Core"
     MESSAGING = "Messaging"
     NET = "Net"
+    STORE = "Store"
     ALLOCATE = "Allocate"
     FORWARD = "Forward"
     INPUT_TEXT = "InputText"
@@ -27,7 +28,14 @@ class Trait(StrEnum):
     SCORES = "Scores"
 
 
-VERSIONS: dict[Trait, int] = dict.fromkeys(Trait, 1)
+VERSIONS: dict[Trait, int] = {
+    **dict.fromkeys(Trait, 1),
+    Trait.CORE: 2,  # time, randomness, logs, children
+    Trait.MESSAGING: 2,  # broadcast, subscribe, push, pull
+    Trait.NET: 2,  # http_stream, mcp_connect
+    Trait.ALLOCATE: 2,  # list_exports
+}
+"""Raised with every change that a program could miss or trip over; older ones go on."""
 
 SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.FORWARD: (Trait.ALLOCATE,),
@@ -42,7 +50,7 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.SCORES: (Trait.FORWARD,),
 }
 
-NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET})
+NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE})
 """Traits that the node itself serves, whatever the model."""
 
 __all__ = ["NODE_TRAITS", "SUPERTRAITS", "VERSIONS", "Trait"]

@@ -51,6 +51,7 @@ from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.node.uploads import Upload, UploadTable
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.event_port import EventPort
+from quire.programs.runtime.host import check_any_model
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.replay_port import ReplayPort
@@ -127,7 +128,9 @@ class Node:
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self._services = NodeServices(
-            self._clock, ChildLauncher(self._launch_child, self.inspect, self.uploads)
+            self._clock,
+            ChildLauncher(self._launch_child, self.inspect, self.uploads),
+            config.data_dir,
         )
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
@@ -171,8 +174,8 @@ class Node:
         if self._config.record_path is not None:
             self._recorder = EventRecorder(self._config.record_path, self._config)
             self._observers.append(self._recorder)
-        self._running = True
         self._services.start()
+        self._running = True
         self._control.start()
         self._hosts.start()
         self._encoders.start()
@@ -224,6 +227,7 @@ class Node:
         await self._hosts.close()
         await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()
+        await asyncio.to_thread(self._services.close)
         await self._encoders.stop()
         await self._fleet.stop()
         self._control.stop()
@@ -325,8 +329,10 @@ class Node:
 
         Raises:
             QuotaExceeded: the tenant has uploaded too many.
+            TraitMissing: no model that is served here has the traits that it needs.
         """
         program = await self.inspect(code)
+        check_any_model(program.name, program.manifest.traits, self.models())
         return await asyncio.to_thread(self.uploads.put, program, tenant)
 
     def sandbox_pids(self) -> list[int]:

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Coroutine
 from contextvars import Context
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from quire.core.interfaces import Clock
@@ -17,18 +18,26 @@ from quire.node.loops import call_on
 from quire.programs.services.children import ChildService
 from quire.programs.services.operations import Identity, ProgramServices
 from quire.programs.services.shared import SharedServices
+from quire.programs.services.store import Store
 
 
 class NodeServices:
     """``start`` belongs to the edge's loop; ``of`` is for any thread."""
 
-    def __init__(self, clock: Clock, children: ChildLauncher) -> None:
-        self._shared = SharedServices(clock)
+    def __init__(self, clock: Clock, children: ChildLauncher, data_dir: Path | None = None) -> None:
+        self._store = Store(data_dir)
+        self._shared = SharedServices(clock, self._store)
         self._children = children
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
+        """Raises ``ConfigError``: the data directory cannot be used."""
         self._edge = asyncio.get_running_loop()
+        self._store.open()
+
+    def close(self) -> None:
+        """Every program has ended; blocks until the store is written."""
+        self._shared.close()
 
     def of(self, identity: Identity, ancestry: Ancestry) -> ProgramServices:
         """The services of a launched program."""

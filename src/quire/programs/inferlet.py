@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, TraitMissing
 from quire.core.events import Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
@@ -75,14 +75,11 @@ def inferlet(
     ``name`` defaults to the function's name, ``description`` to its docstring.
 
     Raises:
-        InvalidArgument: not an ``async def``, or a trait or version that does not exist.
+        InvalidArgument: not an ``async def``.
+        TraitMissing: a trait or version that this release does not have.
     """
-    needed = {_trait(key): version for key, version in (traits or {}).items()}
-    for trait, version in needed.items():
-        if not 1 <= version <= VERSIONS[trait]:
-            raise InvalidArgument(
-                f"trait {trait} version {version}: this release has 1 to {VERSIONS[trait]}"
-            )
+    check_versions(name or "the program", traits or {})
+    needed = {Trait(key): version for key, version in (traits or {}).items()}
 
     def wrap(main: Main) -> Inferlet:
         if not inspect.iscoroutinefunction(main):
@@ -106,13 +103,23 @@ def inferlet(
     return wrap
 
 
-def _trait(name: Trait | str) -> Trait:
-    try:
-        return Trait(name)
-    except ValueError as exc:
-        raise InvalidArgument(
-            f"trait {name!r} does not exist; there are {', '.join(Trait)}"
-        ) from exc
+StatedTraits = Mapping[Trait, int] | Mapping[str, int] | Mapping[Trait | str, int]
+"""Traits with the version that a program was written for."""
+
+
+def check_versions(name: str, traits: StatedTraits) -> None:
+    """Raises ``TraitMissing`` unless this release has the versions that program ``name`` states."""
+    for trait, version in traits.items():
+        if trait not in VERSIONS:
+            raise TraitMissing(
+                f"program {name!r} needs the trait {str(trait)!r}, which this release does not "
+                f"have; it has {', '.join(VERSIONS)}: run it on a release that has it"
+            )
+        if not 1 <= version <= VERSIONS[Trait(trait)]:
+            raise TraitMissing(
+                f"program {name!r} needs version {version} of the trait {trait}; this release has "
+                f"1 to {VERSIONS[Trait(trait)]}: run it on a newer release"
+            )
 
 
 def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
@@ -135,6 +142,8 @@ def load_inferlet(path: Path, *, shown_as: str | None = None) -> Inferlet:
     sys.modules[module_name] = module  # dataclasses and typing look their module up by name
     try:
         spec.loader.exec_module(module)
+    except TraitMissing:
+        raise
     except (Exception, SystemExit) as exc:
         text = own_traceback(exc, str(path)).replace(str(path), shown)
         raise InvalidArgument(f"{shown} cannot be imported: {one_line(exc)}\n{text}") from exc
@@ -162,4 +171,12 @@ def entry_of(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
     return found[0]
 
 
-__all__ = ["Inferlet", "Main", "entry_of", "inferlet", "load_inferlet"]
+__all__ = [
+    "Inferlet",
+    "Main",
+    "StatedTraits",
+    "check_versions",
+    "entry_of",
+    "inferlet",
+    "load_inferlet",
+]

@@ -27,6 +27,7 @@ from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.services.children import ChildService, ChildWanted, Family
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
+from quire.programs.services.store import Store
 from quire.testing.clock import FakeClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
@@ -57,7 +58,7 @@ class LocalNode:
         self.harness = ControlHarness(
             self.controller, engines, clock=clock, on_answer=self._deliver
         )
-        self.services = SharedServices(self.harness.clock)
+        self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.fault: Exception | None = None
         self._hold = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -80,6 +81,7 @@ class LocalNode:
         self.hold = False
         await self.idle()
         self._loop = None
+        self.services.close()
         if self.fault is not None:
             raise self.fault
         pending = self.harness.pending()

@@ -28,10 +28,10 @@ from quire.core.ids import CommandId
 from quire.core.interfaces import ProgramPort
 from quire.node.loops import call_on
 from quire.node.sandbox import messages as s
-from quire.node.sandbox.host_calls import HostCalls
 from quire.node.sandbox.link import SandboxLink
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.host_calls import HostCalls
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 
 logger = logging.getLogger(__name__)
@@ -89,7 +89,9 @@ class SandboxedProgram:
         if self.running.state.ended:
             return
         self._number = self.link.add(self)
-        self._host_calls = HostCalls(self.port, lambda event: self.link.tell(self._number, event))
+        self._host_calls = HostCalls(
+            self._name, self.port.call, lambda event: self.link.tell(self._number, event)
+        )
         self.running.advance(ProgramState.RUNNING)
         begin(self._number)
         self._reading = self._loop.create_task(self._pass_input())

@@ -11,10 +11,12 @@ from quire.core.commands import (
     CopyPage,
     DeallocEmbeds,
     DeallocPages,
+    ExportedPages,
     ExportPages,
     Imported,
     ImportPages,
     ImportPrefix,
+    ListExports,
     ReleaseExport,
     TruncatePage,
 )
@@ -132,6 +134,17 @@ class Allocate(TraitFunctions):
         """Withdraw an export of this program; pages that were imported stay with their holders."""
         command = ReleaseExport(id=self._issuer.command_id(), after=queue.dependencies, name=name)
         return self._issuer.ask(queue, command, nothing)
+
+    @queued
+    def list_exports(self, queue: Queue, prefix: str = "") -> Reply[list[ExportedPages]]:
+        """Exports of the tenant's programs that ``import_kvpage`` finds on this queue, by name.
+
+        Of each: ``name``, ``num_pages``, ``num_tokens`` (written slots), ``expires_in_s`` seconds
+        from now without an import (None: it lives as long as its owner), ``own`` (this program may
+        release it). ``prefix``: those whose names begin so.
+        """
+        command = ListExports(id=self._issuer.command_id(), after=queue.dependencies, prefix=prefix)
+        return self._issuer.ask(queue, command, lambda reply: list(reply.exports))
 
     @queued
     def import_kvpage(

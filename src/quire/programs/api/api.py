@@ -27,6 +27,7 @@ from quire.programs.api.output_text import OutputText
 from quire.programs.api.queued import TraitFunctions
 from quire.programs.api.sample import Sample
 from quire.programs.api.scores import Scores
+from quire.programs.api.store import Store
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.services.mailbox import Mailbox
 from quire.programs.services.network import Network
@@ -34,8 +35,8 @@ from quire.programs.services.network import Network
 TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
-        Core, Messaging, Net, Allocate, Forward, InputText, InputImage, Tokenize, OutputText, Sample, Decode,
-        Grammar, Adapter, Scores,
+        Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
+        Sample, Decode, Grammar, Adapter, Scores,
     )
 }  # fmt: skip
 """The class that holds each trait's functions."""
@@ -84,8 +85,22 @@ class Api:
         self.pull = messaging.pull
         self.http_get = net.http_get
         self.http_post = net.http_post
+        self.http_stream = net.http_stream
+        self.mcp_connect = net.mcp_connect
+        self._bind_store(Store(issuer))
         self._bind_memory(Allocate(issuer))
         self._bind_model(issuer)
+
+    def _bind_store(self, store: Store) -> None:
+        self.store_put = store.store_put
+        self.store_get = store.store_get
+        self.store_delete = store.store_delete
+        self.store_list = store.store_list
+        self.store_compare_and_set = store.store_compare_and_set
+        self.blob_put = store.blob_put
+        self.blob_get = store.blob_get
+        self.blob_delete = store.blob_delete
+        self.blob_list = store.blob_list
 
     def _bind_memory(self, allocate: Allocate) -> None:
         self.alloc_kvpage = allocate.alloc_kvpage
@@ -94,6 +109,7 @@ class Api:
         self.dealloc_emb = allocate.dealloc_emb
         self.export_kvpage = allocate.export_kvpage
         self.release_export = allocate.release_export
+        self.list_exports = allocate.list_exports
         self.import_kvpage = allocate.import_kvpage
         self.import_prefix = allocate.import_prefix
         self.copy_kvpage = allocate.copy_kvpage

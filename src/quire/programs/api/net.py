@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from quire.core.errors import Forbidden
 from quire.core.traits import Trait
+from quire.programs.api.http_stream import StreamedReply
 from quire.programs.api.issuer import Issuer
+from quire.programs.api.mcp import McpServer
 from quire.programs.api.queued import TraitFunctions
 from quire.programs.services.network import HttpReply, Network
 
@@ -34,6 +37,48 @@ class Net(TraitFunctions):
         """POST ``body`` to ``url``; errors as with ``http_get``."""
         content = body.encode() if isinstance(body, str) else body
         return await self._allowed().request("POST", url, content=content, headers=headers)
+
+    def http_stream(
+        self,
+        url: str,
+        *,
+        method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"] = "GET",
+        body: str | bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> StreamedReply:
+        """A request whose answer is read as it comes: ``async with api.http_stream(url) as reply``.
+
+        Inside, ``reply.status`` and ``reply.headers`` are known, and ``async for`` goes over
+        ``reply`` (bytes), ``reply.lines()`` or ``reply.events()`` (server-sent events). A read that
+        is cancelled ends the answer.
+
+        Raises (when entered or read):
+            Forbidden: the policy does not allow the host, or the program has no network.
+            InvalidArgument: not an http(s) URL.
+            ProgramError: the request could not be made, or nothing came for 30 s.
+            QuotaExceeded: the answer has over 256 MiB or takes over 10 minutes.
+        """
+        content = body.encode() if isinstance(body, str) else body
+        return StreamedReply(self._allowed(), method, url, content or None, headers)
+
+    def mcp_connect(self, url: str, headers: Mapping[str, str] | None = None) -> McpServer:
+        """A session with an MCP server over streamable HTTP: ``async with api.mcp_connect(url)``.
+
+        Inside: ``await server.list_tools()``, ``await server.call_tool(name, arguments)``;
+        ``mcp_tools(server)`` of the SDK makes them tools for a model. ``headers`` go with every
+        request (an API key). The policy is that of ``http_get``.
+
+        Raises (when entered):
+            Forbidden: the policy does not allow the host.
+            ProgramError: there is no server, or it speaks another version of the protocol.
+        """
+
+        def request(
+            method: str, target: str, body: bytes | None, sent: Mapping[str, str]
+        ) -> StreamedReply:
+            return StreamedReply(self._allowed(), method, target, body, sent)
+
+        return McpServer(request, url, headers or {})
 
     def _allowed(self) -> Network:
         if self._network is None:

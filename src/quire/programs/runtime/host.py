@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -17,7 +17,7 @@ from quire.core.errors import Draining, TraitMissing
 from quire.core.interfaces import ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.programs.api import Api, Issuer
-from quire.programs.inferlet import Inferlet
+from quire.programs.inferlet import Inferlet, StatedTraits, check_versions
 from quire.programs.runtime.execution import (
     Execution,
     ProgramTask,
@@ -134,8 +134,10 @@ class ProgramHost:
         return task
 
 
-def check_traits(name: str, traits: Collection[str], model: ServedModel) -> None:
-    """Raises ``TraitMissing`` unless ``model`` (or the node itself) has all of ``traits``."""
+def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
+    """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
+    ``model`` (or the node itself) has all of them."""
+    check_versions(name, traits)
     available = {*model.info.traits, *NODE_TRAITS}
     missing = sorted(trait for trait in traits if trait not in available)
     if missing:
@@ -145,4 +147,17 @@ def check_traits(name: str, traits: Collection[str], model: ServedModel) -> None
         )
 
 
-__all__ = ["ProgramHost", "check_traits"]
+def check_any_model(name: str, traits: StatedTraits, models: Sequence[ServedModel]) -> None:
+    """Raises ``TraitMissing``, that of the first one, if none of ``models`` has all of ``traits``;
+    nothing is said while none is loaded."""
+    refusals: list[TraitMissing] = []
+    for model in models:
+        try:
+            check_traits(name, traits, model)
+        except TraitMissing as exc:
+            refusals.append(exc)
+    if models and len(refusals) == len(models):
+        raise refusals[0]
+
+
+__all__ = ["ProgramHost", "check_any_model", "check_traits"]

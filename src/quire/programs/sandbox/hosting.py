@@ -27,9 +27,12 @@ from quire.core.errors import (
 )
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers, GuestTools
+from quire.programs.sandbox.guest_http import GuestHttp
+from quire.programs.sandbox.host_calls import HostCalls
 from quire.programs.sandbox.limits import CallRate, GuestLimits
 from quire.programs.sandbox.wasm import GuestTrapped
 from quire.programs.services.network import Network
+from quire.programs.services.operations import ProgramServices
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +99,10 @@ class Guest:
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
+        self.http = GuestHttp(network, limits.outstanding_io)
+        self.host_calls: HostCalls
+        self.own_calls: set[int] = set()
+        """Questions under way that this host answers itself."""
         self.answers: Answers
         self.log_bytes_left = limits.log_bytes
 
@@ -141,6 +148,9 @@ class GuestHost:
         and may raise ``GuestTrapped``."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
+        guest.host_calls = HostCalls(
+            name, ProgramServices([guest.http]).call, partial(self._host_answer, guest)
+        )
         self._guests[number] = guest
         self._schedule(guest)
 
@@ -171,6 +181,7 @@ class GuestHost:
         for guest in guests:
             self._release(guest)
         await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(guest.http.closed() for guest in guests), return_exceptions=True)
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -247,6 +258,11 @@ class GuestHost:
         for call in turn.calls:
             if isinstance(call, m.Fetch):
                 self._fetch(guest, call)
+            elif isinstance(call, m.HostCall) and call.name in guest.http.operations:
+                guest.own_calls.add(call.number)
+                guest.host_calls.start(call)
+            elif isinstance(call, m.DropHostCall) and call.number in guest.own_calls:
+                guest.host_calls.drop(call.number)
             else:
                 outward.append(call)
                 ended = ended or isinstance(call, m.Ended)
@@ -291,6 +307,8 @@ class GuestHost:
             guest.timer.cancel()
         for task in guest.requests.values():
             task.cancel()
+        guest.host_calls.close()
+        guest.http.close()
         if guest.runner is not None:
             guest.runner.close()
 
@@ -334,6 +352,11 @@ class GuestHost:
             wrong = InvalidArgument(f"{call.method} {call.url}: {type(exc).__name__}: {exc}")
             event = m.FetchFailed(call.request, wrong.record())
         guest.requests.pop(call.request, None)
+        self._answer(guest, event)
+
+    def _host_answer(self, guest: Guest, event: m.GuestEvents) -> None:
+        if isinstance(event, m.HostAnswered | m.HostRefused):
+            guest.own_calls.discard(event.number)
         self._answer(guest, event)
 
     def _answer(self, guest: Guest, event: m.GuestEvents) -> None:

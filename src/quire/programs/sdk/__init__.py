@@ -5,6 +5,7 @@ from quire.programs.inferlet import inferlet
 from quire.programs.sdk.context import Context
 from quire.programs.sdk.generation import Generated, Generation
 from quire.programs.sdk.loops import Verified, ends, steps, verify
+from quire.programs.sdk.mcp import mcp_tools
 from quire.programs.sdk.page_span import Sees
 from quire.programs.sdk.samplers import greedy, temperature
 from quire.programs.sdk.stepping import ScoredStep
@@ -25,6 +26,7 @@ __all__ = [
     "inferlet",
     "json_schema",
     "lark",
+    "mcp_tools",
     "regex",
     "steps",
     "temperature",

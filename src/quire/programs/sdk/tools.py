@@ -23,7 +23,8 @@ MAX_RESULT_CHARS = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One callable tool. ``parameters`` is a JSON schema of an object.
+    """One callable tool. ``parameters`` is a JSON schema of an object; ``arguments`` checks calls
+    against it, or is ``None`` where the function does that itself.
 
     Make one with ``Tool.of(function)``. A plain ``def`` runs in a thread, so that it may block.
     """
@@ -32,7 +33,7 @@ class Tool:
     description: str
     parameters: dict[str, Any]
     function: Callable[..., Any]
-    arguments: type[msgspec.Struct]
+    arguments: type[msgspec.Struct] | None
 
     @classmethod
     def of(cls, function: Callable[..., Any], *, name: str | None = None) -> Tool:
@@ -86,17 +87,23 @@ class Tool:
         Raises:
             InvalidArgument: the arguments are not JSON that fits the schema.
         """
-        try:
-            given = msgspec.json.decode(arguments or "{}", type=self.arguments, strict=False)
-        except msgspec.DecodeError as exc:
-            raise InvalidArgument(f"{self.name}: {exc}") from exc
-        keywords = {field: getattr(given, field) for field in self.arguments.__struct_fields__}
+        keywords = self._keywords(arguments or "{}")
         if inspect.iscoroutinefunction(self.function):
             result = await self.function(**keywords)
         else:
             result = await asyncio.to_thread(self.function, **keywords)
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         return text if len(text) <= MAX_RESULT_CHARS else text[:MAX_RESULT_CHARS] + "..."
+
+    def _keywords(self, text: str) -> dict[str, Any]:
+        try:
+            if self.arguments is None:
+                named: dict[str, Any] = msgspec.json.decode(text, type=dict[str, Any])
+                return named
+            given = msgspec.json.decode(text, type=self.arguments, strict=False)
+        except msgspec.DecodeError as exc:
+            raise InvalidArgument(f"{self.name}: {exc}") from exc
+        return {field: getattr(given, field) for field in self.arguments.__struct_fields__}
 
 
 class Toolbox:

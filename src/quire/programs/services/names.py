@@ -28,7 +28,10 @@ def check_message(verb: str, message: Any, max_bytes: int) -> int:
         raise InvalidArgument(
             f"{verb} takes a str, not {type(message).__name__}: encode it, e.g. with json.dumps"
         )
-    num_bytes = len(message.encode("utf-8", "surrogatepass"))
+    try:
+        num_bytes = len(message.encode())
+    except UnicodeEncodeError as exc:
+        raise InvalidArgument(f"{verb}: a lone surrogate at {exc.start} is no text") from exc
     if num_bytes > max_bytes:
         raise InvalidArgument(
             f"{verb} of {num_bytes} bytes; at most {max_bytes} are allowed: send it in parts"

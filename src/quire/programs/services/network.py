@@ -10,13 +10,14 @@ import asyncio
 import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 
-from quire.core.errors import Forbidden, InvalidArgument, ProgramError
+from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name and port."""
@@ -27,7 +28,9 @@ class NetworkPolicy:
     """``hosts``: names that may be reached, ``*.example.org`` for subdomains; ``None``: any.
 
     ``allow_private``: loopback, link-local and private addresses too; turn it off for programs that
-    are not trusted. ``max_redirects`` are followed, each under the same policy.
+    are not trusted. ``max_redirects`` are followed, each under the same policy. ``timeout_s``:
+    for a whole request, and for each part of an answer that is streamed, which may have
+    ``max_stream_bytes`` and take ``max_stream_s`` in all.
     """
 
     hosts: tuple[str, ...] | None = None
@@ -35,6 +38,8 @@ class NetworkPolicy:
     timeout_s: float = 30.0
     max_body_bytes: int = 8 << 20
     max_redirects: int = 5
+    max_stream_bytes: int = 256 << 20
+    max_stream_s: float = 600.0
 
     def allows_host(self, host: str) -> bool:
         host = host.lower().rstrip(".")
@@ -108,15 +113,28 @@ class Network:
         headers: Mapping[str, str] | None = None,
     ) -> HttpReply:
         """One request, redirects followed; see ``Api.http_get`` for the errors."""
-        try:
+        with _translated(f"{method} {url}", self._policy.timeout_s):
             async with asyncio.timeout(self._policy.timeout_s):
-                return await self._follow(method, _parse(url), content, headers)
-        except TimeoutError as exc:
-            raise ProgramError(
-                f"{method} {url}: no answer within {self._policy.timeout_s} s"
-            ) from exc
-        except (httpx.HTTPError, OSError) as exc:
-            raise ProgramError(f"{method} {url} failed: {type(exc).__name__}: {exc}") from exc
+                response = await self._follow(method, _parse(url), content, headers)
+                try:
+                    return HttpReply.of(response, await self._body(response))
+                finally:
+                    await response.aclose()
+
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpStream:
+        """One request whose answer is read as it comes; see ``Api.http_stream`` for the errors."""
+        what = f"{method} {url}"
+        with _translated(what, self._policy.timeout_s):
+            async with asyncio.timeout(self._policy.timeout_s):
+                response = await self._follow(method, _parse(url), content, headers)
+        return HttpStream(what, response, self._policy)
 
     async def _follow(
         self,
@@ -124,7 +142,8 @@ class Network:
         url: httpx.URL,
         content: bytes | None,
         headers: Mapping[str, str] | None,
-    ) -> HttpReply:
+    ) -> httpx.Response:
+        """The answer that is no redirect, its body unread; the caller closes it."""
         origin = url
         for _ in range(self._policy.max_redirects + 1):
             request = self._client.build_request(
@@ -133,12 +152,10 @@ class Network:
             request.headers["host"] = url.netloc.decode("ascii")
             request.extensions["sni_hostname"] = url.host
             response = await self._client.send(request, stream=True, follow_redirects=False)
-            try:
-                if not response.has_redirect_location:
-                    return HttpReply.of(response, await self._body(response))
-                location = response.headers["location"]
-            finally:
-                await response.aclose()
+            if not response.has_redirect_location:
+                return response
+            location = response.headers["location"]
+            await response.aclose()
             url = _parse(str(url.join(location)))
             if response.status_code in (301, 302, 303) and method != "GET":
                 method, content = "GET", None
@@ -176,6 +193,72 @@ class Network:
         return bytes(body)
 
 
+class HttpStream:
+    """An answer that is read as it comes. ``close`` it in any case. Of the client's loop."""
+
+    def __init__(self, what: str, response: httpx.Response, policy: NetworkPolicy) -> None:
+        self.status = response.status_code
+        self.headers: Mapping[str, str] = dict(response.headers)
+        self._what = what
+        self._response = response
+        self._policy = policy
+        self._parts = response.aiter_bytes()
+        self._ends_s = asyncio.get_running_loop().time() + policy.max_stream_s
+        self._num_bytes = 0
+        self._closed = False
+
+    async def read(self) -> bytes | None:
+        """The bytes that come next, at least one; ``None`` at the end. A read that is cancelled, or
+        fails, ends the stream."""
+        if self._closed:
+            return None
+        policy = self._policy
+        left_s = self._ends_s - asyncio.get_running_loop().time()
+        if left_s <= 0:
+            raise QuotaExceeded(
+                f"{self._what}: the answer takes more than {policy.max_stream_s:g} s, the limit of "
+                "this program"
+            )
+        try:
+            part = await self._next(min(left_s, policy.timeout_s))
+        except BaseException:
+            await self.close()
+            raise
+        if part is None:
+            await self.close()
+        return part
+
+    async def _next(self, limit_s: float) -> bytes | None:
+        with _translated(self._what, limit_s):
+            async with asyncio.timeout(limit_s):
+                part = await anext(self._parts, None)
+        if part is not None:
+            self._num_bytes += len(part)
+            if self._num_bytes > self._policy.max_stream_bytes:
+                raise QuotaExceeded(
+                    f"{self._what}: the answer has more than {self._policy.max_stream_bytes} bytes,"
+                    " the limit of this program"
+                )
+        return part
+
+    async def close(self) -> None:
+        """Idempotent."""
+        if not self._closed:
+            self._closed = True
+            await self._response.aclose()
+
+
+@contextmanager
+def _translated(what: str, limit_s: float) -> Iterator[None]:
+    """The HTTP client's errors as the program's."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise ProgramError(f"{what}: no answer within {limit_s:g} s") from exc
+    except (httpx.HTTPError, OSError) as exc:
+        raise ProgramError(f"{what} failed: {type(exc).__name__}: {exc}") from exc
+
+
 def _parse(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
@@ -186,4 +269,4 @@ def _parse(url: str) -> httpx.URL:
     return parsed
 
 
-__all__ = ["HttpReply", "Network", "NetworkPolicy", "Resolve", "resolve_host"]
+__all__ = ["HttpReply", "HttpStream", "Network", "NetworkPolicy", "Resolve", "resolve_host"]

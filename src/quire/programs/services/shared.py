@@ -7,20 +7,28 @@ from collections.abc import Iterable
 from quire.core.interfaces import Clock
 from quire.programs.services.messaging import MessagingService
 from quire.programs.services.operations import Identity, ProgramService, ProgramServices
+from quire.programs.services.store import Store, StoreService
 from quire.programs.services.topics import Topics
 from quire.programs.services.work_queues import WorkQueues
 
 
 class SharedServices:
-    """Topics and work queues of one node. ``clock`` drives what expires."""
+    """Topics, work queues and the store of one node. ``clock`` drives what expires in queues, the
+    store has its own. ``close`` ends the store."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, store: Store) -> None:
+        self.store = store
         self.topics = Topics()
         self.queues = WorkQueues(clock)
 
     def of(self, identity: Identity, more: Iterable[ProgramService] = ()) -> ProgramServices:
         """The services of one program: these, and ``more`` of its node's."""
-        return ProgramServices([MessagingService(identity, self.topics, self.queues), *more])
+        messaging = MessagingService(identity, self.topics, self.queues)
+        return ProgramServices([messaging, StoreService(identity, self.store), *more])
+
+    def close(self) -> None:
+        """No program is left. Blocks until the store is written."""
+        self.store.close()
 
 
 __all__ = ["SharedServices"]

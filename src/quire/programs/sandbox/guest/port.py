@@ -6,6 +6,7 @@ Each puts calls into one list, which leaves with the turn. Must not know how the
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from quire.core.errors import (
 )
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
-from quire.core.interfaces import ServedModel
+from quire.core.interfaces import ProgramPort, ServedModel
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
 from quire.programs.services.mailbox import Channel, MailboxLimits, Sent
@@ -209,8 +210,38 @@ class GuestMailbox:
         self.to_program.close(reason)
 
 
+class GuestStream:
+    """An HTTP answer under way at the host; stands where ``HttpStream`` stands outside."""
+
+    def __init__(self, port: ProgramPort, opened: dict[str, Any]) -> None:
+        self.status: int = opened["status"]
+        self.headers: Mapping[str, str] = opened["headers"]
+        self._port = port
+        self._stream = {"stream": opened["stream"]}
+        self._ended = False
+
+    async def read(self) -> bytes | None:
+        if self._ended:
+            return None
+        try:
+            part = await self._port.call("http.read", self._stream)
+        except BaseException:
+            self._ended = True
+            raise
+        self._ended = part is None
+        return None if part is None else base64.b64decode(part)
+
+    async def close(self) -> None:
+        self._ended = True
+        if self._stream:
+            stream, self._stream = self._stream, {}
+            await self._port.call("http.close", stream)
+
+
 class GuestNetwork:
     """HTTP through the host, which applies the policy; stands where ``Network`` stands outside."""
+
+    port: ProgramPort
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -235,6 +266,20 @@ class GuestNetwork:
             return await future
         finally:
             del self._waiting[number]
+
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> GuestStream:
+        named = None if headers is None else dict(headers)
+        opened = await self.port.call(
+            "http.open", {"method": method, "url": url, "content": content, "headers": named}
+        )
+        return GuestStream(self.port, opened)
 
     def fetched(self, event: m.Fetched) -> None:
         reply = HttpReply(event.text)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import InvalidArgument, QuireError, TraitMissing
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.inferlet import Inferlet, entry_of
 from quire.programs.runtime.host import ProgramHost
@@ -107,6 +107,8 @@ class GuestSession:
         sys.modules[MODULE_NAME] = module  # dataclasses and typing look their module up by name
         try:
             exec(compile(source, SOURCE_NAME, "exec"), vars(module))
+        except TraitMissing:
+            raise
         except BaseException as exc:
             failed = program_failed(MODULE_NAME, SOURCE_NAME, exc)
             raise InvalidArgument(
@@ -122,7 +124,7 @@ class GuestSession:
         self._loop = GuestLoop()
         self._mailbox = GuestMailbox(self._calls.append, program.name, limits)
         models = [served_model(self._ask, model) for model in launch.models]
-        self._port = GuestPort(self._calls.append, launch, models)
+        self._port = self._network.port = GuestPort(self._calls.append, launch, models)
         host = ProgramHost(
             self._loop.as_loop,
             network=cast(Network, self._network),

@@ -1,16 +1,17 @@
-"""What a guest asks of the node's services: each question a task, each answer an event.
+"""What a guest asks of services: each question a task, each answer an event.
 
-Owns the questions under way and their bound. Belongs to the link's loop.
+Owns the questions under way and their bound. Belongs to one loop: that of the guest's host for what
+is answered there (HTTP), that of the node's link for everything else.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 from quire.core.errors import ProgramCancelled, ProgramError, QuireError, QuotaExceeded
-from quire.core.interfaces import ProgramPort
 from quire.programs.sandbox import messages as m
 
 logger = logging.getLogger(__name__)
@@ -19,11 +20,16 @@ MAX_HOST_CALLS = 256
 """Under way at a time, for one guest."""
 
 
-class HostCalls:
-    """Of one guest. ``port`` stamps its identity, ``tell`` reaches it."""
+Call = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
+"""``call(name, arguments)``; see ``ProgramPort.call``."""
 
-    def __init__(self, port: ProgramPort, tell: Callable[[m.GuestEvents], None]) -> None:
-        self._port = port
+
+class HostCalls:
+    """Of the guest ``name``, whose identity ``call`` stamps and whom ``tell`` reaches."""
+
+    def __init__(self, name: str, call: Call, tell: Callable[[m.GuestEvents], None]) -> None:
+        self._name = name
+        self._call = call
         self._tell = tell
         self._under_way: dict[int, asyncio.Task[None]] = {}
         self._unanswered: set[asyncio.Task[None]] = set()
@@ -58,7 +64,7 @@ class HostCalls:
     async def _carry_out(self, call: m.HostCall) -> None:
         event: m.GuestEvents
         try:
-            value = await self._port.call(call.name, call.arguments)
+            value = await self._call(call.name, call.arguments)
             event = m.HostAnswered(call.number, value)
         except asyncio.CancelledError:
             cancelled = ProgramCancelled(f"{call.name}: nobody waits for it any more")
@@ -66,7 +72,7 @@ class HostCalls:
         except QuireError as exc:
             event = m.HostRefused(call.number, exc.record())
         except Exception as exc:  # a fault of ours; the guest's others go on
-            logger.exception("service %s failed for program %s", call.name, self._port.program)
+            logger.exception("service %s failed for program %s", call.name, self._name)
             wrong = ProgramError(f"{call.name} failed in the node: {type(exc).__name__}")
             event = m.HostRefused(call.number, wrong.record())
         self._under_way.pop(call.number, None)

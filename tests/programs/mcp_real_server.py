@@ -1,0 +1,36 @@
+"""A server made with the official ``mcp`` package: ``python mcp_real_server.py [--json]``.
+
+Prints its port, then serves streamable HTTP on loopback.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import uvicorn
+from mcp.server import MCPServer
+
+server = MCPServer("arithmetic")
+
+
+@server.tool()
+def add(left: int, right: int = 1) -> int:
+    """Adds two numbers."""
+    return left + right
+
+
+@server.tool()
+def divide(left: int, right: int) -> float:
+    """Divides, and fails by zero."""
+    return left / right
+
+
+if __name__ == "__main__":
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    print(listener.getsockname()[1], flush=True)
+    app = server.streamable_http_app(json_response="--json" in sys.argv)
+    config = uvicorn.Config(app, log_level="error")
+    uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,192 @@
+"""The store: values, blobs, times to live, quotas, restarts; by a node with a fake clock."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from quire.core.errors import ConfigError, Forbidden, InvalidArgument, QuotaExceeded
+from quire.core.ids import ProgramId, TenantId
+from quire.programs.api import Api, connect_api
+from quire.programs.capabilities import Capabilities
+from quire.programs.services.operations import Identity
+from quire.programs.services.shared import SharedServices
+from quire.programs.services.store import FILE_NAME, Store
+from quire.programs.services.store_table import Place, StoreLimits, StoreTable
+from quire.testing import FakeClock, LocalNode
+
+TENANT, OTHER = TenantId("tenant"), TenantId("other")
+
+
+@pytest_asyncio.fixture
+async def node() -> AsyncIterator[LocalNode]:
+    async with LocalNode() as node:
+        yield node
+
+
+def api_of(node: LocalNode, tenant: str = "default") -> Api:
+    return connect_api(node.connect(tenant=tenant))
+
+
+class TestStore:
+    async def test_values_come_back_as_they_were(self, node: LocalNode) -> None:
+        api = api_of(node)
+        for value in ("text \U0001f600", 0, 1.5, False, [], {"a": [1, None, {"b": ""}]}, 2**80):
+            await api.store_put("key", value)
+            found = await api.store_get("key")
+            assert found == value
+            assert type(found) is type(value)
+        assert await api.store_get("missing") is None
+        assert await api.store_get("missing", "default") == "default"
+        assert await api.store_delete("key")
+        assert not await api.store_delete("key")
+        assert await api.store_get("key") is None
+
+    async def test_programs_of_a_tenant_share_it_and_others_do_not(self, node: LocalNode) -> None:
+        await api_of(node).store_put("key", "ours")
+        assert await api_of(node).store_get("key") == "ours"
+        other = api_of(node, "other")
+        assert await other.store_get("key") is None
+        assert await other.store_list() == []
+        assert await api_of(node).store_get("key", store="another") is None
+
+    async def test_a_value_ends_with_its_time(self, node: LocalNode) -> None:
+        api = api_of(node)
+        await api.store_put("short", 1, ttl_s=5)
+        await api.store_put("long", 2, ttl_s=50)
+        await api.store_put("ever", 3)
+        node.harness.clock.advance(5)
+        assert await api.store_list() == ["ever", "long"]
+        assert await api.store_get("short") is None
+        assert await api.store_compare_and_set("short", None, 4)
+        node.harness.clock.advance(1000)
+        assert await api.store_list() == ["ever", "short"]
+
+    async def test_lists_go_by_prefix_and_page(self, node: LocalNode) -> None:
+        api = api_of(node)
+        keys = [f"a/{number:02}" for number in range(5)] + ["a%", "b/0", "\u00e4/0"]
+        for key in keys:
+            await api.store_put(key, 0)
+        assert await api.store_list("a/") == keys[:5]
+        assert await api.store_list("a/", limit=2) == keys[:2]
+        assert await api.store_list("a/", limit=2, after=keys[1]) == keys[2:4]
+        assert await api.store_list() == sorted(keys)
+        for limit in (0, 10_001):
+            with pytest.raises(InvalidArgument, match="choose 1 to 10000"):
+                await api.store_list(limit=limit)
+
+    async def test_compare_and_set(self, node: LocalNode) -> None:
+        api = api_of(node)
+        assert await api.store_compare_and_set("key", None, {"a": 1, "b": 2})
+        assert not await api.store_compare_and_set("key", None, 5)
+        assert not await api.store_compare_and_set("key", {"a": 1}, 5)
+        assert await api.store_compare_and_set("key", {"b": 2, "a": 1}, 5)
+        assert await api.store_compare_and_set("key", 5, None)
+        assert await api.store_list() == []
+
+    async def test_blobs_have_keys_of_their_own(self, node: LocalNode) -> None:
+        api = api_of(node)
+        await api.blob_put("key", b"\x00\xff")
+        await api.store_put("key", "value")
+        assert await api.blob_get("key") == b"\x00\xff"
+        assert await api.blob_list() == ["key"]
+        assert await api.blob_delete("key")
+        assert await api.blob_get("key") is None
+        assert await api.store_get("key") == "value"
+
+    @pytest.mark.parametrize(
+        ("value", "words"),
+        [
+            (None, "null cannot be stored"),
+            (object(), "not JSON"),
+            (float("nan"), "not JSON"),
+            ("x" * (1 << 20), "at most 1048576"),
+        ],
+    )
+    async def test_bad_values_are_refused(self, node: LocalNode, value: Any, words: str) -> None:
+        with pytest.raises(InvalidArgument, match=words):
+            await api_of(node).store_put("key", value)
+
+    async def test_bad_keys_and_times_are_refused(self, node: LocalNode) -> None:
+        api = api_of(node)
+        for key in ("", "a\nb", "\ud800", "k" * 513):
+            with pytest.raises(InvalidArgument, match="key"):
+                await api.store_put(key, 1)
+        for ttl_s in (0, -1, float("inf"), float("nan")):
+            with pytest.raises(InvalidArgument, match="time to live"):
+                await api.store_put("key", 1, ttl_s=ttl_s)
+        with pytest.raises(InvalidArgument, match="a blob is bytes"):
+            await api.blob_put("key", "text")  # type: ignore[arg-type]
+
+    async def test_a_manifest_names_the_stores(self) -> None:
+        shared = SharedServices(FakeClock(), Store())
+        services = shared.of(Identity(ProgramId(1), TENANT, "p", Capabilities(stores=("mine*",))))
+        put = {"key": "k", "value": "1", "ttl_s": None}
+        await services.call("store.put", {"store": "mine.too", **put})
+        listed = {"kind": "value", "prefix": "", "after": "", "limit": 1}
+        for name, arguments in {
+            "store.put": put,
+            "store.get": {"key": "k"},
+            "store.delete": {"key": "k", "kind": "value"},
+            "store.list": listed,
+            "store.compare_and_set": {"key": "k", "expected": None, "value": "1", "ttl_s": None},
+            "blob.put": {"key": "k", "content": b"", "ttl_s": None},
+            "blob.get": {"key": "k"},
+        }.items():
+            with pytest.raises(Forbidden, match="store 'default' is not allowed"):
+                await services.call(name, {"store": "default", **arguments})
+        with pytest.raises(InvalidArgument, match="not JSON"):
+            await services.call("store.put", {**put, "store": "mine", "value": "[" * 100_000})
+        shared.close()
+
+
+class TestTable:
+    def place(self, key: str, tenant: TenantId = TENANT) -> Place:
+        return Place(tenant, "value", "store", key)
+
+    def test_a_tenant_has_so_many_bytes_and_keys(self) -> None:
+        table = StoreTable(None, StoreLimits(max_bytes=10, max_keys=2))
+        table.put(self.place("a"), b"12345", None, 0.0)
+        with pytest.raises(QuotaExceeded, match="hold 6 bytes under 1 keys; with 5 more"):
+            table.put(self.place("b"), b"1234", None, 0.0)
+        table.put(self.place("a"), b"1234567", None, 0.0)  # it takes the place of the other
+        table.put(self.place("b"), b"1", 5.0, 0.0)
+        with pytest.raises(QuotaExceeded, match="or 2 keys"):
+            table.put(self.place("c"), b"", None, 0.0)
+        table.put(self.place("c", OTHER), b"123456789", None, 0.0)
+        table.put(self.place("c"), b"1", None, 5.0)  # what has expired makes room
+        assert table.usage(TENANT) == (10, 2)
+        table.delete(self.place("a"), 5.0)
+        assert table.usage(TENANT) == (2, 1)
+
+    async def test_it_survives_a_restart(self, tmp_path: Path) -> None:
+        folder = tmp_path / "data"
+        clock = FakeClock()
+        first = Store(folder, clock.now_s)
+        place = self.place("key")
+        await first.run(lambda table, now_s: table.put(place, b"kept", 10.0, now_s))
+        first.close()
+        clock.advance(9)
+        second = Store(folder, clock.now_s)
+        assert await second.run(lambda table, now_s: table.get(place, now_s)) == b"kept"
+        clock.advance(1)
+        assert await second.run(lambda table, now_s: table.get(place, now_s)) is None
+        second.close()
+
+    def test_what_is_no_store_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / FILE_NAME).write_bytes(b"no database at all, but long enough to be looked at")
+        store = Store(tmp_path)
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            store.open()
+        store.close()
+        newer = tmp_path / "newer.sqlite"
+        database = sqlite3.connect(newer)
+        database.execute("PRAGMA user_version = 99")
+        database.close()
+        with pytest.raises(ConfigError, match="format 99, this release reads 1"):
+            StoreTable(newer)
