@@ -5,9 +5,9 @@
 Control layer: ``alloc`` + ``dealloc`` of a page (two calls), and ``send``, a thousand times by one
 program while the others wait for messages. Inference layer: ``embed_txt`` + ``forward`` +
 ``get_next_dist`` by all programs at once, from issue through control and a fake engine until each
-goes on; a call is one of the three. The time is that of all threads of the node's process (the client's reading and the fake
-engine in it) and of the sandbox's processes; the baseline, a native program, has its turns in the
-same rounds.
+goes on; a call is one of the three. The time is that of all threads of the node's process (the
+client's reading and the fake engine in it) and of the sandbox's processes; the baseline, a native
+program, has its turns in the same rounds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quire.core.event_loops import new_event_loop
 from quire.node import Node, ProgramHandle
 
 CALLS = 1000
-STEPS = 4
+STEPS = 1
 CALLS_PER_STEP = 3
 ORDERS = {"alloc + dealloc": f"call {CALLS}", "send": f"send {CALLS}"}
 IN_STEP = "embed + forward + dist"
