@@ -119,6 +119,7 @@ def start_quire(model: str, cache: Path, *options: str) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "serve", str(model_directory(cache, model))]
     command += ["--model-name", model, "--port", str(port), "--no-log-requests"]
+    command += ["--dtype", "bfloat16"]  # as vLLM is told to, and as the offline runs are
     return Server([*command, *options], port, "/ready")
 
 

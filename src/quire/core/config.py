@@ -115,7 +115,7 @@ class SchedulerConfig:
     dispatch: str = "adaptive"
     k: int = 8
     t_s: float = 0.005
-    step_quantum_s: float = 0.005
+    step_quantum_s: float = 0.010
     max_steps_per_message: int = 32
     chunk_steps: float = 0.8
     patience: float = 0.25
