@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from contextlib import ExitStack
 
@@ -136,6 +137,7 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         starting.close()
         text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
         messages().print(text, markup=False)
+        gc.freeze()  # what was imported and built stays: nobody waits while it is looked through
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     with ExitStack() as starting, loading_progress() as progress:
