@@ -1,6 +1,6 @@
 """How often the reasoning and agent programs of the library are right with the shipped model.
 
-    python benchmarks/library/success.py [--num-cases 100] [--programs mcts react] [--seed 0]
+    python benchmarks/library/success.py [--num-cases 50] [--programs mcts react] [--seed 0]
 
 Each program answers the same seeded instances that plain greedy decoding is asked; the table shows
 both with the 95 % Wilson interval. Nothing is timed: the rates depend on the model and the seeds,
@@ -110,7 +110,7 @@ async def measure(tasks: Sequence[Task], num_cases: int, seed: int) -> list[dict
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--num-cases", type=int, default=100, help="instances for each program")
+    parser.add_argument("--num-cases", type=int, default=50, help="instances for each program")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--programs", nargs="*", help="only these")
     parser.add_argument("--out", type=Path, help="folder for library-success.json")

@@ -26,6 +26,9 @@ from quire.core.errors import (
 from quire.programs.sandbox.program import is_module
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
+"""For what brings code: the first of it builds the node's sandbox, half a minute where nothing else
+runs."""
 
 
 class NodeClient:
@@ -91,11 +94,11 @@ class NodeClient:
 
     def launch(self, request: dict[str, Any]) -> dict[str, Any]:
         """Start a program; see ``/v1/programs`` in docs/reference/http.md."""
-        return self._call("POST", "/v1/programs", request)
+        return self._call("POST", "/v1/programs", request, _CODE_TIMEOUT)
 
     def push(self, code: bytes) -> dict[str, Any]:
         """Upload a program: Python source, or a WebAssembly module."""
-        return self._call("POST", "/v1/programs/uploads", code_body(code))
+        return self._call("POST", "/v1/programs/uploads", code_body(code), _CODE_TIMEOUT)
 
     def uploads(self) -> list[dict[str, Any]]:
         """The programs that this caller has uploaded, newest first."""
@@ -112,9 +115,15 @@ class NodeClient:
     def terminate(self, public_id: str) -> dict[str, Any]:
         return self._call("DELETE", _program(public_id))
 
-    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        timeout: httpx.Timeout = _TIMEOUT,
+    ) -> dict[str, Any]:
         try:
-            response = self._http.request(method, path, json=body)
+            response = self._http.request(method, path, json=body, timeout=timeout)
         except httpx.TransportError as exc:
             raise unreachable(self.url, exc) from exc
         if response.is_success:

@@ -20,7 +20,7 @@ plain decoding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,14 @@ async def next_thought(parent: Thought, seed: int | None) -> Thought:
     return Thought(ctx, parent.tokens + line.token_ids, parent.logprobs + logprobs, ended)
 
 
+async def grown(beam: Sequence[Thought], branching: int, level: int) -> list[Thought]:
+    """``branching`` next lines of every thought, side by side; the first of each is greedy."""
+    seeds = [None, *range(level * 1000 + 1, level * 1000 + branching)]
+    return await asyncio.gather(
+        *(next_thought(thought, seed) for thought in beam for seed in seeds)
+    )
+
+
 async def tree_search(
     root: Context, *, breadth: int, branching: int, depth: int, check: Check
 ) -> Thought | None:
@@ -80,15 +88,8 @@ async def tree_search(
     beam, finished = [Thought(root, (), (), finished=False)], list[Thought]()
     right: list[Thought] = []
     for level in range(depth):
-        grown = await asyncio.gather(
-            *(
-                next_thought(thought, None if child == 0 else level * 1000 + child)
-                for thought in beam
-                for child in range(branching)
-            )
-        )
+        kept, doubles = distinct(await grown(beam, branching, level))
         _drop(thought for thought in beam if thought.ctx is not root)
-        kept, doubles = distinct(grown)
         ranked = sorted(kept, key=_value, reverse=True)
         ended = [thought for thought in ranked if thought.finished]
         going = [thought for thought in ranked if not thought.finished]
@@ -123,7 +124,7 @@ def distinct(thoughts: Sequence[Thought]) -> tuple[list[Thought], list[Thought]]
     return kept, [thought for thought in thoughts if first[thought.tokens] is not thought]
 
 
-def _drop(thoughts: Any) -> None:
+def _drop(thoughts: Iterable[Thought]) -> None:
     for thought in thoughts:
         thought.ctx.drop()
 
