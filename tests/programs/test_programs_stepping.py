@@ -184,6 +184,8 @@ async def test_pages_that_nobody_sees_are_given_back() -> None:
         child.evict(0, 14)  # pages 0 and 2 stay with the parent, page 3 is copied
         assert (ctx.num_pages, child.num_pages) == (5, 3)
         assert (await level(node))["held"] == 5 + 2
+        ctx.evict(8, 14)  # what the child no longer sees the parent has seen until now: page 2 goes
+        assert ctx.num_pages == 4
         ctx.drop()
         assert (await level(node))["held"] == 3
         child.drop()

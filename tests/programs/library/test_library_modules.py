@@ -86,6 +86,14 @@ async def test_modules_are_composed_as_under_a_mask(tiny: Node, reference: Refer
     assert gap != list(range(len(gap))), "what is left out leaves a gap"
 
 
+async def test_later_programs_import_what_earlier_ones_exported(tiny: Node) -> None:
+    both = (["begin", "dog"], QUESTION)
+    (first,) = await composed(tiny, both)
+    (second,) = await composed(tiny, both)
+    assert second["imported"] == ["begin", "dog"]
+    assert second["answer"] == first["answer"]
+
+
 async def test_one_module_at_the_beginning_is_a_plain_prefix(tiny: Node) -> None:
     async def plain(api: Api) -> list[int]:
         async with Context(api) as ctx:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 Reference = Callable[[str], LlamaForCausalLM]
 PROMPTS = [PROMPT, PROMPT[:1], PROMPT[4:9] * 4]
-NUM_TOKENS = 40
+NUM_TOKENS = 30
 
 
 async def test_lookup_takes_the_longest_and_latest_match() -> None:
@@ -35,7 +35,7 @@ async def test_lookup_takes_the_longest_and_latest_match() -> None:
 async def test_prompt_lookup_is_greedy(
     tiny: Node, reference: Reference, name: str, prompt: list[int]
 ) -> None:
-    for num_guessed in (0, 1, 8):
+    for num_guessed in (0, 8):
 
         async def program(api: Api, num: int = num_guessed) -> tuple[list[int], int]:
             async with Context(model_of(api, name)) as ctx:
@@ -48,7 +48,7 @@ async def test_prompt_lookup_is_greedy(
 
 @pytest.mark.parametrize("name", ["tiny", "wide"])
 @pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize("block", [0, 1, 5, 16])
+@pytest.mark.parametrize("block", [0, 5, 16])
 async def test_jacobi_is_greedy(
     tiny: Node, reference: Reference, name: str, prompt: list[int], block: int
 ) -> None:
@@ -80,7 +80,7 @@ async def speculated(
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
-@pytest.mark.parametrize("num_guessed", [0, 1, 4, 7])
+@pytest.mark.parametrize("num_guessed", [0, 1, 5])
 @pytest.mark.parametrize("draft_name", ["tiny", "wide", "draft", "other"])
 async def test_speculation_is_greedy(
     tiny: Node, reference: Reference, draft_name: str, num_guessed: int, prompt: list[int]
@@ -88,6 +88,25 @@ async def test_speculation_is_greedy(
     done = await speculated(tiny, draft_name, num_guessed, prompt)
     assert done.tokens == greedy(reference("llama"), prompt, NUM_TOKENS)
     assert done.num_passes == len(done.tokens) - done.num_accepted
+
+
+async def test_nothing_is_said_behind_the_end(tiny: Node, reference: Reference) -> None:
+    """``ending`` drafts for itself, so its end token is guessed, and rightly."""
+    num_ended = 0
+    for start in (1, 4, 7):
+        prompt = PROMPT[start : start + 6]
+        expected = greedy(reference("ending"), prompt, NUM_TOKENS)
+        num_ended += expected[-1] == EOS
+
+        async def program(api: Api, prompt: list[int] = prompt) -> list[list[int]]:
+            model = model_of(api, "ending")
+            async with Context(model) as ctx, Context(model) as draft, Context(model) as other:
+                done = await speculate(ctx.fill(prompt), draft.fill(prompt), NUM_TOKENS)
+                tokens, _ = await jacobi(other.fill(prompt), NUM_TOKENS, block=4)
+                return [done.tokens, tokens]
+
+        assert await run(tiny, program) == [expected, expected]
+    assert num_ended >= 2
 
 
 async def test_a_better_draft_saves_passes(tiny: Node) -> None:

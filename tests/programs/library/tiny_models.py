@@ -8,6 +8,7 @@ the same weights, ``other`` has nothing in common with them but the tokenizer. `
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,13 @@ def logits(
 ) -> torch.Tensor:
     """[T, V]: all tokens in one pass; ``sees(query, key)`` by index, for key < query."""
     num = len(tokens)
-    mask = torch.full((num, num), torch.finfo(torch.float32).min)
-    for query in range(num):
-        for key in range(query + 1):
-            if key == query or sees is None or sees(query, key):
-                mask[query, key] = 0.0
+    visible = torch.ones(num, num, dtype=torch.bool).tril()
+    if sees is not None:
+        rows = [
+            [key < query and not sees(query, key) for key in range(num)] for query in range(num)
+        ]
+        visible &= ~torch.tensor(rows)
+    mask = torch.zeros(num, num).masked_fill(~visible, torch.finfo(torch.float32).min)
     with torch.inference_mode():
         output = model(
             torch.tensor([list(tokens)]),
@@ -147,6 +150,21 @@ def greedy(
     model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: int, sees: Sees | None = None
 ) -> list[int]:
     """Greedy decoding by whole passes, up to an end token."""
+    if sees is None:
+        return list(_plainly_greedy(model, tuple(prompt), num_tokens))
+    return _greedy(model, prompt, num_tokens, sees)
+
+
+@cache
+def _plainly_greedy(
+    model: LlamaForCausalLM, prompt: tuple[int, ...], num_tokens: int
+) -> tuple[int, ...]:
+    return tuple(_greedy(model, prompt, num_tokens, None))
+
+
+def _greedy(
+    model: LlamaForCausalLM, prompt: Sequence[int], num_tokens: int, sees: Sees | None
+) -> list[int]:
     tokens = list(prompt)
     while len(tokens) < len(prompt) + num_tokens and (
         len(tokens) == len(prompt) or tokens[-1] != EOS

@@ -157,12 +157,13 @@ class PageSpan:
             self._ledger.release(freed, self.queue)
 
     def mask(self, num_new: int, sees: Sees) -> list[list[bool]]:
-        """``sees`` as the mask of a forward of the next ``num_new`` tokens over ``written``."""
+        """``sees`` as the mask of a forward of the next ``num_new`` tokens over ``written``.
+
+        What is hidden on its page stays hidden whatever the mask says.
+        """
         first = self.num_run
         keys = [
-            position
-            if position < first and position % self._size not in self._hidden.get(index, ())
-            else None
+            position if position < first else None
             for index, page in enumerate(self._pages[: -(-first // self._size)])
             if page is not None
             for position in range(index * self._size, (index + 1) * self._size)

@@ -7,9 +7,9 @@ r"""Modular caching: parts of prompts are computed once and put together (Gim et
 
 A prefix cache reuses what stands at the beginning. In Prompt Cache a schema gives every module
 positions of its own, whichever others are there; a module sees itself alone, is exported under a
-name that says what it is, and every prompt that names it imports it, in this program or in others
-while this one lives. What is left out leaves a gap in the positions. The question sees all modules.
-Traits: Allocate (export, import), Forward, Decode.
+name that says what it is, and every prompt that names it imports it, in this program or in later
+ones, as long as somebody does every ten minutes. What is left out leaves a gap in the positions.
+The question sees all modules. Traits: Allocate (export, import), Forward, Decode.
 
 ::
 
