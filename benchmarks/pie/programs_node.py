@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
+from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import ModelFiles, Node
@@ -32,9 +34,21 @@ KINDS = ("native", "compiled", "python")
 Program = Inferlet | GuestProgram
 
 
+class TimedEngine(FakeEngine):
+    """A fake engine that knows what it costs itself, which is no cost of the node's."""
+
+    spent_s = 0.0
+
+    def execute(self, batch: Batch) -> BatchResult:
+        began_s = time.thread_time()
+        result = super().execute(batch)
+        TimedEngine.spent_s += time.thread_time() - began_s
+        return result
+
+
 def _transport(config: EngineConfig) -> InProcessTransport:
     pool = fake_pool(page_size=config.page_size, num_blocks=4096)
-    return InProcessTransport(config.name, lambda: FakeEngine(pool, model=config.name))
+    return InProcessTransport(config.name, lambda: TimedEngine(pool, model=config.name))
 
 
 def _model_files(config: EngineConfig) -> ModelFiles:
@@ -94,4 +108,12 @@ def compiled_hello() -> bytes | None:
         return target.read_bytes()
 
 
-__all__ = ["KINDS", "TENANT", "Program", "compiled_hello", "programs", "started_node"]
+__all__ = [
+    "KINDS",
+    "TENANT",
+    "Program",
+    "TimedEngine",
+    "compiled_hello",
+    "programs",
+    "started_node",
+]

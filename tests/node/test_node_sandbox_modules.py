@@ -239,7 +239,7 @@ async def test_a_turn_names_so_many_bytes(node: Node) -> None:
         (b"\0asm\1\0\0\0", "exports no function quire_abi_1"),
         (module(memory="(memory 1)"), "exports no memory"),
         (echo('{"name": 5}'), "manifest cannot be read"),
-        (echo('{"name": "x", "traits": {"Core": 99}}'), "trait Core version 99"),
+        (echo('{"name": "x", "traits": {"Core": 99}}'), "version 99 of the trait Core"),
         (module(memory='(memory (export "memory") 60000)'), "memory"),
     ],
 )

@@ -24,11 +24,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, busy_s: Callable[[], float]) -> None:
-    """One ``Pulse`` per line; the end of the lines is the end of the node, and so of us."""
-    while lifeline.readline():
-        answers.write(msgspec.json.encode(Pulse(busy_s=busy_s())) + b"\n")
-        answers.flush()
-    os._exit(EXIT_NODE_GONE)  # no clean-up: nobody is left to answer, and memory goes with us
+    """One ``Pulse`` per line; the end of the lines is the end of the node, and so of us, and so is
+    an answer that nobody takes any more."""
+    try:
+        while lifeline.readline():
+            answers.write(msgspec.json.encode(Pulse(busy_s=busy_s())) + b"\n")
+            answers.flush()
+    finally:
+        os._exit(EXIT_NODE_GONE)  # no clean-up: nobody is left to answer, and memory goes with us
 
 
 def die_with_parent() -> None:

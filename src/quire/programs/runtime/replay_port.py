@@ -19,7 +19,7 @@ import msgspec
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
-from quire.core.errors import ErrorRecord, ProgramTerminated
+from quire.core.errors import ErrorRecord, InvalidArgument, ProgramTerminated
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
@@ -35,7 +35,7 @@ from quire.programs.runtime.replay_log import (
     frozen_arguments,
     not_repeated,
 )
-from quire.programs.services.network import HttpReply, Network
+from quire.programs.services.network import HttpReply, HttpStream, Network
 
 _OWN_IDS = 1 << 40
 """Commands that the program did not ask for have ids from here on."""
@@ -294,6 +294,20 @@ class RecordedNetwork(Network):
             lambda: self._network.request(method, url, content=content, headers=headers),
         )
         return reply
+
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpStream:
+        """Raises ``InvalidArgument``: what is read as it comes is not kept."""
+        raise InvalidArgument(
+            f"{method} {url}: a restartable program reads answers whole, not as streams: use "
+            "http_get or http_post, or leave restartable=True out"
+        )
 
 
 __all__ = ["RecordedNetwork", "ReplayPort"]

@@ -26,7 +26,7 @@ from quire.core.errors import (
     QuireError,
 )
 from quire.core.ids import CommandId, QueueId
-from quire.core.traits import VERSIONS
+from quire.programs.inferlet import check_versions
 from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
@@ -91,7 +91,7 @@ class ModuleRunner:
             manifest = msgspec.json.decode(text[:end], type=m.Manifest)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise InvalidArgument(f"the module's manifest cannot be read: {exc}") from exc
-        _check_traits(manifest)
+        check_versions(manifest.name, manifest.traits)
         return manifest
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
@@ -372,16 +372,6 @@ class ModuleRunner:
 def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:
     """Whether both put commands on the same queue, and so make one call."""
     return isinstance(last, m.Issue) and last.queue == issue.queue
-
-
-def _check_traits(manifest: m.Manifest) -> None:
-    known = {str(trait): version for trait, version in VERSIONS.items()}
-    for trait, version in manifest.traits.items():
-        if not 1 <= version <= known.get(trait, 0):
-            raise InvalidArgument(
-                f"the manifest needs trait {trait} version {version}: this release has "
-                f"{known.get(trait, 'none')}"
-            )
 
 
 __all__ = ["REQUIRED_EXPORTS", "ModuleRunner"]
