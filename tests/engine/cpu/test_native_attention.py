@@ -231,3 +231,19 @@ def test_what_no_word_shows_cannot_leak(team: Team) -> None:
         case.cache.keys_SKD[~torch.from_numpy(shown)] = torch.nan
         case.cache.values_SKD[~torch.from_numpy(shown)] = torch.inf
         assert torch.equal(attend(team, case, ATTRIBUTES["plain"]), wanted)
+
+
+@pytest.mark.parametrize("name", ["plain", "sinks", "all"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_long_row_is_divided_among_threads_bit_for_bit(
+    team: Team, dtype: torch.dtype, name: str
+) -> None:
+    """Two threads share the parts of one row; in a batch of nine each has rows of its own."""
+    rows = (RowShape(1200, 1), *(RowShape(20, 1) for _ in range(8)))
+    case = make_case(rows, page_size=16, heads=(4, 2, 32), dtype=dtype)
+    together = attend(team, case, ATTRIBUTES[name])
+    tolerance = 2e-5 if dtype == torch.float32 else 2e-2
+    wanted = case.expected(ATTRIBUTES[name]).float()
+    assert float((together - wanted).abs().max()) <= tolerance
+    alone = attend(team, case.tokens([0]), ATTRIBUTES[name])
+    assert torch.equal(alone, together[:1])

@@ -5,7 +5,8 @@
 // head and the slots that the context shows it:
 //   s = softcap(scale * q . K)     softcap(s) = c * tanh(s / c), where the layer has one
 //   out = sum over slots of exp(s - m) V / (sum over slots of exp(s - m) + exp(sink - m))
-// in float32 (K and V may be stored as bf16), computed chunk by chunk with a running maximum m.
+// in float32 (K and V may be stored as bf16), computed chunk by chunk with a running maximum m, and
+// merged from parts of some chunks.
 // A token that sees nothing gets zeros. A slot that no word shows is never multiplied, so that
 // whatever lies there, NaN included, cannot leak.
 //
@@ -43,35 +44,53 @@ struct AttentionStep {
   Ordering ordering;
 };
 
-// A step's work, cut into items of some queries of one row and one KV head.
-class AttentionWork {
- public:
-  void plan(const AttentionStep& step, int num_threads);
-  // Every thread of the team calls it and returns after its share. Uses one share().
-  void attend(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
-              const float* q, int64_t q_stride, float* out, int64_t out_stride, Team& team,
-              int thread) const;
-
- private:
-  struct Item {
-    int64_t row;
-    int64_t first_query, num_queries;  // tokens of the row
-    int64_t kv_head, num_kv_heads;
-    bool matrix;  // on the bf16 matrix path
-  };
-  std::vector<Item> items_;
-};
-
-// ---- between attention.cpp and attention_amx.cpp
-
-// Queries of one row and the KV heads that they are worked on with; one, on the matrix path.
+// Queries of one row, the KV heads that they are worked on with (one, on the matrix path), and which
+// chunks of the row's context.
 struct QueryBlock {
   int64_t row;
   int64_t first_token;  // of the step
   int64_t first_query;  // of the row
   int64_t num_queries;
   int64_t kv_head, num_kv_heads;
+  int64_t first_chunk, last_chunk;
 };
+
+// A context is summed up in parts of so many chunks of the page table, each by itself, and the parts
+// in their order: so one long row can be divided among threads, and no bit tells whether it was.
+constexpr int64_t kPartChunks = 4;
+// The end of the part that chunk `first` begins, `last` at most.
+int64_t end_of_part(const AttentionContext& context, int64_t first, int64_t last);
+
+// A step's work, cut into items of some queries of one row and some KV heads.
+class AttentionWork {
+ public:
+  void plan(const AttentionStep& step, int num_threads);
+  // Every thread of the team calls it and returns after its share; one barrier at most stands inside.
+  void attend(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+              const float* q, int64_t q_stride, float* out, int64_t out_stride, Team& team,
+              int thread);
+
+ private:
+  struct Item {
+    QueryBlock block;
+    int64_t partial;  // offset in partials_ of a part that is merged later, or -1
+    bool matrix;      // on the bf16 matrix path
+  };
+  struct Merge {
+    QueryBlock block;
+    int64_t partials, floats;  // offset of the first part, distance of parts
+    int64_t num_parts;
+  };
+
+  void add_parts(const AttentionStep& step, const QueryBlock& block);
+  void merge(const AttentionStep& step, const Merge& merge, float* out, int64_t out_stride);
+
+  std::vector<Item> items_;
+  std::vector<Merge> merges_;
+  std::vector<float> partials_;
+};
+
+// ---- between attention.cpp and the files with its kernels
 
 // Which lanes of a chunk's tiles each query of a block sees: lanes[query * num_tiles + tile].
 struct ChunkLanes {
@@ -85,6 +104,12 @@ struct ChunkLanes {
   void trim(const AttentionContext& context, const int32_t* positions, int64_t num_queries,
             int64_t window);
 };
+
+// The vector kernels. `following`: what this thread does next, or null. With `partial`, the state of
+// the block's chunks goes there (attention_softmax.h) and nothing to `out`.
+void attend_block(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                  const QueryBlock& block, const QueryBlock* following, const float* q,
+                  int64_t q_stride, float* partial, float* out, int64_t out_stride);
 
 constexpr int64_t kMatrixQueries = 32;
 bool has_matrix_attention();

@@ -71,7 +71,7 @@ void AttentionContext::add_lanes(int64_t first_slot, uint64_t word, int64_t tabl
   if (word == 0) return;
   if (table_slot / kChunkSlots != chunk_of_row_) {
     chunk_of_row_ = table_slot / kChunkSlots;
-    chunks_.push_back({static_cast<int64_t>(tiles_.size()), 0});
+    chunks_.push_back({static_cast<int64_t>(tiles_.size()), 0, chunk_of_row_});
   }
   Chunk& chunk = chunks_.back();
   for (int64_t slot = first_slot, column = table_slot; word;) {

@@ -64,6 +64,7 @@ class AttentionContext {
   };
   struct Chunk {
     int64_t first_tile, num_tiles;
+    int64_t place;  // it stands for slots [place * 256, place * 256 + 256) of the table
   };
 
   // `positions` of all slots of the pool, those of this step's tokens included.

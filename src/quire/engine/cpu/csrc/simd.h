@@ -164,7 +164,11 @@ inline float reduce_max(F32 value) {
 // +inf above 88.72 (Cody and Waite's reduction, then the polynomial of Cephes' expf)
 inline F32 exp(F32 x) {
   const F32 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
+#if defined(__AVX512F__)
+  const F32 clamped = min(max(x, broadcast(-87.3f)), broadcast(90.0f));  // scaling overflows by itself
+#else
   const F32 clamped = min(max(x, broadcast(-87.3f)), broadcast(88.72f));
+#endif
   const F32 n = (fma(clamped, broadcast(1.44269504f), magic)) - magic;
   F32 r = fma(n, broadcast(-0.693359375f), clamped);
   r = fma(n, broadcast(2.12194440e-4f), r);
@@ -175,6 +179,12 @@ inline F32 exp(F32 x) {
   p = fma(p, r, broadcast(1.6666665459e-1f));
   p = fma(p, r, broadcast(5.0000001201e-1f));
   p = fma(p * r, r, r) + 1.0f;
+#if defined(__AVX512F__)
+  // Not less: a NaN stays one. max and min above would have lost it.
+  const __mmask16 stays = _mm512_cmp_ps_mask(x, broadcast(-87.3f), _CMP_NLT_UQ);
+  const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+  return _mm512_mask_mov_ps(_mm512_maskz_scalef_ps(stays, p, n), is_nan, x);
+#else
   // 2^n in two factors, so that n = 128 stays representable
   const I32 whole = __builtin_convertvector(n, I32);
   const I32 half = whole >> 1;
@@ -184,6 +194,7 @@ inline F32 exp(F32 x) {
   const F32 low = x < -87.3f ? broadcast(0.0f) : result;
   const F32 high = x > 88.72f ? broadcast(INFINITY) : low;
   return x == x ? high : x;
+#endif
 }
 
 inline F32 sigmoid(F32 x) { return 1.0f / (1.0f + exp(-x)); }

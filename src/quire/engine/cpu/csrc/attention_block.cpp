@@ -1,0 +1,331 @@
+// Vector kernels of attention: register blocks of query rows over tiles of K and V, and the softmax
+// between them.
+#include <algorithm>
+#include <limits>
+
+#include "activation.h"
+#include "attention.h"
+#include "attention_softmax.h"
+
+namespace quire {
+namespace {
+
+constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that hold 16 lanes
+constexpr float kNothing = -std::numeric_limits<float>::infinity();
+
+// Register blocks: so many query rows at a time share a load of K, or of V.
+#if defined(__AVX512F__)
+constexpr int kScoreRows = 8, kValueRows = 4, kValueVectors = 4;
+#elif defined(__AVX2__)
+constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
+#else
+constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
+#endif
+
+// Elements 2i and 2i + 1 along the paired axis: of f32 they are `distance` apart, of bf16 they lie
+// side by side.
+inline void load_pair(const float* source, int64_t distance, F32& even, F32& odd) {
+  even = load(source);
+  odd = load(source + distance);
+}
+inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
+  const I32 bits = load_as<I32>(source);
+  even = reinterpret_cast<F32>(bits << 16);
+  odd = reinterpret_cast<F32>(bits & static_cast<int32_t>(0xffff0000));
+}
+// Pairs of f32 begin at element 2i * width of a row, those of bf16 as well, but each vector of them
+// is twice as wide.
+template <class T>
+constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
+
+// Tiles of one row lie anywhere, and are read faster than memory answers: while one is worked on, the
+// one so many bytes ahead is asked for, K first, then V, then K of what the thread does next.
+constexpr int64_t kFetchBytes = 4096;
+
+int64_t tiles_ahead(int64_t head_bytes) {
+  return std::max<int64_t>((kFetchBytes + head_bytes - 1) / head_bytes, 1);
+}
+
+// Lines of 64 bytes from `source` on.
+inline void prefetch(const void* source, int64_t num_bytes) {
+  for (int64_t i = 0; i < num_bytes; i += 64)
+    __builtin_prefetch(static_cast<const char*>(source) + i);
+}
+
+// Scores of one tile for `Rows` query rows: q is [Rows][padded_dim], scores have stride `stride`.
+template <class T, int Rows>
+void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next, float* scores,
+                int64_t stride) {
+  F32 even_sum[Rows][kParts] = {}, odd_sum[Rows][kParts] = {};
+  for (int64_t d = 0; d < padded_dim; d += 2) {
+    const T* pair = keys + d * kTileSlots;
+    prefetch(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
+    for (int part = 0; part < kParts; part++) {
+      F32 even, odd;
+      load_pair(pair + part * kWidth * pair_step<T>, kTileSlots, even, odd);
+      for (int row = 0; row < Rows; row++) {
+        even_sum[row][part] = fma(broadcast(q[row * padded_dim + d]), even, even_sum[row][part]);
+        odd_sum[row][part] = fma(broadcast(q[row * padded_dim + d + 1]), odd, odd_sum[row][part]);
+      }
+    }
+  }
+  for (int row = 0; row < Rows; row++)
+    for (int part = 0; part < kParts; part++)
+      store(scores + row * stride + part * kWidth, even_sum[row][part] + odd_sum[row][part]);
+}
+
+template <class T, int Rows = kScoreRows>
+void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* keys, const T* next,
+                float* scores, int64_t stride) {
+  int64_t row = 0;
+  for (; row + Rows <= num_rows; row += Rows)
+    score_tile<T, Rows>(q + row * padded_dim, padded_dim, keys, next, scores + row * stride,
+                        stride);
+  if constexpr (Rows > 1)
+    score_rows<T, Rows - 1>(num_rows - row, q + row * padded_dim, padded_dim, keys, next,
+                            scores + row * stride, stride);
+}
+
+// One tile of V of one KV head as the products need it.
+template <class T>
+struct ValueTile {
+  const T* values;
+  const T* next;  // to be prefetched
+  uint32_t lanes;
+};
+
+// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot.
+template <class T, int Rows, int Vectors>
+void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* p,
+                int64_t stride, float* out) {
+  F32 sums[Rows][Vectors];
+  for (int row = 0; row < Rows; row++)
+    for (int i = 0; i < Vectors; i++) sums[row][i] = load(out + row * padded_dim + d + i * kWidth);
+  const T* values = tile.values + d * pair_step<T>;
+  const T* next = tile.next + d * pair_step<T>;
+  for (uint32_t lanes = tile.lanes, lane = 0; lanes; lanes >>= 2, lane += 2) {
+    prefetch(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
+    if (sizeof(T) == 4) prefetch(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
+    if (!(lanes & 3)) continue;
+    F32 even[Vectors], odd[Vectors];
+    for (int i = 0; i < Vectors; i++)
+      load_pair(values + lane * padded_dim + i * kWidth * pair_step<T>, padded_dim, even[i], odd[i]);
+    if (lanes & 1)
+      for (int row = 0; row < Rows; row++) {
+        const F32 weight = broadcast(p[row * stride + lane]);
+        for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, even[i], sums[row][i]);
+      }
+    if (lanes & 2)
+      for (int row = 0; row < Rows; row++) {
+        const F32 weight = broadcast(p[row * stride + lane + 1]);
+        for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, odd[i], sums[row][i]);
+      }
+  }
+  for (int row = 0; row < Rows; row++)
+    for (int i = 0; i < Vectors; i++) store(out + row * padded_dim + d + i * kWidth, sums[row][i]);
+}
+
+template <class T, int Rows, int Vectors = kValueVectors>
+void add_value_columns(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* probs,
+                       int64_t stride, float* out) {
+  for (; d + Vectors * kWidth <= padded_dim; d += Vectors * kWidth)
+    add_values<T, Rows, Vectors>(tile, d, padded_dim, probs, stride, out);
+  if constexpr (Vectors > 1)
+    add_value_columns<T, Rows, Vectors / 2>(tile, d, padded_dim, probs, stride, out);
+}
+
+template <class T, int Rows = kValueRows>
+void add_value_rows(int64_t num_rows, const ValueTile<T>& tile, int64_t padded_dim,
+                    const float* probs, int64_t stride, float* out) {
+  int64_t row = 0;
+  for (; row + Rows <= num_rows; row += Rows)
+    add_value_columns<T, Rows>(tile, 0, padded_dim, probs + row * stride, stride,
+                               out + row * padded_dim);
+  if constexpr (Rows > 1)
+    add_value_rows<T, Rows - 1>(num_rows - row, tile, padded_dim, probs + row * stride, stride,
+                                out + row * padded_dim);
+}
+
+// Soft-cap and mask of one row's scores, in place; returns the largest of them.
+float mask_scores(float* scores, int64_t num_tiles, const uint16_t* lanes, float softcap) {
+  F32 largest = broadcast(kNothing);
+  for (int64_t tile = 0; tile < num_tiles; tile++)
+    for (int part = 0; part < kParts; part++) {
+      float* at = scores + tile * kTileSlots + part * kWidth;
+      F32 score = load(at);
+      if (softcap > 0) score = softcap * tanh(score / softcap);
+      score = select(static_cast<uint32_t>(lanes[tile]) >> (part * kWidth), score,
+                     broadcast(kNothing));
+      store(at, score);
+      largest = max(score, largest);
+    }
+  return reduce_max(largest);
+}
+
+// Scores become exp(score - maximum), in place; returns their sum. `in_order`: slot after slot, so
+// that the lanes that slots happen to lie in do not matter.
+float exponentials(float* scores, int64_t num_tiles, float maximum, bool in_order) {
+  F32 sum = {};
+  for (int64_t i = 0; i < num_tiles * kTileSlots; i += kWidth) {
+    const F32 p = exp(load(scores + i) - maximum);
+    store(scores + i, p);
+    sum += p;
+  }
+  if (!in_order) return reduce_add(sum);
+  float total = 0;
+  for (int64_t i = 0; i < num_tiles * kTileSlots; i++) total += scores[i];
+  return total;
+}
+
+// Memory of one thread, grown as needed.
+struct Scratch {
+  std::vector<float> q, scores, total, part;
+  std::vector<const void*> heads;  // one KV head of one tile: see find_heads
+  ChunkLanes chunk;
+};
+
+// Fills scratch.heads in the order in which they are read: K of the chunk's tiles, the KV heads of each
+// side by side, then V, then `ahead` pointers to what comes next and is prefetched: K of the row's next
+// chunk, or of the block that follows on this thread (or null).
+template <class T>
+void find_heads(const AttentionStep& step, const LayerCache& cache, const QueryBlock& block,
+                const QueryBlock* following, int64_t ahead, Scratch& scratch) {
+  const KVShape& shape = step.shape;
+  const AttentionContext& context = *step.context;
+  const ChunkLanes& chunk = scratch.chunk;
+  const auto add = [&](void* memory, const QueryBlock& of, int64_t first, int64_t last,
+                       int64_t limit) {
+    for (int64_t i = first; i < last; i++) {
+      const T* tile = static_cast<const T*>(memory) + context.tile(i).tile * shape.tile_elements();
+      for (int64_t head = 0; head < of.num_kv_heads && limit > 0; head++, limit--)
+        scratch.heads.push_back(tile + (of.kv_head + head) * shape.head_elements());
+    }
+    return limit;
+  };
+  const AttentionContext::Row& row = context.row(block.row);
+  const int64_t first = chunk.first_tile, last = first + chunk.num_tiles;
+  const int64_t count = chunk.num_tiles * block.num_kv_heads;
+  scratch.heads.clear();
+  add(cache.keys, block, first, last, count);
+  add(cache.values, block, first, last, count);
+  ahead = add(cache.keys, block, last, row.first_tile + row.num_tiles, ahead);
+  if (following) {
+    const AttentionContext::Row& next = context.row(following->row);
+    ahead = add(cache.keys, *following, next.first_tile, next.first_tile + next.num_tiles, ahead);
+  }
+  for (; ahead > 0; ahead--) scratch.heads.push_back(scratch.heads.back());
+}
+
+// Queries times the scale, padded with zeros.
+void load_queries(const AttentionStep& step, float scale, const BlockRows& rows, const float* q,
+                  int64_t q_stride, std::vector<float>& out) {
+  const int64_t dim = step.shape.padded_dim, size = step.shape.head_dim;
+  out.assign(static_cast<size_t>(rows.count() * dim), 0.0f);
+  for (int64_t row = 0; row < rows.count(); row++) {
+    const float* source =
+        q + (rows.block.first_token + rows.query(row)) * q_stride + rows.head(row) * size;
+    float* target = out.data() + row * dim;
+    for (int64_t d = 0; d < size; d += kWidth)
+      store_n(target + d, load_n(source + d, size - d) * scale, size - d);
+  }
+}
+
+// Scores of a chunk become its share of the softmax; what was summed before is scaled to it.
+void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_order, Scratch& scratch,
+                 const SoftmaxRows& state) {
+  const int64_t num_tiles = scratch.chunk.num_tiles, stride = num_tiles * kTileSlots;
+  for (int64_t row = 0; row < rows.count(); row++) {
+    float* scores = scratch.scores.data() + row * stride;
+    const uint16_t* lanes = scratch.chunk.lanes.data() + rows.query(row) * num_tiles;
+    const float maximum = state.maxima[row];
+    const float largest = mask_scores(scores, num_tiles, lanes, layer.softcap);
+    const float next = std::max(maximum, largest);
+    if (std::all_of(lanes, lanes + num_tiles, [](uint16_t seen) { return seen == 0; })) {
+      std::fill(scores, scores + stride, 0.0f);
+      continue;
+    }
+    const float total = exponentials(scores, num_tiles, next, in_order);
+    if (next != maximum) {
+      const float factor = std::exp(maximum - next);
+      state.sums[row] *= factor;
+      scale_row(state.out + row * state.dim, state.dim, factor);
+      state.maxima[row] = next;
+    }
+    state.sums[row] += total;
+  }
+}
+
+// Chunks [first, last) of the block's row into `state`; scratch.q holds the queries.
+template <class T>
+void add_chunks(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                const BlockRows& rows, int64_t first, int64_t last, const QueryBlock* following,
+                Scratch& scratch, const SoftmaxRows& state) {
+  const bool in_order = step.ordering == Ordering::kBatchInvariant && step.page_size % kTileSlots;
+  const int64_t ahead =
+      tiles_ahead(step.shape.head_elements() * static_cast<int64_t>(sizeof(T)));
+  const int64_t num_rows = rows.per_kv_head(), dim = state.dim;
+  ChunkLanes& chunk = scratch.chunk;
+  for (int64_t index = first; index < last; index++) {
+    chunk.find(step, rows.block, index, layer.window);
+    const int64_t num_tiles = chunk.num_tiles, stride = num_tiles * kTileSlots;
+    if (num_tiles == 0) continue;
+    scratch.scores.resize(static_cast<size_t>(rows.count() * stride));
+    find_heads<T>(step, cache, rows.block, following, ahead, scratch);
+    const auto* at = reinterpret_cast<const T* const*>(scratch.heads.data());
+    for (int64_t tile = 0; tile < num_tiles; tile++)
+      for (int64_t row = 0; row < rows.count(); row += num_rows, at++)
+        score_rows<T>(num_rows, scratch.q.data() + row * dim, dim, at[0], at[ahead],
+                      scratch.scores.data() + row * stride + tile * kTileSlots, stride);
+    soften_rows(layer, rows, in_order, scratch, state);
+    for (int64_t tile = 0; tile < num_tiles; tile++)
+      for (int64_t row = 0; row < rows.count(); row += num_rows, at++)
+        add_value_rows<T>(num_rows,
+                          {at[0], at[ahead], step.context->tile(chunk.first_tile + tile).lanes},
+                          dim, scratch.scores.data() + row * stride + tile * kTileSlots, stride,
+                          state.out + row * dim);
+  }
+}
+
+template <class T>
+void attend_rows(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                 const QueryBlock& block, const QueryBlock* following, const float* q,
+                 int64_t q_stride, float* partial, float* out, int64_t out_stride) {
+  static thread_local Scratch scratch;
+  const BlockRows rows{block, step.num_heads / step.shape.num_kv_heads};
+  const int64_t dim = step.shape.padded_dim;
+  load_queries(step, layer.scale, rows, q, q_stride, scratch.q);
+  if (partial) {
+    const SoftmaxRows state = softmax_rows(partial, rows.count(), dim);
+    begin_softmax(rows, state, block.first_chunk == step.context->row(block.row).first_chunk
+                                   ? layer.sinks : nullptr);
+    return add_chunks<T>(step, layer, cache, rows, block.first_chunk, block.last_chunk, following,
+                         scratch, state);
+  }
+  scratch.total.resize(static_cast<size_t>(softmax_floats(rows.count(), dim)));
+  scratch.part.resize(scratch.total.size());
+  const SoftmaxRows total = softmax_rows(scratch.total.data(), rows.count(), dim);
+  const SoftmaxRows part = softmax_rows(scratch.part.data(), rows.count(), dim);
+  begin_softmax(rows, total, layer.sinks);
+  for (int64_t first = block.first_chunk; first < block.last_chunk;) {
+    const int64_t last = end_of_part(*step.context, first, block.last_chunk);
+    const bool begins = first == block.first_chunk;
+    if (!begins) begin_softmax(rows, part, nullptr);
+    add_chunks<T>(step, layer, cache, rows, first, last, last < block.last_chunk ? &block : following,
+                  scratch, begins ? total : part);
+    if (!begins) merge_softmax(rows.count(), total, part);
+    first = last;
+  }
+  end_softmax(step, rows, total, out, out_stride);
+}
+
+}  // namespace
+
+void attend_block(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                  const QueryBlock& block, const QueryBlock* following, const float* q,
+                  int64_t q_stride, float* partial, float* out, int64_t out_stride) {
+  const auto attend =
+      step.shape.type == KVType::kBF16 ? attend_rows<bf16> : attend_rows<float>;
+  attend(step, layer, cache, block, following, q, q_stride, partial, out, out_stride);
+}
+
+}  // namespace quire
