@@ -21,8 +21,6 @@ AT = 16
 def entry(
     op: Op, *, a: int = 7, b: int = 0, c: int = 0, d: int = 0, length: int = 0
 ) -> RingCommand:
-    op: Op, *, a: int = 7, b: int = 0, c: int = 0, d: int = 0, length: int = 0
-) -> RingCommand:
     return RingCommand(op, 0, 3, a, b, c, d, AT, length)
 
 
