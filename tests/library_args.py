@@ -28,5 +28,11 @@ LIBRARY_ARGS: dict[str, tuple[str, ...]] = {
     "prompt_lookup": ("say say say", "10"),
     "speculative_decoding": ("say", "10", "3"),
     "jacobi_decoding": ("say", "8", "4"),
+    "self_consistency": ("say", "2", "0.8", "6"),
+    "tree_of_thought": ("say", "2", "2", "2"),
+    "recursion_of_thought": ("how many?",),
+    "graph_of_thought": ("5",),
+    "mcts": ("say", "2", "2"),
     "react": ("what is 2 + 3", '{"a": {"b": 1}}'),
+    "codeact": ("say",),
 }

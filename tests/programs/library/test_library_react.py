@@ -22,6 +22,7 @@ async def test_react_calls_tools_in_one_context() -> None:
     )
     assert result == {
         "answer": "36",
+        "ended": "answered",
         "steps": [
             {"action": "lookup(Kabo, age)", "observation": "31"},
             {"action": "calc(31+5)", "observation": "36"},
@@ -49,9 +50,14 @@ async def test_react_tells_the_model_what_went_wrong() -> None:
         "not found",
         "error: no such action: ",
     ]
-    assert result["answer"] == ""
+    assert (result["answer"], result["ended"]) == ("", "no answer")
+
+
+async def test_react_says_that_a_turn_was_cut() -> None:
+    result, _, _ = await run("react", "What?", answer=lambda _: "Thought: " + "hm " * 80)
+    assert (result["answer"], result["ended"], result["steps"]) == ("", "cut", [])
 
 
 async def test_react_ends_when_the_model_goes_round_in_circles() -> None:
     result, _, _ = await run("react", "What?", answer=lambda _: "Action: calc(1)\nObservation:")
-    assert (result["answer"], len(result["steps"])) == ("", 8)
+    assert (result["ended"], len(result["steps"])) == ("out of turns", 8)

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
@@ -27,6 +28,8 @@ from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
 STOP = "Observation:"
+MAX_TURNS = 8
+TURN_TOKENS = 128
 Action = Callable[[str], Awaitable[str]]
 """A tool of the loop: what stands between the parentheses, to the observation."""
 
@@ -40,34 +43,42 @@ class Step:
     observation: str
 
 
+Ended = Literal["answered", "no answer", "cut", "out of turns"]
+"""``cut``: a turn was longer than ``turn_tokens``, and what it had to say is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReactResult:
-    """``answer`` is empty if the model gave none within the turns allowed."""
+    """``answer`` is empty if the model gave none; ``ended`` says how it came to its end."""
 
     answer: str
     steps: tuple[Step, ...]
+    ended: Ended
 
 
 async def react_loop(
     ctx: Context,
     actions: Mapping[str, Action],
     *,
-    max_turns: int = 8,
+    max_turns: int = MAX_TURNS,
+    turn_tokens: int = TURN_TOKENS,
     on_text: Callable[[str], Awaitable[None]] | None = None,
 ) -> ReactResult:
     """Go on with ``ctx``, which ends where the model is to begin, until it writes ``Answer:``."""
     steps: list[Step] = []
     for _ in range(max_turns):
-        generated = await ctx.generate(max_tokens=128, stop=STOP)
+        generated = await ctx.generate(max_tokens=turn_tokens, stop=STOP)
         if on_text is not None:
             await on_text(generated.text)
         if generated.stop != STOP:
-            return ReactResult(final_answer(generated.text), tuple(steps))
+            answer = final_answer(generated.text)
+            ended: Ended = "cut" if generated.finish_reason == "length" else "no answer"
+            return ReactResult(answer, tuple(steps), "answered" if answer else ended)
         action = last_action(generated.text)
         observation = await perform(action, actions)
         ctx.fill(f" {observation}\n")
         steps.append(Step(generated.text, action, observation))
-    return ReactResult("", tuple(steps))
+    return ReactResult("", tuple(steps), "out of turns")
 
 
 def last_action(text: str) -> str:
@@ -115,6 +126,7 @@ async def react(api: Api, question: str, records: str = "{}") -> dict[str, objec
         result = await react_loop(ctx, actions, on_text=lambda text: _send(api, text))
     return {
         "answer": result.answer,
+        "ended": result.ended,
         "steps": [
             {"action": step.action, "observation": step.observation} for step in result.steps
         ],
