@@ -1,0 +1,115 @@
+"""Values about launched programs: what they are launched with, and what is told of them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from quire.core.errors import ErrorRecord
+from quire.core.ids import ProgramId, TenantId
+from quire.node.message_log import LogLimits
+from quire.programs.runtime.running import ProgramState
+
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+LOG_LEVELS: dict[str, LogLevel] = {
+    "debug": "debug", "info": "info", "warning": "warning", "error": "error"
+}  # fmt: skip
+
+
+def public_id(random: bytes | None = None) -> str:
+    """A name that says nothing and cannot be guessed. ``random``: its bytes."""
+    return f"prog-{(random or secrets.token_bytes(_ID_BYTES)).hex()}"
+
+
+_ID_BYTES = 12
+_IDS_AT_ONCE = 64
+
+
+class PublicIds:
+    """Public ids, one after another. One thread's.
+
+    Random bytes are taken for many at a time: asking for them lets go of the interpreter's lock,
+    which a thousand launches in one turn would feel.
+    """
+
+    def __init__(self) -> None:
+        self._unused = b""
+
+    def __call__(self) -> str:
+        if not self._unused:
+            self._unused = secrets.token_bytes(_ID_BYTES * _IDS_AT_ONCE)
+        taken, self._unused = self._unused[:_ID_BYTES], self._unused[_ID_BYTES:]
+        return public_id(taken)
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """``time_s`` is Unix time; ``fields`` are JSON values that the program gave with the text."""
+
+    time_s: float
+    level: LogLevel
+    text: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRecord:
+    """One launched program at one moment. Times are Unix times; ``parent`` is a public id.
+
+    ``num_dropped_messages`` counts messages that are no longer kept for those who attach.
+    """
+
+    id: str
+    program: ProgramId
+    tenant: TenantId
+    name: str
+    args: tuple[str, ...]
+    client_id: str | None
+    parent: str | None
+    priority: int
+    state: ProgramState
+    started_s: float
+    ended_s: float | None
+    result: Any
+    error: ErrorRecord | None
+    num_messages: int
+    num_dropped_messages: int
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What a program is launched with, besides its code."""
+
+    tenant: TenantId
+    args: tuple[str, ...] = ()
+    client_id: str | None = None
+    parent: str | None = None
+    priority: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramLimits:
+    """Per tenant: programs running at once, ended ones that are remembered. Per program: log lines
+    that are kept."""
+
+    max_running: int = 1024
+    max_ended: int = 256
+    max_log_lines: int = 256
+    messages: LogLimits = field(default_factory=LogLimits)
+
+
+__all__ = [
+    "LOG_LEVELS",
+    "Launch",
+    "LogLevel",
+    "LogLine",
+    "ProgramLimits",
+    "ProgramRecord",
+    "PublicIds",
+    "public_id",
+]
