@@ -88,7 +88,7 @@ def theme_of(name: str) -> str:
 
 def summary_of(program: Inferlet) -> str:
     """The first sentence of what a program says of itself."""
-    return " ".join(program.description.partition("\n\n")[0].split())
+    return " ".join(program.description.partition("\n\n")[0].replace("``", "`").split())
 
 
 def find(path_or_name: str) -> Inferlet:
