@@ -21,7 +21,7 @@ from quire.programs.sdk import Context
 async def busy(api: Api) -> None:
     """Everything at once: forks that generate, low-level commands, exports, messages."""
     ctx = Context(api).fill("A text that fills some pages, and then some more.")
-    await ctx.export("busy")
+    await ctx.export("busy", ttl_s=None)
     forks = [ctx.fork().fill(str(number)) for number in range(2)]
     kv, emb = api.alloc_kvpage(4), api.alloc_emb(3)
     api.embed_txt([65, 66, 67], [0, 1, 2], emb)
