@@ -1,0 +1,244 @@
+"""What an application that knows itself gains: three optimisations stacked (Pie 7.2, Fig. 7).
+
+    python benchmarks/pie/optimisations.py [--agents 32] [--at-once 8] [--quick]
+
+Agents call functions. Each needs 5 of 8 specifications of 192 tokens, in an order of its own, some
+of them often and some seldom, writes 5 turns of 24 tokens that end in a call to a web service
+(100 ms) and a last one; three of four calls want no answer. The baseline drives the same node from
+outside over HTTP, token ids in and out, with automatic prefix caching, ``--distance`` seconds away.
+The others are one program on the node (``function_calls.py``), launched and awaited over the same
+distance: plain, then with specifications kept as exported pages (#1), then with calls that leave
+while the model writes (#2), then with used specifications dropped (#3). Throughput in agents per
+second, ``--at-once`` of them running at a time; random weights, so the text means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import httpx
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.http.servers import Server, start_quire
+from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.options import parser, rounds_of
+from benchmarks.pie.function_calls import tokens_of
+from benchmarks.pie.web_service import WebService
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+from quire.cli.attachment import RemoteProgram
+from quire.cli.client import NodeClient
+
+HERE = Path(__file__).resolve().parent
+SYSTEM, SPECIFICATION, QUESTION, TURN, CALL, ANSWER = 64, 192, 32, 24, 16, 8
+NUM_SPECIFICATIONS, NUM_NEEDED = 8, 5
+LATENCY_S = 0.1
+PAPER = 3.5
+"""Pie's program with all three over the client of its baseline."""
+
+Plan = dict[str, Any]
+VARIANTS: dict[str, dict[str, bool]] = {
+    "program": {},
+    "+ exported pages": {"export": True},
+    "+ concurrent calls": {"export": True, "concurrent": True},
+    "+ dropped pages": {"export": True, "concurrent": True, "drop": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one round: agents per second, and the time of one agent in the middle."""
+
+    agents_per_s: float
+    p50_s: float
+
+
+def make_plan(agent: int, service: str, vocab_size: int) -> Plan:
+    """What the agent of this number does, whoever runs it. Module ``i`` is needed half as often as
+    module ``i // 2``; seeds name content."""
+    chance = random.Random(agent)
+    weights = [1 / (1 + index) for index in range(NUM_SPECIFICATIONS)]
+    needed: list[int] = []
+    while len(needed) < NUM_NEEDED:
+        (index,) = chance.choices(range(NUM_SPECIFICATIONS), weights)
+        if index not in needed:
+            needed.append(index)
+    return {
+        "vocab_size": vocab_size,
+        "service": service,
+        "system": {"seed": 1, "count": SYSTEM, "position": 0},
+        "specifications": [
+            {
+                "seed": 100 + 10 * index,
+                "count": SPECIFICATION,
+                "position": SYSTEM + index * SPECIFICATION,
+            }
+            for index in needed
+        ],
+        "question": {"seed": 1000 + agent, "count": QUESTION},
+        "schema_end": SYSTEM + NUM_SPECIFICATIONS * SPECIFICATION,
+        "wanted": [chance.random() < 0.25 for _ in needed],
+        "turn_tokens": TURN,
+        "call_tokens": CALL,
+        "answer_tokens": ANSWER,
+        "export": False,
+        "concurrent": False,
+        "drop": False,
+    }
+
+
+async def as_client(server: Server, model: str, distance_s: float, plan: Plan) -> None:
+    """The workflow from outside: one completion a turn, one call behind each."""
+
+    def tokens(part: dict[str, int]) -> list[int]:
+        return tokens_of(part["seed"], part["count"], plan["vocab_size"])
+
+    parts = [plan["system"], *plan["specifications"], plan["question"]]
+    prompt = [token for part in parts for token in tokens(part)]
+    async with httpx.AsyncClient(timeout=300) as http:
+        for part in (*plan["specifications"], None):
+            await asyncio.sleep(distance_s)
+            body = {
+                "model": model,
+                "prompt": prompt,
+                "max_tokens": TURN,
+                "temperature": 0,
+                "ignore_eos": True,
+                "return_token_ids": True,
+            }
+            answer = await http.post(server.completions_url, json=body)
+            answer.raise_for_status()
+            prompt = prompt + answer.json()["choices"][0]["token_ids"]
+            if part is not None:
+                (await http.post(plan["service"], content="{}")).raise_for_status()
+                prompt += tokens_of(part["seed"] + 1, ANSWER, plan["vocab_size"])
+
+
+async def as_program(
+    server: Server, source: str, distance_s: float, variant: dict[str, bool], plan: Plan
+) -> None:
+    await asyncio.sleep(distance_s)
+    with NodeClient(server.url) as client:
+        request = {"source": source, "args": [json.dumps({**plan, **variant})]}
+        launched = await asyncio.to_thread(client.launch, request)
+        async with RemoteProgram(client, launched["id"]) as program:
+            async for _ in program.messages():
+                pass
+            turns = await program.result()
+    if turns != NUM_NEEDED + 1:
+        raise SystemExit(f"a program made {turns} turns")
+
+
+async def run_agents(
+    agent: Callable[[Plan], Awaitable[None]], plans: list[Plan], at_once: int
+) -> Measured:
+    """A new agent starts whenever one has ended."""
+    times: list[float] = []
+    waiting = iter(plans)
+
+    async def work() -> None:
+        for plan in waiting:
+            began_s = time.perf_counter()
+            await agent(plan)
+            times.append(time.perf_counter() - began_s)
+
+    began_s = time.perf_counter()
+    await asyncio.gather(*(work() for _ in range(at_once)))
+    total_s = time.perf_counter() - began_s
+    return Measured(len(plans) / total_s, sorted(times)[len(times) // 2])
+
+
+def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
+    source = (HERE / "function_calls.py").read_text(encoding="utf-8")
+    with ExitStack() as stack:
+        service = stack.enter_context(WebService(LATENCY_S))
+        server = stack.enter_context(
+            start_quire(model, arguments.cache, "--allow-upload", "--kv-cache-bytes", "1GiB")
+        )
+        numbers = iter(range(1_000_000))
+
+        def one(agent: Callable[[Plan], Awaitable[None]]) -> Measured:
+            vocab_size = SHAPES[model].vocab_size
+            plans = [
+                make_plan(next(numbers), service.url, vocab_size) for _ in range(arguments.agents)
+            ]
+            return asyncio.run(run_agents(agent, plans, arguments.at_once))
+
+        contenders = {"client": partial(one, partial(as_client, server, model, arguments.distance))}
+        for name, variant in VARIANTS.items():
+            agent = partial(as_program, server, source, arguments.distance, variant)
+            contenders[name] = partial(one, agent)
+        title = f"{model}, {arguments.agents} agents"
+        return take_turns(title, contenders, rounds_of(arguments))
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--agents", type=int, default=32, help="in a round (default: %(default)s)")
+    made.add_argument("--at-once", type=int, default=8, help="default: %(default)s")
+    made.add_argument(
+        "--distance",
+        type=float,
+        default=0.02,
+        help="seconds, client to node (default: %(default)s)",
+    )
+    arguments = made.parse_args()
+    rows = []
+    for model in arguments.models:
+        results = measure(model, arguments)
+        rates = {name: [run.agents_per_s for run in runs] for name, runs in results.items()}
+        rows += [
+            {
+                "model": model,
+                "variant": name,
+                "agents_per_s": figure(values).rounded(3),
+                "over_client": ratio(values, rates["client"]).rounded(3),
+                "agent_s": figure([run.p50_s for run in results[name]]).rounded(3),
+            }
+            for name, values in rates.items()
+        ]
+        draw_bars(
+            arguments.out / f"pie-optimisations-{model}.png",
+            f"function-calling agents, {model}",
+            "agents per second",
+            list(rates),
+            {"throughput": [figure(values) for values in rates.values()]},
+        )
+    print_table(
+        f"{arguments.agents} agents, {arguments.at_once} at a time (paper: {PAPER}x in all)",
+        [
+            {
+                "model": row["model"],
+                "variant": row["variant"],
+                "agents/s": row["agents_per_s"]["median"],
+                "over the client": f"{row['over_client']['median']}x",
+                "one agent, s": row["agent_s"]["median"],
+            }
+            for row in rows
+        ],
+    )
+    emit(
+        "pie/optimisations",
+        arguments.out,
+        agents=arguments.agents,
+        at_once=arguments.at_once,
+        distance_s=arguments.distance,
+        paper=PAPER,
+        results=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
