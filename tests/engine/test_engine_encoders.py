@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from encoder_models import FAMILIES, VOCAB_SIZE, add_modules, make_encoder
+from encoder_models import FAMILIES, VOCAB_SIZE, add_modules, make_encoder, make_tokenizer
 from safetensors.torch import load_file
 
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch
-from quire.core.errors import InvalidArgument, ModelError
+from quire.core.errors import InvalidArgument, ModelError, PromptTooLong
 from quire.core.ids import ModelId
 from quire.engine.encoders.encoder import Encoder, rows_of
-from quire.engine.encoders.text import load_texts
+from quire.engine.encoders.text import EncoderTexts, load_texts
 
 SEQUENCES = [[2, 5, 6, 7, 3], [2, 3], [2, *range(4, 16), 4, 5, 6, 3], [2, 9, 3], [2, 8, 8, 3]]
 
@@ -213,6 +213,25 @@ def test_texts_are_cut_at_their_end_and_keep_the_mark(tmp_path: Path) -> None:
     assert pair.tokens == (2, 6, 3, 15, 15, 3)
     (whole,) = texts.encode_pairs("cat " * 10, ["sky"], max_tokens=5)
     assert len(whole.tokens) == 14, "the first text is never cut"
+
+
+@pytest.mark.parametrize("second_type", [0, 1])
+def test_pairs_are_those_that_the_tokenizer_makes_of_both_texts(second_type: int) -> None:
+    tokenizer = make_tokenizer(second_type)
+    seconds = ["blue sky", "", "the dog ran far away", "[SEP]"]
+    found = EncoderTexts(tokenizer, 40, "").encode_pairs("The cat", seconds)
+    wanted = tokenizer.encode_batch([("The cat", second) for second in seconds])
+    assert [(one.tokens, one.types) for one in found] == [
+        (tuple(one.ids), tuple(one.type_ids)) for one in wanted
+    ]
+
+
+def test_a_first_text_that_fits_no_pair_is_refused_before_it_is_joined_with_each() -> None:
+    texts = EncoderTexts(make_tokenizer(), 40, "")
+    with pytest.raises(PromptTooLong, match="38 tokens, which makes 41"):
+        texts.encode_pairs("cat " * 38, ["sky"] * 2048)
+    (pair,) = texts.encode_pairs("cat " * 37, [""])
+    assert len(pair.tokens) == 40
 
 
 def test_limits_and_prompts_of_the_directory(tmp_path: Path) -> None:

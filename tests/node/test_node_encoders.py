@@ -87,6 +87,29 @@ def test_what_nobody_waits_for_is_passed_over_and_not_counted() -> None:
     assert [item.job for item in queue.next_items()] == [stays]
 
 
+def test_whose_sequence_did_not_fit_has_the_next_turn() -> None:
+    """Else a tenant behind others who always fill the batch would wait for ever."""
+    queue = EncodeQueue(max_pending=100, max_batch_tokens=4)
+    tenants = [TenantId(name) for name in "abc"]
+    for tenant in tenants:
+        queue.add(job(tenant, *[2] * 4))
+    served = [[item.job.tenant for item in queue.next_items()] for _ in range(3)]
+    assert served == [["a", "b"], ["c", "a"], ["b", "c"]]
+
+
+def test_what_clients_leave_is_not_gathered_while_an_encoder_is_lost() -> None:
+    queue = EncodeQueue(max_pending=4, max_batch_tokens=100)
+    stays = job(A, 1)
+    queue.add(stays)
+    for _ in range(10):
+        left = job(A, 1, 1, 1)
+        queue.add(left)
+        queue.end(left)
+    assert {tenant: len(line) for tenant, line in queue._waiting.items()} == {A: 1}
+    queue.end(stays)
+    assert not queue._waiting
+
+
 def test_a_lost_batch_comes_first_again() -> None:
     queue = EncodeQueue(max_pending=100, max_batch_tokens=2)
     queue.add(job(A, 1, 1, 1))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tokenizers
 
-from quire.core.errors import ModelFormatError
+from quire.core.errors import ModelFormatError, PromptTooLong
 from quire.engine.encoders.config import read_shape
 from quire.engine.model_directory import MAX_JSON_BYTES, locate
 
@@ -35,6 +35,7 @@ class EncoderTexts:
         self.max_tokens = max_tokens
         self.prompt = prompt
         self.num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
+        self._num_special_of_pair = tokenizer.num_special_tokens_to_add(is_pair=True)
 
     def encode(self, texts: Sequence[str]) -> list[EncodedText]:
         """Each text behind the model's own prompt, between its special tokens."""
@@ -49,26 +50,29 @@ class EncoderTexts:
         self, first: str, seconds: Sequence[str], max_tokens: int | None = None
     ) -> list[EncodedText]:
         """``first`` with each of ``seconds``, as a cross-encoder reads them; the second text is cut
-        so that the pair has ``max_tokens``, if that can be."""
-        pairs = [(first, second) for second in seconds]
-        encoded = [_encoded(one) for one in self._tokenizer.encode_batch(pairs)]
-        if max_tokens is None:
-            return encoded
-        return [
-            one if len(one.tokens) <= max_tokens else self._cut_pair(first, second, one, max_tokens)
-            for one, second in zip(encoded, seconds, strict=True)
-        ]
+        so that the pair has ``max_tokens``, if that can be.
 
-    def _cut_pair(
-        self, first: str, second: str, whole: EncodedText, max_tokens: int
-    ) -> EncodedText:
-        """The last special token stays last."""
-        room = max_tokens - 1
-        first_only = self._tokenizer.encode(first, "")
-        if room < len(first_only.ids):
-            return whole
-        tokens = (*whole.tokens[:room], whole.tokens[-1])
-        return EncodedText(tokens, (*whole.types[:room], whole.types[-1]))
+        ``first`` is read once and checked before it is joined with each of the others: a long one
+        would otherwise take its own size for each of them.
+
+        Raises:
+            PromptTooLong: ``first`` alone is longer than the model reads.
+        """
+        alone = self._tokenizer.encode(first, add_special_tokens=False)
+        num_first = len(alone.ids) + self._num_special_of_pair
+        if num_first > self.max_tokens:
+            raise PromptTooLong(
+                f"a pair begins with a text of {len(alone.ids)} tokens, which makes {num_first} "
+                f"with the special ones, but the model reads {self.max_tokens}: shorten the query "
+                "or first text",
+                num_prompt_tokens=num_first,
+                max_model_len=self.max_tokens,
+            )
+        others = self._tokenizer.encode_batch(list(seconds), add_special_tokens=False)
+        pairs = [_encoded(self._tokenizer.post_process(alone, other)) for other in others]
+        if max_tokens is None or max_tokens <= num_first:
+            return pairs
+        return [_cut_pair(pair, max_tokens) for pair in pairs]
 
     def cut(self, text: EncodedText, max_tokens: int) -> EncodedText:
         """``text`` with its end cut off; what the tokenizer puts last stays last."""
@@ -108,6 +112,14 @@ def load_texts(source: str) -> EncoderTexts:
     prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
     prompt = prompts.get(default, "") if isinstance(prompts, dict) and default else ""
     return EncoderTexts(tokenizer, max_tokens, str(prompt))
+
+
+def _cut_pair(pair: EncodedText, max_tokens: int) -> EncodedText:
+    """The last special token stays last."""
+    if len(pair.tokens) <= max_tokens:
+        return pair
+    room = max_tokens - 1
+    return EncodedText((*pair.tokens[:room], pair.tokens[-1]), (*pair.types[:room], pair.types[-1]))
 
 
 def _encoded(one: tokenizers.Encoding) -> EncodedText:

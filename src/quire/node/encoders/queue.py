@@ -65,13 +65,23 @@ class EncodeQueue:
     def again(self, items: Sequence[Item]) -> None:
         """``items`` of a batch that was lost come before all others of their tenants."""
         for item in reversed(items):
-            self._waiting.setdefault(item.job.tenant, deque()).appendleft(item)
+            self._put_back(item)
 
     def end(self, job: Job) -> None:
-        """Nobody waits for ``job`` any more. Idempotent."""
-        if not job.over:
-            job.over = True
-            self.num_pending -= len(job.texts)
+        """Nobody waits for ``job`` any more: what of it was waiting is gone at once, so that an
+        encoder that takes nothing for long cannot gather what clients have left. Idempotent."""
+        if job.over:
+            return
+        job.over = True
+        self.num_pending -= len(job.texts)
+        line = self._waiting.get(job.tenant)
+        if line is None or not job.num_left:
+            return
+        rest = deque(item for item in line if item.job is not job)
+        if rest:
+            self._waiting[job.tenant] = rest
+        else:
+            del self._waiting[job.tenant]
 
     def next_items(self) -> list[Item]:
         """The next batch; empty if nothing waits."""
@@ -80,7 +90,7 @@ class EncodeQueue:
         for item in self._in_turn():
             num_tokens += len(item.text.tokens)
             if items and num_tokens > self.max_batch_tokens:
-                self._waiting.setdefault(item.job.tenant, deque()).appendleft(item)
+                self._put_back(item)  # it begins the next batch
                 break
             items.append(item)
         return items
@@ -89,14 +99,16 @@ class EncodeQueue:
         """Takes one sequence of each tenant after the other."""
         while self._waiting:
             tenant, line = self._waiting.popitem(last=False)
-            while line and line[0].job.over:
-                line.popleft()
-            if not line:
-                continue
             item = line.popleft()
             if line:
                 self._waiting[tenant] = line  # behind the others
             yield item
+
+    def _put_back(self, item: Item) -> None:
+        """It is the first of its tenant, and its tenant's turn comes first."""
+        tenant = item.job.tenant
+        self._waiting.setdefault(tenant, deque()).appendleft(item)
+        self._waiting.move_to_end(tenant, last=False)
 
 
 def batch_of(number: int, items: Sequence[Item]) -> EncodeBatch:
