@@ -11,6 +11,9 @@ import pytest
 from scripted_server import MODEL, TOKENIZER, running_server
 
 from quire.core.batch import ImageInput
+from quire.server.responses.translation import items_of, messages_of
+from quire.server.schemas.anthropic import MessagesRequest
+from quire.server.schemas.responses import ResponsesRequest
 from quire.testing import FakeEngine, fake_pool
 
 SEEN = ImageInput(
@@ -159,4 +162,22 @@ def test_bad_images_are_refused(seeing: httpx.Client, part: dict[str, Any], mess
 def test_images_that_leave_no_room_are_refused(seeing: httpx.Client) -> None:
     response = chat(seeing, *[image(PNG)] * 52)
     assert response.status_code == 400
-    assert "holds 1024" in response.json()["error"]["message"]
+    error = response.json()["error"]
+    assert (error["code"], "holds 1024" in error["message"]) == ("context_length_exceeded", True)
+    assert "20 for each of 52 images" in error["message"], "refused before the prompt is made"
+
+
+def test_a_large_image_passes_in_every_dialect() -> None:
+    """The bound of an image is not that of a text, which is 4 MiB."""
+    data = base64.b64encode(PNG + bytes(5 << 20)).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    MessagesRequest.model_validate(
+        {
+            "max_tokens": 1,
+            "messages": [{"role": "user", "content": [{"type": "image", "source": source}]}],
+        }
+    )
+    part = {"type": "input_image", "image_url": f"data:image/png;base64,{data}"}
+    body = {"input": [{"role": "user", "content": [part]}]}
+    items = items_of(ResponsesRequest.model_validate(body), lambda item, param: pytest.fail(item))
+    assert messages_of(items)

@@ -15,6 +15,9 @@ from scripted_server import MODEL, RunningServer, running_server
 
 from quire.core.config import TenantConfig
 from quire.core.ids import TenantId
+from quire.server.anthropic.translation import messages_of
+from quire.server.schemas.anthropic import MessagesRequest
+from quire.server.schemas.messages import AssistantMessage
 
 ADD: Any = {
     "name": "add",
@@ -350,3 +353,21 @@ def test_keys_are_taken_from_either_header() -> None:
             ask(client, user("say in"))
     body: Any = error.value.body
     assert body["error"]["type"] == "authentication_error"
+
+
+def test_blocks_that_are_longer_together_than_one_may_be(server: RunningServer) -> None:
+    """What is joined or written anew has been bounded as it came; the prompt's length decides."""
+    long = "x" * (3 << 20)
+    call = {"type": "tool_use", "id": "a", "name": "f", "input": {"x": "é" * (1 << 20)}}
+    texts = [{"type": "text", "text": long}, {"type": "thinking", "thinking": long}] * 2
+    for content in ([call], texts):
+        earlier = {"role": "assistant", "content": content}
+        body = {"messages": [user("say x"), earlier, user("say x")]}
+        asked = MessagesRequest.model_validate({"max_tokens": 1, **body})
+        (message,) = messages_of(asked)[1:2]
+        assert isinstance(message, AssistantMessage)
+    assert message.content == long * 2
+    body = {"messages": [{"role": "assistant", "content": [call]}, user("say x")]}
+    answer = httpx.post(f"{server.url}/v1/messages", json={"max_tokens": 1, **body}, timeout=60)
+    assert answer.status_code == 400, answer.text
+    assert "holds 1024" in answer.text

@@ -25,6 +25,7 @@ from quire.server.schemas.messages import (
     AssistantMessage,
     CalledFunction,
     Content,
+    ImageUrl,
     MediaPart,
     Message,
     MessageToolCall,
@@ -116,6 +117,7 @@ def _messages(message: InputMessage) -> list[Message]:
 
 
 def _assistant(message: InputMessage) -> AssistantMessage:
+    """Every block has been validated; joined and written anew, texts may be longer than one may."""
     if isinstance(message.content, str):
         return AssistantMessage(role="assistant", content=message.content)
     texts, thoughts, calls = [], [], []
@@ -126,9 +128,11 @@ def _assistant(message: InputMessage) -> AssistantMessage:
             case ThinkingBlock():
                 thoughts.append(block.thinking)
             case ToolUseBlock():
-                function = CalledFunction(name=block.name, arguments=json.dumps(block.input))
-                calls.append(MessageToolCall(id=block.id, function=function))
-    return AssistantMessage(
+                function = CalledFunction.model_construct(
+                    name=block.name, arguments=json.dumps(block.input, ensure_ascii=False)
+                )
+                calls.append(MessageToolCall.model_construct(id=block.id, function=function))
+    return AssistantMessage.model_construct(
         role="assistant",
         content="".join(texts),
         reasoning_content="\n".join(thoughts) or None,
@@ -158,7 +162,9 @@ def _image_part(block: ImageBlock) -> MediaPart:
     url = source.url
     if source.type == "base64":
         url = f"data:{source.media_type};base64,{source.data}"
-    return MediaPart.model_validate({"type": "image_url", "image_url": {"url": url}})
+    return MediaPart.model_construct(
+        type="image_url", image_url=ImageUrl.model_construct(url=url or "")
+    )
 
 
 def _tools(body: CountTokensRequest) -> list[Tool]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.core.batch import ImageInput
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import InvalidArgument, PromptTooLong, QuireError
 from quire.programs.api.input_image import check_image
 from quire.programs.builtin import PromptImage
 from quire.server.schemas.messages import MediaPart
@@ -73,12 +73,14 @@ def _file_of(url: str | None, param: str) -> bytes:
 
 
 def expand_images(
-    token_ids: Sequence[int], files: Sequence[bytes], accepted: ImageInput | None
+    token_ids: Sequence[int], files: Sequence[bytes], accepted: ImageInput | None, limit: int
 ) -> tuple[tuple[int, ...], tuple[PromptImage, ...]]:
     """The prompt with as many tokens for each image as it takes, and where each image stands.
 
     Raises:
         InvalidArgument: the rendered prompt has another number of images than the conversation.
+        PromptTooLong: it has more than ``limit`` tokens; it is then not made, because a request of
+            many small files would take hundreds of times its own size.
     """
     if accepted is None:
         return tuple(token_ids), ()
@@ -87,6 +89,14 @@ def expand_images(
         raise InvalidArgument(
             f"the model's chat template shows {found} images where the messages have "
             f"{len(files)}: its token for images may not stand in text"
+        )
+    num_tokens = len(token_ids) + found * (accepted.num_embeds - 1)
+    if num_tokens > limit:
+        raise PromptTooLong(
+            f"the prompt has {num_tokens} tokens, {accepted.num_embeds} for each of {found} "
+            f"images, but the context of the model holds {limit}: send fewer images or less text",
+            num_prompt_tokens=num_tokens,
+            max_model_len=limit,
         )
     expanded: list[int] = []
     images = []

@@ -62,6 +62,7 @@ class ChatRenderer:
         Raises:
             InvalidArgument: the model has no template, its template does not compile, or the
                 template refuses the messages.
+            PromptTooLong: its images leave no room.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._render, model, conversation)
@@ -79,7 +80,10 @@ class ChatRenderer:
             variables=conversation.variables,
         )
         token_ids, images = expand_images(
-            model.tokenizer.encode(text), conversation.images, model.info.images
+            model.tokenizer.encode(text),
+            conversation.images,
+            model.info.images,
+            model.info.max_model_len,
         )
         return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START), images)
 

@@ -17,6 +17,7 @@ from quire.server.schemas.messages import (
     AssistantMessage,
     CalledFunction,
     Content,
+    ImageUrl,
     MediaPart,
     Message,
     MessageToolCall,
@@ -158,8 +159,7 @@ def _part(part: object, param: str) -> TextPart | MediaPart:
                 raise InvalidArgument(
                     f"{param}: an image comes as image_url; files are not stored here", param=param
                 )
-            image = {"url": part.image_url, "detail": part.detail or "auto"}
-            return MediaPart.model_validate({"type": "image_url", "image_url": image})
+            return MediaPart(type="image_url", image_url=ImageUrl(url=part.image_url))
         case OtherItemPart():
             raise InvalidArgument(
                 f"{param} is of type {part.type}, which no model here reads", param=param

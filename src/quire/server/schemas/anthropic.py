@@ -23,7 +23,7 @@ from quire.server.schemas.base import (
     WholeModel,
 )
 from quire.server.schemas.generation import MAX_MAX_TOKENS, StopString
-from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS
+from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS, ImageText
 from quire.server.schemas.tools import MAX_TOOLS, FunctionName
 
 MAX_STOP_SEQUENCES = 16
@@ -42,8 +42,8 @@ class ImageSource(EchoedModel):
 
     type: Literal["base64", "url"]
     media_type: ShortText | None = None
-    data: Text | None = None
-    url: Text | None = None
+    data: ImageText | None = None
+    url: ImageText | None = None
 
     @model_validator(mode="after")
     def _complete(self) -> ImageSource:

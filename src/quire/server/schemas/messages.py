@@ -23,6 +23,9 @@ MAX_TOOL_CALLS = 256
 MAX_URL_CHARS = 32 << 20
 """An image of the largest size that is read, in base64."""
 
+ImageText = Annotated[str, StringConstraints(max_length=MAX_URL_CHARS)]
+"""A data URL, or its base64 alone."""
+
 
 class TextPart(EchoedModel):
     type: Literal["text", "input_text", "output_text"]
@@ -37,7 +40,7 @@ class RefusalPart(EchoedModel):
 class ImageUrl(EchoedModel):
     """``detail`` and the like have no meaning here: a tower has one size."""
 
-    url: Annotated[str, StringConstraints(max_length=MAX_URL_CHARS)]
+    url: ImageText
 
 
 class MediaPart(EchoedModel):
@@ -154,6 +157,8 @@ __all__ = [
     "AssistantMessage",
     "CalledFunction",
     "Content",
+    "ImageText",
+    "ImageUrl",
     "MediaPart",
     "Message",
     "MessageToolCall",

@@ -16,7 +16,7 @@ from quire.server.schemas.base import (
     TextOrList,
     WholeModel,
 )
-from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS
+from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS, ImageText
 
 ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
@@ -38,7 +38,7 @@ class ImageItemPart(EchoedModel):
     """``image_url``: a URL, as a string."""
 
     type: Literal["input_image"]
-    image_url: Text | None = None
+    image_url: ImageText | None = None
     detail: ShortText | None = None
 
 
