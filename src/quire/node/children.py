@@ -37,7 +37,7 @@ class Ancestry:
 
 
 class LaunchChild(Protocol):
-    """``Node.launch``, as children need it."""
+    """``ProgramLauncher.launch``, as children need it."""
 
     def __call__(
         self,

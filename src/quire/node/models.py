@@ -70,9 +70,9 @@ def resolve_source(source: str | None) -> str:
     return str(path)
 
 
-def resolve_engine(config: EngineConfig) -> EngineConfig:
-    """``config`` with a source that an engine process can open."""
-    return replace(config, source=resolve_source(config.source))
+def resolve_engines(configs: Sequence[EngineConfig]) -> tuple[EngineConfig, ...]:
+    """``configs`` with sources that an engine process can open."""
+    return tuple(replace(config, source=resolve_source(config.source)) for config in configs)
 
 
 class ModelTable:
@@ -148,6 +148,6 @@ __all__ = [
     "ModelFiles",
     "ModelTable",
     "read_model_files",
-    "resolve_engine",
+    "resolve_engines",
     "resolve_source",
 ]

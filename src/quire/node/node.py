@@ -8,61 +8,48 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-import math
 import secrets
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.encoding import EncoderKind
-from quire.core.errors import UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.core.interfaces import EngineTransport, ProgramPort, ReplySink, ServedModel
+from quire.core.interfaces import EngineTransport, ServedModel
 from quire.node.admission import Admission
-from quire.node.children import Ancestry, ChildLauncher
 from quire.node.clock import SystemClock
+from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller
 from quire.node.control_thread import ControlThread, Observer
 from quire.node.conversations import Turn
+from quire.node.drain import Drain
 from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
-from quire.node.engine_loading import OnProgress, load_engine
+from quire.node.engine_loading import OnProgress
 from quire.node.engines import EngineBackend, EngineFleet
 from quire.node.health import NodeHealth, node_health
 from quire.node.hosts import ProgramHosts
 from quire.node.latency import LatencyObserver
+from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.loops import Bell, call_on
 from quire.node.metrics import NodeStatistics, ProcessRecord
-from quire.node.models import ModelFiles, read_model_files, resolve_engine
-from quire.node.program_start import ProgramStart, start_program
+from quire.node.models import ModelFiles, read_model_files, resolve_engines
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
-from quire.node.quotas import tightest
 from quire.node.recorder import EventRecorder
-from quire.node.restarts import Restarts
 from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.services import NodeServices
 from quire.node.sessions import SessionHandle, SessionLimits, SessionStart, SessionTable
-from quire.node.supervisor import RestartLimits, TransportFactory
-from quire.node.transports import InProcessTransport, ZeroMQTransport
+from quire.node.supervisor import RestartLimits
+from quire.node.transports.choice import choose_transport
 from quire.node.uploads import Upload, UploadTable
 from quire.programs.inferlet import Inferlet
-from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.host import check_any_model
 from quire.programs.runtime.native import NativeConfig
-from quire.programs.runtime.replay_log import ReplayLog
-from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram
-from quire.programs.services.children import ChildWanted, Family
-from quire.programs.services.operations import Identity
-
-logger = logging.getLogger(__name__)
-
-_CALLS_END_S = 15.0
+from quire.programs.services.children import Family
 
 
 class Node:
@@ -92,20 +79,18 @@ class Node:
         self._config = config
         self._admission = Admission(config.tenants)
         backend = EngineBackend(
-            _transport_factory(config, transport_factory), model_files, restart_limits
+            choose_transport(config.engine_process, transport_factory), model_files, restart_limits
         )
         self._clock = SystemClock()
         self._numbers = map(ProgramId, itertools.count(1))
         self._started_s = self._clock.now_s()
         self._stopping: asyncio.Task[None] | None = None
-        self._drain_ended = asyncio.Event()
-        self._drain_limit: asyncio.Handle | None = None
-        self._drain_ends_s = math.inf
+        self._drain = Drain()
         self._recorder: EventRecorder | None = None
         self._latencies = LatencyObserver()
         self._observers: list[Observer] = [self._latencies]
         self._control = self._make_control(debug)
-        engines = _engine_configs(config, own_models=transport_factory is None)
+        engines = config.engines if transport_factory else resolve_engines(config.engines)
         self._fleet = EngineFleet(
             engines,
             backend,
@@ -127,13 +112,10 @@ class Node:
             (native or NativeConfig()).grace_s,
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
-        self._services = NodeServices(
-            self._clock,
-            ChildLauncher(self._launch_child, self.inspect, self.uploads),
-            config.data_dir,
-        )
+        self._services = NodeServices(self._clock, config.data_dir)
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
+        self._launcher = self._make_launcher()
         self._health_changed = Bell()
         self._progress: OnProgress | None = None
         self._running = False
@@ -155,6 +137,17 @@ class Node:
             self._numbers,
             self._admission.check,
             limits,
+        )
+
+    def _make_launcher(self) -> ProgramLauncher:
+        return ProgramLauncher(
+            self._admission,
+            self._programs,
+            self._sessions,
+            Runtimes(self._hosts.users, self._sandbox),
+            ProgramConnector(self._control, self._services, self._fleet.models, self._numbers),
+            self.inspect,
+            self.uploads,
         )
 
     # -- life --------------------------------------------------------------------------------------
@@ -193,37 +186,16 @@ class Node:
         self._admission.close()
         if not self._running:
             return
-        self._limit_drain(drain_timeout_s)
+        self._drain.limit(drain_timeout_s)
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name="stop the node")
         await asyncio.shield(self._stopping)
 
-    def _limit_drain(self, limit_s: float) -> None:
-        ends_s = self._loop.time() + limit_s
-        if self._drain_ends_s <= ends_s:
-            return
-        if self._drain_limit is not None:
-            self._drain_limit.cancel()
-        self._drain_ends_s = ends_s
-        self._drain_limit = self._loop.call_at(ends_s, self._drain_ended.set)
-
     async def _stop(self) -> None:
-        idle = asyncio.create_task(self._wait_idle())
-        cut_short = asyncio.create_task(self._drain_ended.wait())
-        await asyncio.wait({idle, cut_short}, return_when=asyncio.FIRST_COMPLETED)
-        idle.cancel()
-        cut_short.cancel()
-        for call in self._sessions.calls():
-            call.cancel("the node is stopping")
+        await self._drain.wait(self._wait_idle())
         for handle in self._programs.running():
             handle.terminate("the node is stopping")
-        try:
-            async with asyncio.timeout(_CALLS_END_S):
-                await self._sessions.close()
-        except TimeoutError:
-            logger.error(
-                "a built-in program has not ended %g s after its cancellation", _CALLS_END_S
-            )
+        await self._sessions.close()
         await self._hosts.close()
         await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()
@@ -233,8 +205,6 @@ class Node:
         self._control.stop()
         if self._recorder is not None:
             self._recorder.close()
-        if self._drain_limit is not None:
-            self._drain_limit.cancel()
 
     async def _wait_idle(self) -> None:
         await self._sessions.wait_idle()
@@ -289,9 +259,7 @@ class Node:
         """The process table: every program of any form that has not ended."""
         rows = self._control.call(lambda controller: controller.processes())
         return [
-            ProcessRecord(
-                self._programs.public_id(row.program) or self._sessions.public_id(row.program), row
-            )
+            ProcessRecord(self._public_id(row.program), row)
             for row in rows
             if tenant is None or row.tenant == tenant
         ]
@@ -364,73 +332,9 @@ class Node:
             QuotaExceeded: too many programs of this tenant are running.
             UnknownHandle: no such parent.
         """
-        self._admission.check()
-        bounds = tightest(self._admission.tenant(tenant).quotas, program.quotas, quotas)
-        start = ProgramStart(
-            tenant=tenant,
-            form="inferlet",
-            name=program.name,
-            client_id=client_id,
-            parent=None if parent is None else self._parent(parent, tenant),
-            priority=priority,
-            quotas=bounds,
-        )
         seed = secrets.randbits(63) if seed is None else seed
         launch = Launch(tenant, tuple(args), client_id, parent, priority, seed)
-        ancestry = Ancestry(program, bounds, family or Family(bounds.max_children), seed, priority)
-        restarts = Restarts(ReplayLog()) if program.restartable else None
-        connect = partial(self._connect, start, ancestry, restarts)
-        if isinstance(program, GuestProgram):
-            begin = partial(self._sandbox.launch, program, launch.args, connect)
-        else:
-            begin = partial(self._hosts.users.launch, program, launch.args, connect)
-        return self._programs.launch(program.name, launch, begin, restarts)
-
-    def _connect(
-        self,
-        start: ProgramStart,
-        ancestry: Ancestry,
-        restarts: Restarts | None,
-        sink: ReplySink,
-        loop: asyncio.AbstractEventLoop,
-    ) -> ProgramPort:
-        number = next(self._numbers)
-        replay = None if restarts is None else ReplayPort(restarts.log, sink, loop)
-        sink = replay or sink
-        start_program(self._control, number, start, loop, sink)
-        identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
-        port = EventPort(
-            number,
-            start.quotas,
-            self._fleet.models.models,
-            self._control.post_gathered,
-            self._services.of(identity, ancestry),
-            ancestry.seed,
-            post_now=self._control.post,
-        )
-        if replay is None:
-            return port
-        replay.attach(port)
-        return replay
-
-    def _launch_child(
-        self,
-        program: Inferlet | GuestProgram,
-        args: tuple[str, ...],
-        wanted: ChildWanted,
-        quotas: Quotas,
-        priority: int,
-    ) -> ProgramHandle:
-        return self.launch(
-            program,
-            args,
-            tenant=wanted.parent.tenant,
-            parent=self._programs.public_id(wanted.parent.program),
-            priority=priority,
-            quotas=quotas,
-            seed=wanted.seed,
-            family=wanted.family,
-        )
+        return self._launcher.launch(program, launch, quotas, family)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
         """A launched program, running or recently ended; ``UnknownHandle`` for any other."""
@@ -473,14 +377,8 @@ class Node:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _parent(self, public_id: str, tenant: TenantId) -> ProgramId:
-        session = self._sessions.program_of(tenant, public_id)
-        if session is not None:
-            return session
-        handle = self._programs.find(public_id, tenant)
-        if handle.ended:
-            raise UnknownHandle(f"the parent {public_id!r} has ended: launch without it")
-        return handle.program
+    def _public_id(self, program: ProgramId) -> str | None:
+        return self._programs.public_id(program) or self._sessions.public_id(program)
 
     def _on_blocked(self, blocked: BlockedLoop) -> None:
         """On the watchdog's thread."""
@@ -494,23 +392,6 @@ class Node:
         """On the control thread."""
         if self._progress is not None:
             call_on(self._loop, self._progress, text, fraction)
-
-
-def _engine_configs(config: NodeConfig, *, own_models: bool) -> tuple[EngineConfig, ...]:
-    """With sources that an engine process can open; a given transport's sources are its own."""
-    return tuple(map(resolve_engine, config.engines)) if own_models else config.engines
-
-
-def _transport_factory(
-    config: NodeConfig, given: Callable[[EngineConfig], EngineTransport] | None
-) -> TransportFactory:
-    if given is not None:
-        return lambda engine, on_progress: given(engine)
-    if config.engine_process:
-        return ZeroMQTransport
-    return lambda engine, on_progress: InProcessTransport(
-        engine.name, partial(load_engine, engine, on_progress)
-    )
 
 
 __all__ = ["Node"]

@@ -24,10 +24,9 @@ from quire.programs.services.store import Store
 class NodeServices:
     """``start`` belongs to the edge's loop; ``of`` is for any thread."""
 
-    def __init__(self, clock: Clock, children: ChildLauncher, data_dir: Path | None = None) -> None:
+    def __init__(self, clock: Clock, data_dir: Path | None = None) -> None:
         self._store = Store(data_dir)
         self._shared = SharedServices(clock, self._store)
-        self._children = children
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -39,17 +38,19 @@ class NodeServices:
         """Every program has ended; blocks until the store is written."""
         self._shared.close()
 
-    def of(self, identity: Identity, ancestry: Ancestry) -> ProgramServices:
-        """The services of a launched program."""
-        children = ChildService(
+    def of(
+        self, identity: Identity, ancestry: Ancestry, children: ChildLauncher
+    ) -> ProgramServices:
+        """The services of a launched program; ``children`` launches those that it asks for."""
+        child_service = ChildService(
             identity,
             ancestry.family,
             ancestry.seed,
-            partial(self._children.spawn, ancestry),
+            partial(children.spawn, ancestry),
             self._on_edge,
             partial(call_on, self._edge),
         )
-        return self._shared.of(identity, [children])
+        return self._shared.of(identity, [child_service])
 
     async def _on_edge(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run ``work`` on the edge's loop; its errors and its cancellation pass through.

@@ -8,6 +8,7 @@ own (``ports.IssuerPort``), so that ending one call frees exactly what was its o
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,10 @@ from quire.programs.runtime.running import Runtime
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+_CALLS_END_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,10 +290,18 @@ class SessionTable:
             await calls[0].wait_closed()
 
     async def close(self) -> None:
-        """End every session; their calls must have been cancelled, or have ended."""
+        """Cancel what runs and end every session; logs it if a call does not end."""
+        for call in self.calls():
+            call.cancel("the node is stopping")
         for session, _ in list(self._open.values()):
             session.end("the node is stopping")
-        await self.wait_idle()
+        try:
+            async with asyncio.timeout(_CALLS_END_S):
+                await self.wait_idle()
+        except TimeoutError:
+            logger.error(
+                "a built-in program has not ended %g s after its cancellation", _CALLS_END_S
+            )
         if self._sweep is not None:
             self._sweep.cancel()
 

@@ -1,0 +1,72 @@
+"""Joining a launched program to the node: its number, its port, its services, its replay.
+
+Called by runtimes on whatever loop the program gets. Must not know how it is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ProgramPort, ReplySink
+from quire.node.children import Ancestry, ChildLauncher
+from quire.node.control_thread import ControlThread
+from quire.node.models import ModelTable
+from quire.node.program_start import ProgramStart, start_program
+from quire.node.restarts import Restarts
+from quire.node.services import NodeServices
+from quire.programs.runtime.event_port import EventPort
+from quire.programs.runtime.replay_port import ReplayPort
+from quire.programs.services.operations import Identity
+
+
+class ProgramConnector:
+    """``numbers`` gives every program its own; shared with the sessions."""
+
+    def __init__(
+        self,
+        control: ControlThread,
+        services: NodeServices,
+        models: ModelTable,
+        numbers: Iterator[ProgramId],
+    ) -> None:
+        self._control = control
+        self._services = services
+        self._models = models
+        self._numbers = numbers
+
+    def connect(
+        self,
+        start: ProgramStart,
+        ancestry: Ancestry,
+        children: ChildLauncher,
+        restarts: Restarts | None,
+        sink: ReplySink,
+        loop: asyncio.AbstractEventLoop,
+    ) -> ProgramPort:
+        """Enter the program, whose replies go to ``sink`` on ``loop``; its port.
+
+        Raises:
+            QuireError: the control thread has failed.
+        """
+        number = next(self._numbers)
+        replay = None if restarts is None else ReplayPort(restarts.log, sink, loop)
+        start_program(self._control, number, start, loop, replay or sink)
+        identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
+        port = EventPort(
+            number,
+            start.quotas,
+            self._models.models,
+            self._control.post_gathered,
+            self._services.of(identity, ancestry, children),
+            ancestry.seed,
+            post_now=self._control.post,
+        )
+        if replay is None:
+            return port
+        replay.attach(port)
+        return replay
+
+
+__all__ = ["ProgramConnector"]

@@ -1,0 +1,41 @@
+"""The time that running work is left when a node stops. Belongs to one loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Drain:
+    """Of several limits the one that ends first holds."""
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+        self._ends_s = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self, limit_s: float) -> None:
+        """Work has ``limit_s`` seconds from now."""
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + limit_s
+        if self._ends_s <= ends_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._ends_s = ends_s
+        self._timer = loop.call_at(ends_s, self._ended.set)
+
+    async def wait(self, idle: Coroutine[Any, Any, None]) -> None:
+        """Until ``idle`` returns or the time is over."""
+        waiting = {asyncio.create_task(idle), asyncio.create_task(self._ended.wait())}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self._ends_s = -math.inf
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+__all__ = ["Drain"]

@@ -1,0 +1,119 @@
+"""Launching programs and their children: what a launch may ask for, and which runtime takes it.
+
+Belongs to the edge's loop. Must not know how a program is executed nor what it is connected to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from quire.core.errors import UnknownHandle
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId, TenantId
+from quire.node.admission import Admission
+from quire.node.children import Ancestry, ChildLauncher
+from quire.node.connecting import ProgramConnector
+from quire.node.program_records import Launch
+from quire.node.program_start import ProgramStart
+from quire.node.programs import ProgramHandle, ProgramTable
+from quire.node.quotas import tightest
+from quire.node.restarts import Restarts
+from quire.node.sandbox.runtime import SandboxRuntime
+from quire.node.sessions import SessionTable
+from quire.node.uploads import UploadTable
+from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.native import NativeRuntime
+from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.sandbox.program import GuestProgram
+from quire.programs.services.children import ChildWanted, Family
+
+
+@dataclass(frozen=True, slots=True)
+class Runtimes:
+    """What executes programs: inferlets on ``users``, those that are not trusted in ``sandbox``."""
+
+    users: NativeRuntime
+    sandbox: SandboxRuntime
+
+
+class ProgramLauncher:
+    """``inspect`` makes a sandboxed program of a child's code. A launched program is in ``table``;
+    its parent is there or a session."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        table: ProgramTable,
+        sessions: SessionTable,
+        runtimes: Runtimes,
+        connector: ProgramConnector,
+        inspect: Callable[[bytes], Awaitable[GuestProgram]],
+        uploads: UploadTable,
+    ) -> None:
+        self._admission = admission
+        self._table = table
+        self._sessions = sessions
+        self._runtimes = runtimes
+        self._connector = connector
+        self._children = ChildLauncher(self._launch_child, inspect, uploads)
+
+    def launch(
+        self,
+        program: Inferlet | GuestProgram,
+        launch: Launch,
+        quotas: Quotas | None = None,
+        family: Family | None = None,
+    ) -> ProgramHandle:
+        """See ``Node.launch``."""
+        self._admission.check()
+        parent = None if launch.parent is None else self._parent(launch.parent, launch.tenant)
+        bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
+        start = ProgramStart(
+            tenant=launch.tenant,
+            form="inferlet",
+            name=program.name,
+            client_id=launch.client_id,
+            parent=parent,
+            priority=launch.priority,
+            quotas=bounds,
+        )
+        family = family or Family(bounds.max_children)
+        ancestry = Ancestry(program, bounds, family, launch.seed, launch.priority)
+        restarts = Restarts(ReplayLog()) if program.restartable else None
+        connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
+        if isinstance(program, GuestProgram):
+            begin = partial(self._runtimes.sandbox.launch, program, launch.args, connect)
+        else:
+            begin = partial(self._runtimes.users.launch, program, launch.args, connect)
+        return self._table.launch(program.name, launch, begin, restarts)
+
+    def _launch_child(
+        self,
+        program: Inferlet | GuestProgram,
+        args: tuple[str, ...],
+        wanted: ChildWanted,
+        quotas: Quotas,
+        priority: int,
+    ) -> ProgramHandle:
+        launch = Launch(
+            wanted.parent.tenant,
+            args,
+            parent=self._table.public_id(wanted.parent.program),
+            priority=priority,
+            seed=wanted.seed,
+        )
+        return self.launch(program, launch, quotas, wanted.family)
+
+    def _parent(self, public_id: str, tenant: TenantId) -> ProgramId:
+        session = self._sessions.program_of(tenant, public_id)
+        if session is not None:
+            return session
+        handle = self._table.find(public_id, tenant)
+        if handle.ended:
+            raise UnknownHandle(f"the parent {public_id!r} has ended: launch without it")
+        return handle.program
+
+
+__all__ = ["ProgramLauncher", "Runtimes"]

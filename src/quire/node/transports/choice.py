@@ -1,0 +1,29 @@
+"""Which transport a node's engines get. Must not know what an engine's process does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from quire.core.config import EngineConfig
+from quire.core.interfaces import EngineTransport
+from quire.node.engine_loading import load_engine
+from quire.node.supervisor import TransportFactory
+from quire.node.transports.in_process import InProcessTransport
+from quire.node.transports.zeromq import ZeroMQTransport
+
+
+def choose_transport(
+    engine_process: bool, given: Callable[[EngineConfig], EngineTransport] | None
+) -> TransportFactory:
+    """``given`` if there is one, else an engine in a process of its own or in this one."""
+    if given is not None:
+        return lambda engine, on_progress: given(engine)
+    if engine_process:
+        return ZeroMQTransport
+    return lambda engine, on_progress: InProcessTransport(
+        engine.name, partial(load_engine, engine, on_progress)
+    )
+
+
+__all__ = ["choose_transport"]
