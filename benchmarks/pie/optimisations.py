@@ -18,10 +18,8 @@ import asyncio
 import json
 import random
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +32,11 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server, start_quire
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
+from benchmarks.pie.crowd import Measured, run_crowd, run_program
 from benchmarks.pie.function_calls import tokens_of
 from benchmarks.pie.web_service import WebService
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
-from quire.cli.attachment import RemoteProgram
-from quire.cli.client import NodeClient
 
 HERE = Path(__file__).resolve().parent
 SYSTEM, SPECIFICATION, QUESTION, TURN, CALL, ANSWER = 64, 192, 32, 24, 16, 8
@@ -55,14 +52,6 @@ VARIANTS: dict[str, dict[str, bool]] = {
     "+ concurrent calls": {"export": True, "concurrent": True},
     "+ dropped pages": {"export": True, "concurrent": True, "drop": True},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Of one round: agents per second, and the time of one agent in the middle."""
-
-    agents_per_s: float
-    p50_s: float
 
 
 def make_plan(agent: int, service: str, vocab_size: int) -> Plan:
@@ -129,35 +118,10 @@ async def as_client(server: Server, model: str, distance_s: float, plan: Plan) -
 async def as_program(
     server: Server, source: str, distance_s: float, variant: dict[str, bool], plan: Plan
 ) -> None:
-    await asyncio.sleep(distance_s)
-    with NodeClient(server.url) as client:
-        request = {"source": source, "args": [json.dumps({**plan, **variant})]}
-        launched = await asyncio.to_thread(client.launch, request)
-        async with RemoteProgram(client, launched["id"]) as program:
-            async for _ in program.messages():
-                pass
-            turns = await program.result()
+    request = {"source": source, "args": [json.dumps({**plan, **variant})]}
+    turns = await run_program(server.url, distance_s, request)
     if turns != NUM_NEEDED + 1:
         raise SystemExit(f"a program made {turns} turns")
-
-
-async def run_agents(
-    agent: Callable[[Plan], Awaitable[None]], plans: list[Plan], at_once: int
-) -> Measured:
-    """A new agent starts whenever one has ended."""
-    times: list[float] = []
-    waiting = iter(plans)
-
-    async def work() -> None:
-        for plan in waiting:
-            began_s = time.perf_counter()
-            await agent(plan)
-            times.append(time.perf_counter() - began_s)
-
-    began_s = time.perf_counter()
-    await asyncio.gather(*(work() for _ in range(at_once)))
-    total_s = time.perf_counter() - began_s
-    return Measured(len(plans) / total_s, sorted(times)[len(times) // 2])
 
 
 def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
@@ -174,7 +138,7 @@ def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
             plans = [
                 make_plan(next(numbers), service.url, vocab_size) for _ in range(arguments.agents)
             ]
-            return asyncio.run(run_agents(agent, plans, arguments.at_once))
+            return asyncio.run(run_crowd(agent, plans, arguments.at_once))
 
         contenders = {"client": partial(one, partial(as_client, server, model, arguments.distance))}
         for name, variant in VARIANTS.items():
@@ -198,7 +162,7 @@ def main() -> None:
     rows = []
     for model in arguments.models:
         results = measure(model, arguments)
-        rates = {name: [run.agents_per_s for run in runs] for name, runs in results.items()}
+        rates = {name: [run.per_s for run in runs] for name, runs in results.items()}
         rows += [
             {
                 "model": model,

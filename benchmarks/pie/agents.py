@@ -1,0 +1,237 @@
+"""Agents beside the model against the same agents as clients (Pie 7.1, Fig. 6).
+
+    python benchmarks/pie/agents.py [--agents 32] [--at-once 8] [--with-vllm] [--quick]
+
+ReAct: 8 calls of a web service that takes 100 ms, turns of 24 tokens. CodeAct: 8 blocks of Python
+that run, turns of 32 tokens. Swarm: 4 members, 32 letters of 16 tokens. As programs on the node
+(``agent_program.py``), launched and awaited from ``--distance`` seconds away; and as clients of the
+same node, and of vLLM's server, over the same distance, token ids in and out, with automatic prefix
+caching. The program's Python runs in a child in the sandbox, the client's just in the client, which
+favours the client. Greedy, random weights: tokens are forced in number, so the text means nothing.
+Each agent asks something else; all begin with one system text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import httpx
+
+from benchmarks.checkpoints import SHAPES
+from benchmarks.http.servers import Server, start_quire, start_vllm
+from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.options import parser, rounds_of
+from benchmarks.pie.agent_program import tokens_of
+from benchmarks.pie.crowd import Measured, run_crowd, run_program
+from benchmarks.pie.web_service import WebService
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+
+HERE = Path(__file__).resolve().parent
+LATENCY_S = 0.1
+CODE = "print(sum(number * number for number in range(10_000)))"
+KINDS: dict[str, dict[str, int]] = {
+    "react": {"num_acts": 8, "turn_tokens": 24, "answer_tokens": 16},
+    "codeact": {"num_acts": 8, "turn_tokens": 32, "answer_tokens": 16},
+    "swarm": {"num_acts": 32, "turn_tokens": 16, "answer_tokens": 0, "num_members": 4},
+}
+LOAD = {"system_tokens": 192, "question_tokens": 32, "kinds": KINDS, "service_s": LATENCY_S}
+PAPER = {"latency": "up to 15 % less", "throughput": "up to 30 % more"}
+Plan = dict[str, Any]
+
+
+def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
+    """What the agent of this number does, whoever runs it; seeds name content."""
+    return {
+        "kind": kind,
+        "seed": 1000 + 100 * number,
+        "vocab_size": vocab_size,
+        "service": service,
+        "code": CODE,
+        "system_tokens": LOAD["system_tokens"],
+        "question_tokens": LOAD["question_tokens"],
+        **KINDS[kind],
+    }
+
+
+class Client:
+    """Completions of a server that is ``distance_s`` away."""
+
+    def __init__(self, server: Server, model: str, distance_s: float) -> None:
+        self._server, self._model, self._distance_s = server, model, distance_s
+
+    async def run(self, plan: Plan) -> None:
+        async with httpx.AsyncClient(timeout=300) as http:
+            if plan["kind"] == "swarm":
+                await self._swarm(http, plan)
+            else:
+                await self._turns(http, plan)
+
+    async def _turns(self, http: httpx.AsyncClient, plan: Plan) -> None:
+        seed, vocab_size = plan["seed"], plan["vocab_size"]
+        prompt = tokens_of(1, plan["system_tokens"], vocab_size)
+        prompt += tokens_of(seed, plan["question_tokens"], vocab_size)
+        for turn in range(plan["num_acts"]):
+            prompt += await self._write(http, prompt, plan["turn_tokens"])
+            if plan["kind"] == "react":
+                (await http.post(plan["service"], content="{}")).raise_for_status()
+            else:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(plan["code"], "<code>", "exec"), {})
+            prompt += tokens_of(seed + 1 + turn, plan["answer_tokens"], vocab_size)
+        await self._write(http, prompt, plan["turn_tokens"])
+
+    async def _swarm(self, http: httpx.AsyncClient, plan: Plan) -> None:
+        vocab_size = plan["vocab_size"]
+        members = [
+            tokens_of(1 + number, plan["system_tokens"], vocab_size)
+            for number in range(plan["num_members"])
+        ]
+        letter = tokens_of(plan["seed"], plan["question_tokens"], vocab_size)
+        for number in range(plan["num_acts"]):
+            conversation = members[number % len(members)]
+            conversation.extend(letter)
+            letter = await self._write(http, conversation, plan["turn_tokens"])
+            conversation.extend(letter)
+
+    async def _write(
+        self, http: httpx.AsyncClient, prompt: list[int], num_tokens: int
+    ) -> list[int]:
+        await asyncio.sleep(self._distance_s)
+        body = {
+            "model": self._model,
+            "prompt": prompt,
+            "max_tokens": num_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        answer = await http.post(self._server.completions_url, json=body)
+        answer.raise_for_status()
+        written: list[int] = answer.json()["choices"][0]["token_ids"]
+        return written
+
+
+async def as_program(server: Server, source: str, distance_s: float, plan: Plan) -> None:
+    request = {"source": source, "args": [json.dumps(plan)]}
+    done = await run_program(server.url, distance_s, request)
+    if done != plan["num_acts"] + (plan["kind"] != "swarm"):
+        raise SystemExit(f"{plan['kind']}: a program returned {done!r}")
+
+
+def measure(model: str, arguments: Any) -> dict[str, list[dict[str, Measured]]]:
+    """Per contender and round, what each kind of agent took."""
+    source = (HERE / "agent_program.py").read_text(encoding="utf-8")
+    distance_s = arguments.distance
+    with ExitStack() as stack:
+        service = stack.enter_context(WebService(LATENCY_S))
+        server = stack.enter_context(
+            start_quire(model, arguments.cache, "--allow-upload", "--kv-cache-bytes", "1GiB")
+        )
+        agents: dict[str, Callable[[Plan], Awaitable[None]]] = {
+            "program": partial(as_program, server, source, distance_s),
+            "client": Client(server, model, distance_s).run,
+        }
+        if arguments.with_vllm:
+            vllm = stack.enter_context(start_vllm(model, arguments.cache))
+            agents["client of vLLM"] = Client(vllm, model, distance_s).run
+        numbers = iter(range(1_000_000))
+
+        def one(agent: Callable[[Plan], Awaitable[None]]) -> dict[str, Measured]:
+            measured = {}
+            for kind in KINDS:
+                plans = [
+                    make_plan(kind, next(numbers), service.url, SHAPES[model].vocab_size)
+                    for _ in range(arguments.agents)
+                ]
+                measured[kind] = asyncio.run(run_crowd(agent, plans, arguments.at_once))
+            return measured
+
+        contenders = {name: partial(one, agent) for name, agent in agents.items()}
+        title = f"{model}, {arguments.agents} agents"
+        return take_turns(title, contenders, rounds_of(arguments))
+
+
+def rows_of(model: str, results: dict[str, list[dict[str, Measured]]]) -> list[dict[str, Any]]:
+    rows = []
+    for kind in KINDS:
+        program = [run[kind] for run in results["program"]]
+        for name, runs in results.items():
+            times, rates = [run[kind].p50_s for run in runs], [run[kind].per_s for run in runs]
+            row: dict[str, Any] = {"model": model, "agent": kind, "as": name}
+            row["agent_s"] = figure(times).rounded(3)
+            row["agents_per_s"] = figure(rates).rounded(3)
+            row["program_latency_over_it"] = ratio([r.p50_s for r in program], times).rounded(3)
+            row["program_throughput_over_it"] = ratio([r.per_s for r in program], rates).rounded(3)
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    made = parser(__doc__)
+    made.add_argument("--agents", type=int, default=32, help="in a round (default: %(default)s)")
+    made.add_argument("--at-once", type=int, default=8, help="default: %(default)s")
+    made.add_argument(
+        "--distance",
+        type=float,
+        default=0.02,
+        help="seconds, client to node (default: %(default)s)",
+    )
+    made.add_argument("--with-vllm", action="store_true", help="a client of vLLM's server too")
+    arguments = made.parse_args()
+    rows = []
+    for model in arguments.models:
+        results = measure(model, arguments)
+        rows += rows_of(model, results)
+        for label, field in (("latency, s", "p50_s"), ("agents per second", "per_s")):
+            draw_bars(
+                arguments.out / f"pie-agents-{field.partition('_')[0]}-{model}.png",
+                f"agents, {model}, {arguments.distance * 1e3:g} ms away",
+                label,
+                list(KINDS),
+                {
+                    name: [figure([getattr(run[kind], field) for run in runs]) for kind in KINDS]
+                    for name, runs in results.items()
+                },
+            )
+    print_table(
+        f"{arguments.agents} agents, {arguments.at_once} at a time "
+        f"(paper: latency {PAPER['latency']}, throughput {PAPER['throughput']})",
+        [
+            {
+                "model": row["model"],
+                "agent": row["agent"],
+                "as": row["as"],
+                "one, s": row["agent_s"]["median"],
+                "agents/s": row["agents_per_s"]["median"],
+                "program's latency / its": f"{row['program_latency_over_it']['median']}x",
+                "program's throughput / its": f"{row['program_throughput_over_it']['median']}x",
+            }
+            for row in rows
+        ],
+    )
+    emit(
+        "pie/agents",
+        arguments.out,
+        agents=arguments.agents,
+        at_once=arguments.at_once,
+        distance_s=arguments.distance,
+        load=LOAD,
+        paper=PAPER,
+        results=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
