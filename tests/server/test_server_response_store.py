@@ -121,6 +121,51 @@ def test_what_is_not_used_is_forgotten(make: Callable[..., ResponseStore], clock
         store.get(TENANT, used.id)
 
 
+def test_what_a_tenant_that_calls_no_more_has_is_forgotten_too(
+    make: Callable[..., ResponseStore], clock: Time
+) -> None:
+    store = make(ttl_s=10)
+    silent, calling = entry("1", num_pages=3), entry("2")
+    calling.tenant = OTHER
+    store.put(silent)
+    clock.now_s = 11
+    store.put(calling)
+    assert not is_there(store, silent)
+    assert silent.kept is not None
+    assert silent.kept.released
+
+
+def test_an_item_is_found_as_long_as_one_of_those_who_have_it_is_stored(
+    make: Callable[..., ResponseStore],
+) -> None:
+    """A client that sends the whole conversation names the items of earlier responses again."""
+    store = make()
+    first, second, third = entry("1"), entry("2"), entry("3")
+    second.input_items += first.input_items
+    third.input_items += first.input_items
+    for made in (first, second, third):
+        store.put(made)
+    for made in (third, first):
+        store.delete(TENANT, made.id)
+        assert store.item(TENANT, "msg_1", "input[0].id")
+    store.delete(TENANT, second.id)
+    with pytest.raises(InvalidArgument, match="send the item itself"):
+        store.item(TENANT, "msg_1", "input[0].id")
+
+
+def test_an_item_that_no_client_may_send_is_refused_by_its_reference(
+    make: Callable[..., ResponseStore],
+) -> None:
+    """A model that is not constrained may call a function of any name."""
+    store = make()
+    made = entry("1")
+    call = {"id": "fc_1", "type": "function_call", "call_id": "c", "name": "", "arguments": "{}"}
+    made.input_items.append(call)
+    store.put(made)
+    with pytest.raises(InvalidArgument, match="previous_response_id"):
+        store.item(TENANT, "fc_1", "input[0].id")
+
+
 def test_pages_are_bounded_apart_from_texts(make: Callable[..., ResponseStore]) -> None:
     store = make(page_share=0.25)
     made = [entry(str(number), num_pages=10) for number in range(3)]
@@ -139,6 +184,37 @@ def test_what_goes_gives_its_pages_back(make: Callable[..., ResponseStore]) -> N
     assert made.kept.released
     with pytest.raises(UnknownHandle):
         store.delete(TENANT, made.id)
+
+
+def test_one_deleted_while_it_ends_gives_its_pages_back(
+    make: Callable[..., ResponseStore],
+) -> None:
+    """Its answer is complete, so that it keeps pages, but nobody can ask for it any more."""
+    store = make()
+    made = entry("1")
+    store.put(made)
+    store.delete(TENANT, made.id)
+    made.kept = cast(KeptPages, FakePages(3))
+    store.finish(made)
+    assert made.kept.released
+    assert not is_there(store, made)
+
+
+def test_one_that_ran_for_longer_than_the_unused_stay_is_kept_with_its_pages(
+    make: Callable[..., ResponseStore], clock: Time
+) -> None:
+    store = make(ttl_s=10, max_bytes=1)
+    made, run = entry("1"), FakeRun()
+    made.run = cast(BackgroundRun, run)
+    store.put(made)
+    clock.now_s = 20
+    run.ended = True
+    made.kept = cast(KeptPages, FakePages(3))
+    store.finish(made)
+    assert is_there(store, made)
+    assert not made.kept.released
+    store.delete(TENANT, made.id)
+    assert store._shelves[TENANT].num_bytes == 0
 
 
 def test_what_runs_is_not_pushed_out(make: Callable[..., ResponseStore], clock: Time) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import gc
+import weakref
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, cast
+from unittest.mock import Mock
 
 import httpx
 import openai
@@ -11,8 +14,13 @@ import pytest
 from openai.types.responses import Response
 from request_log import RequestLines
 from scripted_server import MODEL, GatedEngine, RunningServer, running_server
+from test_server_response_format import formatter
 
 from quire.core.config import ServerConfig
+from quire.programs.builtin import ChoiceChunk
+from quire.server.generation import Generation, PromptChunk
+from quire.server.responses.background import BackgroundRun
+from quire.server.schemas.responses import ResponseObject
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +96,53 @@ def test_the_client_may_leave_and_come_back_to_the_events(
     assert told == "word " * 50 == finished(client, request_lines, made).output_text
     again = client.responses.retrieve(made.id, stream=True, starting_after=len(events))
     assert [event.type for event in again] == ["response.completed"]
+
+
+def test_a_follower_is_told_the_id_before_any_work_is_done(
+    client: openai.OpenAI, closed_gate: GatedEngine, request_lines: RequestLines
+) -> None:
+    """Else one that is cut off while the response waits could not come back to it."""
+    with client.responses.create(
+        model=MODEL, input="say x", background=True, stream=True
+    ) as stream:
+        events = iter(stream)
+        created, queued = next(events), next(events)
+        assert (created.type, queued.type) == ("response.created", "response.queued")
+        assert client.responses.retrieve(created.response.id).status == "queued"
+        client.responses.cancel(created.response.id)
+        assert list(events) == []
+    assert request_lines.next()["outcome"] == "aborted"
+
+
+async def test_of_one_that_has_ended_only_its_events_are_left() -> None:
+    """The prompt's tokens and images must not stay with what is stored."""
+
+    class Prompt:
+        def cancel(self, reason: str) -> None: ...
+
+        async def __aiter__(self) -> AsyncIterator[PromptChunk]:
+            yield PromptChunk(
+                0, ChoiceChunk(index=0, text="x", token_ids=(1,), finish_reason="stop")
+            )
+
+    ended: list[ResponseObject] = []
+    prompt = Prompt()
+    left = weakref.ref(prompt)
+    run = BackgroundRun(
+        cast(Generation, prompt),
+        formatter(background=True),
+        Mock(),
+        on_finished=lambda: None,
+        on_end=ended.append,
+        keep_events=True,
+    )
+    del prompt
+    await run.wait_ended()
+    gc.collect()
+    assert left() is None
+    assert ended[0].status == "completed"
+    run.cancel()
+    assert b"response.completed" in b"".join([events async for events in run.follow(-1)])
 
 
 def test_cancelling_ends_it_and_frees_its_pages(

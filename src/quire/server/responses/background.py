@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 
 from quire.core.errors import QuireError
 from quire.server.generation import Generation
@@ -18,9 +19,17 @@ from quire.server.schemas.responses import ResponseObject
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What makes the response: the prompt and its images hang on it."""
+
+    generation: Generation
+    formatter: ResponseFormatter
+
+
 class BackgroundRun:
     """Starts at once. ``on_finished`` is called after a complete answer, ``on_end`` when it has
-    ended in whatever way.
+    ended in whatever way; from then on only its events are left of it.
 
     ``keep_events``: whether it can be followed.
     """
@@ -35,21 +44,18 @@ class BackgroundRun:
         on_end: Callable[[ResponseObject], None],
         keep_events: bool,
     ) -> None:
-        self._generation = generation
-        self._formatter = formatter
-        self._observer = observer
-        self._on_finished = on_finished
-        self._on_end = on_end
+        self._work: _Work | None = _Work(generation, formatter)
         self._events: list[bytes] | None = [] if keep_events else None
         self._num_bytes = 0
         self._news = asyncio.Event()
         self._cancelled = False
-        self._ended = False
-        self._task = asyncio.create_task(self._run(), name="background response")
+        self._task = asyncio.create_task(
+            self._run(self._work, observer, on_finished, on_end), name="background response"
+        )
 
     @property
     def ended(self) -> bool:
-        return self._ended
+        return self._work is None
 
     @property
     def num_bytes(self) -> int:
@@ -61,14 +67,15 @@ class BackgroundRun:
         return self._events is not None
 
     def response(self) -> ResponseObject:
-        """The response as it is now."""
-        return self._formatter.response()
+        """The response as it is now, while it runs."""
+        assert self._work is not None, "its end has been told to on_end"
+        return self._work.formatter.response()
 
     def cancel(self) -> None:
         """End it; what it has said stays. Idempotent, and without effect after its end."""
-        if not self._ended:
+        if self._work is not None:
             self._cancelled = True
-            self._generation.cancel("cancelled by the client")
+            self._work.generation.cancel("cancelled by the client")
 
     async def wait_ended(self) -> None:
         await asyncio.wait([self._task])
@@ -83,18 +90,25 @@ class BackgroundRun:
             if position < len(events):
                 yield b"".join(events[position:])
                 position = len(events)
-            elif self._ended:
+            elif self.ended:
                 return
             else:
                 await news.wait()
 
-    async def _run(self) -> None:
-        observer, formatter = self._observer, self._formatter
+    async def _run(
+        self,
+        work: _Work,
+        observer: RequestObserver,
+        on_finished: Callable[[], None],
+        on_end: Callable[[ResponseObject], None],
+    ) -> None:
+        formatter = work.formatter
         try:
-            async for item in self._generation:
+            self._tell(formatter.begin())
+            async for item in work.generation:
                 observer.on_chunk(item.chunk)
                 self._tell(formatter.feed(item))
-            self._on_finished()
+            on_finished()
             self._tell(formatter.last_events())
             observer.end("finished")
         except QuireError as error:
@@ -106,13 +120,13 @@ class BackgroundRun:
                 observer.end("failed", error)
         except Exception:
             logger.exception("a background response has failed unexpectedly")
-            self._generation.cancel("the response has failed")
+            work.generation.cancel("the response has failed")
             self._tell(formatter.failed(QuireError("an unexpected error; see the server's log")))
             observer.end("failed")
         finally:
-            self._ended = True
+            self._work = None
             self._ring()
-            self._on_end(formatter.response())
+            on_end(formatter.response())
 
     def _tell(self, events: list[bytes]) -> None:
         if self._events is not None:

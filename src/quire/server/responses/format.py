@@ -79,6 +79,7 @@ class ResponseFormatter:
         self._open: GrowingItem | None = None
         self._pieces: list[Piece] = []
         self._pending_logprobs: list[TokenLogprob] = []
+        self._created = False
         self._started = False
         self._num_cached = 0
         self._num_reasoning = 0
@@ -106,6 +107,16 @@ class ResponseFormatter:
         return self.response().to_json()
 
     # -- beyond it ---------------------------------------------------------------------------------
+
+    def begin(self) -> list[bytes]:
+        """The events before any work; otherwise they come with the first chunk. Idempotent."""
+        if self._created:
+            return []
+        self._created = True
+        events = [self._state_event("response.created")]
+        if self._status == "queued":
+            events.append(self._state_event("response.queued"))
+        return events
 
     def response(self) -> ResponseObject:
         """The response as it is now."""
@@ -168,9 +179,7 @@ class ResponseFormatter:
         if self._started:
             return []
         self._started = True
-        events = [self._state_event("response.created")]
-        if self._status == "queued":
-            events.append(self._state_event("response.queued"))
+        events = self.begin()
         self._status = "in_progress"
         return [*events, self._state_event("response.in_progress")]
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import msgspec
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import EngineId, TenantId
@@ -74,10 +75,11 @@ class StoredResponse:
 
 @dataclass(slots=True)
 class _Shelf:
-    """One tenant's responses, those used longest ago first, and their items by id."""
+    """One tenant's responses, those used longest ago first, and who has an item of which id:
+    clients that send a conversation again name its items as they were told, so several may."""
 
     entries: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
-    items: dict[str, str] = field(default_factory=dict)
+    holders: dict[str, dict[str, StoredResponse]] = field(default_factory=dict)
     num_bytes: int = 0
 
 
@@ -96,22 +98,32 @@ class ResponseStore:
         self._shelves: dict[TenantId, _Shelf] = {}
 
     def put(self, entry: StoredResponse) -> None:
-        """Store a response, or take note that it is finished."""
+        """Store a response."""
         shelf = self._shelves.setdefault(entry.tenant, _Shelf())
-        self._drop_old(shelf)
-        shelf.num_bytes += _num_bytes(entry) - entry.num_bytes
-        entry.num_bytes = _num_bytes(entry)
         shelf.entries[entry.id] = entry
-        shelf.items |= {item["id"]: entry.id for item in entry.items()}
-        self._use(shelf, entry)
+        self._use(shelf, entry)  # first: it may have run for longer than what is unused stays
+        self._drop_old()
+        num_bytes = _num_bytes(entry)
+        shelf.num_bytes += num_bytes - entry.num_bytes
+        entry.num_bytes = num_bytes
+        for item in entry.items():
+            shelf.holders.setdefault(item["id"], {})[entry.id] = entry
         self._make_room(shelf)
         if entry.kept is not None:
             self._release_pages(shelf, entry.kept.engine)
 
+    def finish(self, entry: StoredResponse) -> None:
+        """Take note that a response in the background has ended. One that was deleted while it ran
+        gives back the pages that its end has kept."""
+        if self.holds(entry):
+            self.put(entry)
+        elif entry.kept is not None:
+            entry.kept.release()
+
     def get(self, tenant: TenantId, response_id: str) -> StoredResponse:
         """Raises ``UnknownHandle``: no such response, or not this tenant's."""
+        self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
-        self._drop_old(shelf)
         entry = shelf.entries.get(response_id)
         if entry is None:
             raise UnknownHandle(
@@ -125,14 +137,17 @@ class ResponseStore:
         """An item of a stored response, as a client would send it.
 
         Raises:
-            InvalidArgument: no response of the tenant has it.
+            InvalidArgument: no response of the tenant has it, or it is not fit to be sent again.
         """
+        self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
-        entry = shelf.entries.get(shelf.items.get(item_id, ""))
-        for item in () if entry is None else entry.items():
-            if item["id"] == item_id:
-                return _ITEM.validate_python(item)
-        raise InvalidArgument(f"{param}: no stored item {item_id[:100]!r}", param=param)
+        for entry in shelf.holders.get(item_id, {}).values():
+            for item in entry.items():
+                if item["id"] == item_id:
+                    return _sent_again(item, param)
+        raise InvalidArgument(
+            f"{param}: no stored item {item_id[:100]!r}; send the item itself", param=param
+        )
 
     def delete(self, tenant: TenantId, response_id: str) -> None:
         """Raises ``UnknownHandle``. A response that is running is cancelled."""
@@ -168,12 +183,12 @@ class ResponseStore:
         entry.used_s = self._now_s()
         shelf.entries.move_to_end(entry.id)
 
-    def _drop_old(self, shelf: _Shelf) -> None:
+    def _drop_old(self) -> None:
+        """Of all tenants: one that never calls again would keep its responses and pages."""
         limit_s = self._now_s() - self._limits.ttl_s
-        for entry in list(shelf.entries.values()):
-            if entry.used_s > limit_s:
-                return
-            if not entry.running:
+        for shelf in self._shelves.values():
+            old = takewhile(lambda entry: entry.used_s <= limit_s, shelf.entries.values())
+            for entry in [entry for entry in old if not entry.running]:
                 self._drop(shelf, entry)
 
     def _make_room(self, shelf: _Shelf) -> None:
@@ -204,11 +219,27 @@ class ResponseStore:
         del shelf.entries[entry.id]
         shelf.num_bytes -= entry.num_bytes
         for item in entry.items():
-            shelf.items.pop(item["id"], None)
+            holders = shelf.holders.get(item["id"], {})
+            holders.pop(entry.id, None)
+            if not holders:
+                shelf.holders.pop(item["id"], None)
         if entry.kept is not None:
             entry.kept.release()
         if entry.run is not None:
             entry.run.cancel()
+
+
+def _sent_again(item: dict[str, Any], param: str) -> InputItem:
+    """A model may write what a client may not send, a function's name that is none for one."""
+    try:
+        return _ITEM.validate_python(item)
+    except ValidationError as exc:
+        problem = exc.errors()[0]["msg"]
+        raise InvalidArgument(
+            f"{param}: the stored item is not fit to be sent again ({problem}): go on by "
+            "previous_response_id, or leave it out",
+            param=param,
+        ) from exc
 
 
 def _num_bytes(entry: StoredResponse) -> int:

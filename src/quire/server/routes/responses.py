@@ -66,8 +66,7 @@ def _in_background(request: Request, creation: Creation) -> Response:
 
     def on_end(response: ResponseObject) -> None:
         entry.response = response
-        if store.holds(entry):
-            store.put(entry)
+        store.finish(entry)
 
     begun = open_generation(request, creation.work())
     entry.run = BackgroundRun(
