@@ -13,7 +13,7 @@ import pytest
 from fake_node import fake_config, fake_model_files, fake_transport
 
 from quire.core.config import NodeConfig, SandboxConfig
-from quire.node import Node
+from quire.node import Node, ProgramHandle
 
 CHILD = Path(__file__).parent / "sandbox_child.py"
 HEADER = "import asyncio\nfrom quire.programs.sdk import Context, inferlet\n"
@@ -42,3 +42,32 @@ def sandbox_node(config: NodeConfig, mode: str = "serve", **options: Any) -> Nod
     options.setdefault("model_files", fake_model_files)
     command = (sys.executable, str(CHILD), mode)
     return Node(config, debug=True, sandbox_command=command, **options)
+
+
+BYSTANDER = program(
+    """
+    @inferlet()
+    async def bystander(api):
+        steps = 0
+        async for _ in messages(api):
+            steps += 1
+            await api.synchronize()
+            await api.send(str(steps))
+        return steps
+
+    async def messages(api):
+        while (text := await api.receive()) != "end":
+            yield text
+    """
+)
+
+
+async def steps(handle: ProgramHandle, count: int) -> None:
+    """Have a bystander make so many steps, one by one."""
+    attachment = handle.attach(after=handle.record().num_messages)
+    try:
+        for _ in range(count):
+            await handle.send("step")
+            await anext(attachment)
+    finally:
+        attachment.close()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from fake_node import TENANT
-from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
+from sandbox_node import BYSTANDER, needs_sandbox, program, sandbox_config, sandbox_node, steps
 from web_stub import WebStub
 
 from quire.core.config import TenantConfig
@@ -30,23 +30,6 @@ pytestmark = [
 OTHER = TenantId("other")
 MAX_TURN_MS = 500
 MAX_CALLS_PER_S = 100
-
-BYSTANDER = program(
-    """
-    @inferlet()
-    async def bystander(api):
-        steps = 0
-        async for _ in messages(api):
-            steps += 1
-            await api.synchronize()
-            await api.send(str(steps))
-        return steps
-
-    async def messages(api):
-        while (text := await api.receive()) != "end":
-            yield text
-    """
-)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -76,17 +59,6 @@ async def bystander(node: Node) -> AsyncIterator[ProgramHandle]:
     if not handle.ended:
         await handle.send("end")
     await handle.wait_ended()
-
-
-async def steps(handle: ProgramHandle, count: int) -> None:
-    """Have the bystander make so many steps, one by one."""
-    attachment = handle.attach(after=handle.record().num_messages)
-    try:
-        for _ in range(count):
-            await handle.send("step")
-            await anext(attachment)
-    finally:
-        attachment.close()
 
 
 async def end_of(node: Node, body: str, *args: str, quotas: Quotas | None = None) -> QuireError:
