@@ -11,7 +11,8 @@ from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
 from quire.control.resources.memory import Memory
 from quire.control.resources.operations import OperationList
-from quire.core.batch import CopySlots, EngineInfo, LayerGroup, SwapIn, SwapOut
+from quire.core.batch import CopySlots, SwapIn, SwapOut
+from quire.core.engine_info import EngineInfo, LayerGroup
 from quire.core.errors import ConfigError
 from quire.core.ids import TenantId
 from quire.testing import FakeEngine

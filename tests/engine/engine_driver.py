@@ -15,7 +15,6 @@ from quire.core.batch import (
     BatchResult,
     CloseSequences,
     DistRows,
-    EngineInfo,
     ExplicitMask,
     ForwardRows,
     OpenSequence,
@@ -24,6 +23,7 @@ from quire.core.batch import (
     WriteTable,
 )
 from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.engine_info import EngineInfo
 from quire.core.ids import SequenceId, TableId
 from quire.core.interfaces import EngineCore
 

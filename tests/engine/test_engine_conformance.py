@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.core.batch import PoolSpec
 from quire.core.config import EngineConfig
+from quire.core.engine_info import PoolSpec
 from quire.core.ids import ModelId
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.engine.engine import Engine

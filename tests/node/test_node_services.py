@@ -433,7 +433,7 @@ async def test_a_trait_that_no_model_has_is_refused_at_push_and_launch(
         pass
     """
     found = await program_of(node, form, tmp_path, body)
-    with pytest.raises(TraitMissing, match="'sees' needs .*InputImage.* model 'fake' does not"):
+    with pytest.raises(TraitMissing, match=r"'sees' needs .*InputImage.* model 'fake' does not"):
         node.launch(found, tenant=TENANT)
     with pytest.raises(TraitMissing, match="'sees' needs"):
         await node.upload(program(body), TENANT)

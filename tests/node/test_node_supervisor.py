@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
 from quire.node.clock import SystemClock

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.core.actions import Reply
-from quire.core.batch import EngineInfo, LayerGroup, PoolSpec
 from quire.core.commands import Command
+from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, QueuePoisoned
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from programs_node import node_of
 
-from quire.core.batch import ImageInput
 from quire.core.decoding import StopSpec
+from quire.core.engine_info import ImageInput
 from quire.core.errors import InvalidArgument, TraitMissing
 from quire.core.traits import Trait
 from quire.programs.api import Api, Embed, connect_api

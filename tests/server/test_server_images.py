@@ -10,7 +10,7 @@ import httpx
 import pytest
 from scripted_server import MODEL, TOKENIZER, running_server
 
-from quire.core.batch import ImageInput
+from quire.core.engine_info import ImageInput
 from quire.server.responses.translation import items_of, messages_of
 from quire.server.schemas.anthropic import MessagesRequest
 from quire.server.schemas.responses import ResponsesRequest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.batch import PoolSpec
+from quire.core.engine_info import PoolSpec
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.testing import FakeEngine, FakeTokenizer
 from quire.testing.conformance import EngineCoreSuite

@@ -14,11 +14,11 @@ from quire.core.batch import (
     EmbedRows,
     ExtendSequence,
     OpenSequence,
-    PoolSpec,
     SwapIn,
     WriteTable,
 )
 from quire.core.decoding import SamplerSpec, StopSpec
+from quire.core.engine_info import PoolSpec
 from quire.core.errors import EngineFault
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.testing import FakeEngine, FakeTokenizer

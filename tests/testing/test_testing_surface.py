@@ -7,9 +7,9 @@ from quire.testing import conformance
 
 NAMES = """
     ControlCore ControlHarness ExpectedDecode FakeClock FakeEncoder FakeEngine FakeTokenizer
-    LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage ReferenceProgram
-    ScriptedModel SeenToken StepTime answers expected_decode expected_dist expected_logprobs
-    expected_tokens fake_pool scripted_node token_content
+    LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage
+    ReferenceProgram ScriptedModel SeenToken StepTime answers expected_decode expected_dist
+    expected_logprobs expected_tokens fake_pool scripted_node token_content
 """
 
 SUITES = """

@@ -11,7 +11,7 @@ from typing import Any
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
 from quire.core import commands as c
-from quire.core.batch import EngineInfo
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import InvalidArgument, NeverFits, PromptTooLong, QuotaExceeded
 from quire.core.traits import Trait
 

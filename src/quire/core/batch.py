@@ -41,7 +41,6 @@ A position axes (1 for text, 3 for M-RoPE), G layer groups.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -328,83 +327,11 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True):
     failures: list[RowFailure] = msgspec.field(default_factory=list)
 
 
-class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Layers that cache the same kind of block, and their pool.
-
-    ``bytes_per_block`` counts K and V of every layer of the group. ``window`` is the number of
-    positions that a sliding-window group still sees.
-    """
-
-    kind: Literal["full", "window", "recurrent"] = "full"
-    num_blocks: int
-    num_host_blocks: int
-    bytes_per_block: int
-    window: int | None = None
-
-
-class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The sizes of an engine's memory, fixed for its life."""
-
-    page_size: int
-    groups: tuple[LayerGroup, ...]
-    num_embeds: int
-    num_token_slots: int
-    max_sequences: int
-    max_batch_tokens: int
-
-
-class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A LoRA adapter that an engine has loaded. ``digest`` identifies its weights and scaling,
-    ``rank`` is the largest of its modules."""
-
-    name: str
-    digest: str
-    rank: int
-
-
-class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The images that a model sees. ``num_embeds``: input embeddings that each becomes ·
-    ``token``: stands for one of them in a prompt · ``formats`` of files, by Pillow's names."""
-
-    num_embeds: int
-    token: int
-    max_bytes: int
-    max_pixels: int
-    formats: tuple[str, ...]
-
-
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an engine says of itself when it is ready.
-
-    ``digest`` identifies weights, dtypes and KV layout: pages of engines with equal digests are
-    interchangeable. ``traits`` are those of the model's backend. Messages name ``adapters`` by
-    index. ``images``: None if the model sees none.
-    """
-
-    model: str
-    family: str
-    digest: str
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    max_model_len: int
-    dtype: str
-    device: str
-    backend: str
-    num_parameters: int
-    pool: PoolSpec
-    traits: list[str]
-    extra: dict[str, Any] = msgspec.field(default_factory=dict)
-    adapters: tuple[AdapterInfo, ...] = ()
-    images: ImageInput | None = None
-
-
 __all__ = [
     "F32",
     "I32",
     "MAX_PAGE_SIZE",
     "U64",
-    "AdapterInfo",
     "AdvanceRows",
     "Batch",
     "BatchOperation",
@@ -414,16 +341,12 @@ __all__ = [
     "DistRows",
     "DropTables",
     "EmbedRows",
-    "EngineInfo",
     "ExplicitMask",
     "ExtendSequence",
     "ForwardRows",
-    "ImageInput",
     "ImageRow",
-    "LayerGroup",
     "OpenSequence",
     "Operation",
-    "PoolSpec",
     "RowFailure",
     "SampleRows",
     "SequenceEnd",

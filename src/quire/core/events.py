@@ -9,8 +9,9 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.batch import BatchResult, EngineInfo
+from quire.core.batch import BatchResult
 from quire.core.commands import Command
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
 

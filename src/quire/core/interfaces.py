@@ -12,8 +12,9 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
 from quire.core.commands import Command
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId

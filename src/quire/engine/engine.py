@@ -10,8 +10,9 @@ import time
 
 import torch
 
-from quire.core.batch import Batch, BatchResult, EngineInfo, LayerGroup, PoolSpec
+from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
 from quire.core.traits import NODE_TRAITS, Trait
 from quire.engine.backend import NUM_AXES, Backend, choose_backend

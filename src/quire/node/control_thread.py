@@ -19,7 +19,8 @@ import msgspec
 
 from quire.control import Controller
 from quire.core.actions import Action, Dispatch, SetTimer, Terminate
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
     EngineDown,

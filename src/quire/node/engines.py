@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quire.core.batch import EngineInfo
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
 from quire.core.interfaces import Clock, ServedModel

@@ -13,8 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from quire.core.batch import EngineInfo
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ModelNotFound
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import ServedModel, Tokenizer

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from quire.core.batch import BatchResult, EngineInfo
+from quire.core.batch import BatchResult
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
     ConfigError,
     EngineLost,

@@ -12,9 +12,9 @@ from engine_adapters import RECIPES, Recipe, merged, write_adapter
 from numpy.typing import NDArray
 from transformers import PreTrainedModel
 
-from quire.core.batch import PoolSpec
 from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.decoding import StopSpec
+from quire.core.engine_info import PoolSpec
 from quire.core.ids import ModelId
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.engine.cpu.library import kernel_report

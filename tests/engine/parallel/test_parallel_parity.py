@@ -12,9 +12,9 @@ from engine_checkpoints import MODELS
 from parallel_engines import tiny
 from transformers import PreTrainedModel
 
-from quire.core.batch import PoolSpec
 from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.decoding import StopSpec
+from quire.core.engine_info import PoolSpec
 from quire.core.errors import ConfigError
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.engine.engine import Engine

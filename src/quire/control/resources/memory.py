@@ -14,7 +14,7 @@ from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
 from quire.control.resources.operations import OperationList
 from quire.control.resources.prefix_index import PrefixIndex
-from quire.core.batch import EngineInfo
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
 from quire.core.ids import BlockId, HostBlockId
 

@@ -27,8 +27,9 @@ from quire.control.resources.table_arrays import table_arrays
 from quire.control.resources.tables import ResidentTable, TableCache
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.decode_run import DecodeRun
-from quire.core.batch import I32, EngineInfo
+from quire.core.batch import I32
 from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, Sample
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, PageLost, PoolExhausted
 from quire.core.ids import EngineId, SequenceId, TokenSlotId
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.core.batch import I32, AdapterInfo
+from quire.core.batch import I32
+from quire.core.engine_info import AdapterInfo
 from quire.engine.adapters.peft_directory import Adapter, ModuleShape
 from quire.engine.adapters.token_groups import I64, group_tokens
 from quire.engine.layers.linear import Linear

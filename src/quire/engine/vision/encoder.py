@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from quire.core.batch import ImageInput
+from quire.core.engine_info import ImageInput
 from quire.engine.vision.image_processor import (
     FORMATS,
     MAX_IMAGE_BYTES,

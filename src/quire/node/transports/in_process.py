@@ -12,7 +12,8 @@ import queue
 import threading
 from collections.abc import Callable
 
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, QuireError
 from quire.core.interfaces import EngineCore
 from quire.node.loops import call_on

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.wire import Codec
 

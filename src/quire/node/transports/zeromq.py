@@ -12,8 +12,9 @@ import secrets
 from collections.abc import Callable, Sequence
 
 from quire import __version__
-from quire.core.batch import Batch, BatchResult, EngineInfo
+from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_record
 from quire.core.wire import PROTOCOL_VERSION
 from quire.node.engine_loading import OnProgress

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.core.batch import ImageInput
 from quire.core.commands import EmbedImage
+from quire.core.engine_info import ImageInput
 from quire.core.errors import InvalidArgument, TraitMissing
 from quire.core.traits import Trait
 from quire.programs.api.handles import Embed, Queue, as_list, check_all

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.batch import EngineInfo
 from quire.core.commands import Command
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId

@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from quire.core.batch import ImageInput
+from quire.core.engine_info import ImageInput
 from quire.core.errors import InvalidArgument, PromptTooLong, QuireError
 from quire.programs.api.input_image import check_image
 from quire.programs.builtin import PromptImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.core.batch import PoolSpec
+from quire.core.engine_info import PoolSpec
 from quire.core.interfaces import EngineCore, Tokenizer
 from quire.testing.conformance.engine_driver import EngineDriver, Logprobs
 from quire.testing.fake_engine import fake_pool

@@ -16,24 +16,20 @@ import numpy as np
 from quire.core.batch import (
     F32,
     U64,
-    AdapterInfo,
     Batch,
     BatchResult,
     CloseSequences,
     CopySlots,
     DropTables,
-    EngineInfo,
     ExtendSequence,
-    ImageInput,
-    LayerGroup,
     OpenSequence,
     Operation,
-    PoolSpec,
     RowFailure,
     SwapIn,
     SwapOut,
     WriteTable,
 )
+from quire.core.engine_info import AdapterInfo, EngineInfo, ImageInput, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId
 from quire.core.interfaces import Tokenizer

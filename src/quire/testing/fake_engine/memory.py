@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, U64, CopySlots, PoolSpec, SwapIn, SwapOut, WriteTable
+from quire.core.batch import I32, U64, CopySlots, SwapIn, SwapOut, WriteTable
+from quire.core.engine_info import PoolSpec
 from quire.core.ids import TableId
 from quire.testing.fake_engine.hashing import NUM_LAYERS
 from quire.testing.fake_engine.violations import require

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.batch import EngineInfo, LayerGroup, PoolSpec
 from quire.core.commands import Command, Decode, GetNextDist, Sample, Sampled
 from quire.core.commands import Dists as DistsReply
 from quire.core.decoding import DecodeChunk, Dist
+from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId
