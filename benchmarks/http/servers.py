@@ -123,6 +123,13 @@ def start_quire(model: str, cache: Path, *options: str) -> Server:
     return Server([*command, *options], port, "/ready")
 
 
+def start_shipped(*options: str) -> Server:
+    """``quire serve`` on the model that the package ships, ready to answer."""
+    port = free_port()
+    command = [sys.executable, "-m", "quire.cli", "serve", "--port", str(port)]
+    return Server([*command, "--no-log-requests", *options], port, "/ready")
+
+
 def start_vllm(model: str, cache: Path) -> Server:
     """vLLM's OpenAI server on every core.
 
@@ -140,4 +147,4 @@ def start_vllm(model: str, cache: Path) -> Server:
     return Server(command, port, "/health", vllm_environment(cache))
 
 
-__all__ = ["Server", "ServerFailed", "free_port", "start_quire", "start_vllm"]
+__all__ = ["Server", "ServerFailed", "free_port", "start_quire", "start_shipped", "start_vllm"]

@@ -1,0 +1,266 @@
+"""Techniques beside the model against the same techniques as clients (Pie 7.2 and 7.3, Fig. 8).
+
+    python benchmarks/pie/techniques.py [--at-once 4] [--distances 0 0.02] [--quick]
+
+The library's programs, by name, on a node with the shipped model, which really solves what it is
+asked; and clients of the same node (``technique_clients.py``), with automatic prefix caching, that
+do the same over completions, side by side where the technique allows it. Both are asked the same
+seeded questions, held out from the model's training; ``same`` is how often they gave the same
+answer. ``x``: no client can do it over that interface; what stands beside the program then is the
+nearest that a client can do. The latency is of the one in the middle, with ``--at-once`` of them
+running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.http.servers import Server, start_shipped
+from benchmarks.library import tasks
+from benchmarks.measurement import Figure, figure, ratio, take_turns
+from benchmarks.options import plain_parser, rounds_of
+from benchmarks.pie.crowd import Measured, run_crowd, run_program
+from benchmarks.pie.remote_context import RemoteModel
+from benchmarks.pie.technique_clients import CLIENTS
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+from quire.engine.tokenizer import load_tokenizer
+from quire.node import SHIPPED_MODEL, resolve_source
+from quire.programs.library.agents.react import SYSTEM
+from quire.programs.library.decoding.ebnf_decoding import ADDITION
+
+PAPER = {"latency": "up to 28 % less", "throughput": "up to 34 % more"}
+"""Pie's best of these techniques over vLLM and SGLang (ToT, RoT, GoT, SkoT)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Technique:
+    """``draw``: one question's arguments. ``client``: what a client does, ``can`` whether that is
+    the technique. ``read``: the answer in the program's result. ``system``: of its conversation."""
+
+    program: str
+    draw: Callable[[Random], tuple[str, ...]]
+    client: str
+    read: Callable[[Any], str]
+    can: bool = True
+    system: str = ""
+
+
+@dataclass(slots=True)
+class Asked:
+    """One question, and what was answered."""
+
+    args: tuple[str, ...]
+    prompt: list[int]
+    answers: dict[str, str] = field(default_factory=dict)
+
+
+def _addition(random: Random) -> str:
+    return f"What is {random.randint(1000, 9999)} + {random.randint(1000, 9999)}?"
+
+
+def _facts(random: Random) -> str:
+    """A question over many facts: a long prompt, and words to look up in it."""
+    return tasks.among_agents(random).question
+
+
+def _answer(result: Any) -> str:
+    return str(result["answer"])
+
+
+def _text(result: Any) -> str:
+    return str(result["text"])
+
+
+TECHNIQUES: dict[str, Technique] = {
+    "ToT": Technique(
+        "tree_of_thought", lambda r: tasks.difference("3", "3", "24")(r).args, "tree_of_thought",
+        _answer,
+    ),
+    "RoT": Technique(
+        "recursion_of_thought", lambda r: tasks.word_problem(r).args, "recursion_of_thought",
+        _answer, system=SYSTEM.format(tools="calc(expression), lookup(name, key)"),
+    ),
+    "GoT": Technique(
+        "graph_of_thought", lambda r: (*tasks.balance(r).args, "2"), "graph_of_thought", _answer
+    ),
+    "SkoT": Technique(
+        "skeleton_of_thought", lambda r: (*tasks.fan_out(r).args, "128"), "skeleton_of_thought",
+        _answer,
+    ),
+    "sink": Technique(
+        "attention_sink", lambda r: (_facts(r), "64", "4", "48"), "resent_window", _text, can=False
+    ),
+    "beam": Technique(
+        "beam_search", lambda r: (_addition(r), "3", "32"), "beam_search",
+        lambda result: str(result[0]["text"]),
+    ),
+    "EBNF": Technique(
+        "ebnf_decoding", lambda r: (_addition(r), ADDITION, "64"), "ebnf_decoding", str
+    ),
+    "speculative": Technique(
+        "prompt_lookup", lambda r: (_facts(r), "64", "8"), "plain_decoding", _text, can=False
+    ),
+}  # fmt: skip
+
+
+async def drawn(technique: Technique, model: RemoteModel, num: int, seed: int) -> list[Asked]:
+    """Questions with their conversations as tokens, which a client has at hand."""
+    random = Random(f"{technique.program}/{seed}")
+    asked = []
+    for _ in range(num):
+        args = technique.draw(random)
+        messages = [{"role": "user", "content": args[0]}]
+        if technique.system:
+            messages = [{"role": "system", "content": technique.system}, *messages]
+        tokenized = await model.post("/tokenize", {"messages": messages})
+        asked.append(Asked(args, tokenized["tokens"]))
+    return asked
+
+
+async def as_program(server: Server, technique: Technique, distance_s: float, one: Asked) -> None:
+    request = {"program": technique.program, "args": list(one.args)}
+    one.answers["program"] = technique.read(await run_program(server.url, distance_s, request))
+
+
+async def as_client(model: RemoteModel, technique: Technique, one: Asked) -> None:
+    one.answers["client"] = await CLIENTS[technique.client](model, one.prompt, one.args)
+
+
+@dataclass(slots=True)
+class Results:
+    """Of one technique at one distance: rounds by contender, and the questions of all rounds."""
+
+    rounds: dict[str, list[Measured]]
+    asked: list[Asked]
+
+    @property
+    def same(self) -> float:
+        both = [one for one in self.asked if len(one.answers) == 2]
+        equal = [one.answers["program"] == one.answers["client"] for one in both]
+        return sum(equal) / max(1, len(equal))
+
+
+def measure(server: Server, name: str, distance_s: float, arguments: Any) -> Results:
+    """Both are asked a round's questions, and other ones in the next round."""
+    technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
+    batches: dict[int, list[Asked]] = {}
+    taken = {"program": iter(range(1_000)), "client": iter(range(1_000))}
+
+    async def run(contender: str) -> Measured:
+        number = next(taken[contender])
+        async with RemoteModel(server.url, SHIPPED_MODEL, tokenizer, distance_s) as model:
+            if number not in batches:
+                seed = arguments.seed + number
+                batches[number] = await drawn(technique, model, arguments.questions, seed)
+            agent: Callable[[Asked], Awaitable[None]] = partial(as_client, model, technique)
+            if contender == "program":
+                agent = partial(as_program, server, technique, distance_s)
+            return await run_crowd(agent, batches[number], arguments.at_once)
+
+    contenders = {one: partial(lambda one: asyncio.run(run(one)), one) for one in taken}
+    title = f"{name}, {distance_s * 1e3:g} ms away"
+    rounds = take_turns(title, contenders, rounds_of(arguments))
+    return Results(rounds, [one for batch in batches.values() for one in batch])
+
+
+def row_of(name: str, distance_s: float, results: Results) -> dict[str, Any]:
+    technique = TECHNIQUES[name]
+    program, client = results.rounds["program"], results.rounds["client"]
+    times = [run.p50_s for run in program], [run.p50_s for run in client]
+    rates = [run.per_s for run in program], [run.per_s for run in client]
+    return {
+        "technique": name,
+        "distance_s": distance_s,
+        "program": technique.program,
+        "client": technique.client,
+        "client_can": technique.can,
+        "program_s": figure(times[0]).rounded(3),
+        "client_s": figure(times[1]).rounded(3),
+        "latency_over_client": ratio(*times).rounded(3),
+        "throughput_over_client": ratio(*rates).rounded(3),
+        "same_answers": round(results.same, 3),
+    }
+
+
+def main() -> None:
+    made = plain_parser(__doc__)
+    made.add_argument(
+        "--techniques",
+        nargs="+",
+        choices=TECHNIQUES,
+        default=list(TECHNIQUES),
+        help="default: %(default)s",
+    )
+    made.add_argument("--questions", type=int, default=16, help="in a round (default: %(default)s)")
+    made.add_argument("--at-once", type=int, default=4, help="default: %(default)s")
+    made.add_argument("--seed", type=int, default=0, help="of questions (default: %(default)s)")
+    made.add_argument(
+        "--distances",
+        type=float,
+        nargs="+",
+        default=[0.0, 0.02],
+        help="seconds, client to node (default: %(default)s)",
+    )
+    arguments = made.parse_args()
+    rows: list[dict[str, Any]] = []
+    bars: dict[str, list[Figure]] = {}
+    with ExitStack() as stack:
+        server = stack.enter_context(start_shipped())
+        for distance_s in arguments.distances:
+            for name in arguments.techniques:
+                results = measure(server, name, distance_s, arguments)
+                rows.append(row_of(name, distance_s, results))
+                rounds = results.rounds
+                latency = ratio(
+                    [run.p50_s for run in rounds["program"]],
+                    [run.p50_s for run in rounds["client"]],
+                )
+                bars.setdefault(f"{distance_s * 1e3:g} ms away", []).append(latency)
+    draw_bars(
+        arguments.out / "pie-techniques.png",
+        "latency of the program over the client's (1: the same)",
+        "ratio",
+        [name if TECHNIQUES[name].can else f"{name} (x)" for name in arguments.techniques],
+        bars,
+    )
+    print_table(
+        f"techniques, {arguments.at_once} at a time "
+        f"(paper: latency {PAPER['latency']}, throughput {PAPER['throughput']})",
+        [
+            {
+                "technique": row["technique"],
+                "away, ms": f"{row['distance_s'] * 1e3:g}",
+                "client": row["client"] if row["client_can"] else f"x ({row['client']})",
+                "program, s": row["program_s"]["median"],
+                "client, s": row["client_s"]["median"],
+                "latency / client's": f"{row['latency_over_client']['median']}x",
+                "throughput / client's": f"{row['throughput_over_client']['median']}x",
+                "same": f"{row['same_answers']:.0%}",
+            }
+            for row in rows
+        ],
+    )
+    emit(
+        "pie/techniques",
+        arguments.out,
+        questions=arguments.questions,
+        at_once=arguments.at_once,
+        seed=arguments.seed,
+        paper=PAPER,
+        results=rows,
+    )
+
+
+if __name__ == "__main__":
+    main()
