@@ -1,13 +1,14 @@
-"""The options of ``quire serve`` reach the server's configuration, every one of them."""
+"""The options of ``quire serve`` reach the configurations of server and sandbox, all of them."""
 
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 from cli_invoke import invoke
 
-from quire.core.config import NodeConfig, ServerConfig
+from quire.core.config import NodeConfig, SandboxConfig, ServerConfig
 
 ASKED = {
     "host": ("--host", "::1"),
@@ -42,14 +43,48 @@ EXPECTED = ServerConfig(
     allow_native_upload=True,
 )
 
+SANDBOX_ASKED = {
+    "processes": ("--sandbox-processes", "2"),
+    "cache_dir": ("--sandbox-cache-dir", "built"),
+    "num_warm": ("--sandbox-warm", "0"),
+    "max_upload_bytes": ("--max-upload-bytes", "2MiB"),
+    "max_memory_bytes": ("--sandbox-memory", "64MiB"),
+    "max_turn_ms": ("--sandbox-turn-ms", "250"),
+    "max_cpu_ms": ("--sandbox-cpu-ms", "3000"),
+    "max_calls_per_s": ("--sandbox-calls", "500"),
+    "max_outstanding_io": ("--sandbox-requests", "0"),
+    "hosts": ("--sandbox-host", "*.example.org", "--sandbox-host", "example.com"),
+    "allow_private_hosts": ("--sandbox-private-hosts",),
+}
+SANDBOX_EXPECTED = SandboxConfig(
+    processes=2,
+    cache_dir=Path("built"),
+    num_warm=0,
+    max_upload_bytes=2 << 20,
+    max_memory_bytes=64 << 20,
+    max_turn_ms=250,
+    max_cpu_ms=3000,
+    max_calls_per_s=500,
+    max_outstanding_io=0,
+    hosts=("*.example.org", "example.com"),
+    allow_private_hosts=True,
+)
+
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
+def nodes() -> list[NodeConfig]:
+    """The nodes of what ``started`` has started."""
+    return []
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, nodes: list[NodeConfig]) -> list[ServerConfig]:
     """What a server would have been started with."""
     configs: list[ServerConfig] = []
 
     def run(node: NodeConfig, server: ServerConfig, **callbacks: object) -> None:
         configs.append(server)
+        nodes.append(node)
 
     monkeypatch.setattr("quire.cli.serve.run_server", run)
     return configs
@@ -64,11 +99,42 @@ def test_every_setting_has_its_option(
     assert (ran.code, started) == (0, [EXPECTED]), ran.err
 
 
+@pytest.mark.usefixtures("started")
+def test_every_setting_of_the_sandbox_has_its_option(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig]
+) -> None:
+    assert set(SANDBOX_ASKED) == {field.name for field in dataclasses.fields(SandboxConfig)}
+    options = [word for option in SANDBOX_ASKED.values() for word in option]
+    ran = invoke(capsys, "serve", *options)
+    assert (ran.code, [node.sandbox for node in nodes]) == (0, [SANDBOX_EXPECTED]), ran.err
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--sandbox-memory", "19MiB", "less than 20 MiB"),
+        ("--sandbox-memory", "much", "is not a size"),
+        ("--sandbox-processes", "0", "than or equal to 1"),
+        ("--sandbox-turn-ms", "0", "than or equal to 1"),
+        ("--sandbox-requests", "-1", "than or equal to 0"),
+    ],
+)
+def test_a_sandbox_in_which_nothing_runs_is_refused(
+    capsys: pytest.CaptureFixture[str], nodes: list[NodeConfig], option: str, value: str, words: str
+) -> None:
+    ran = invoke(capsys, "serve", option, value)
+    assert ran.code == 2
+    assert words in " ".join(ran.err.split())
+    assert nodes == []
+
+
 def test_without_options_the_defaults_hold(
-    capsys: pytest.CaptureFixture[str], started: list[ServerConfig]
+    capsys: pytest.CaptureFixture[str], started: list[ServerConfig], nodes: list[NodeConfig]
 ) -> None:
     invoke(capsys, "serve")
     assert started == [ServerConfig()]
+    assert [node.sandbox for node in nodes] == [SandboxConfig()]
 
 
 @pytest.mark.parametrize("option", ["--session-ttl", "--write-timeout", "--body-timeout"])

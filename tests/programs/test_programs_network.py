@@ -81,6 +81,10 @@ async def test_the_allow_list(host: str, allowed: bool) -> None:
             await replies.request("GET", f"http://{host}/")
 
 
+def test_a_star_allows_any_host() -> None:
+    assert NetworkPolicy(hosts=("*",)).allows_host("anything.example")
+
+
 @pytest.mark.parametrize(
     "addresses",
     [("127.0.0.1",), ("10.1.2.3",), ("169.254.169.254",), ("::1",), ("8.8.8.8", "192.168.0.1"), ()],

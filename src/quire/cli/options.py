@@ -374,15 +374,6 @@ AllowUpload = Annotated[
         rich_help_panel=_ACCESS,
     ),
 ]
-Sandbox = Annotated[
-    bool,
-    typer.Option(
-        "--sandbox/--no-sandbox",
-        envvar="QUIRE_SANDBOX",
-        help="Run Python source that callers launch in the sandbox, or refuse it.",
-        rich_help_panel=_ACCESS,
-    ),
-]
 LogRequests = Annotated[
     bool,
     typer.Option(

@@ -7,16 +7,24 @@ import sys
 from contextlib import ExitStack
 
 from quire.cli import options as o
+from quire.cli import sandbox_options as so
 from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
-from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig, ServerConfig
+from quire.core.config import (
+    EngineConfig,
+    NodeConfig,
+    SandboxConfig,
+    SchedulerConfig,
+    ServerConfig,
+)
 from quire.core.ids import ModelId
 from quire.server.serve import run as run_server
 
 _ENGINE = EngineConfig(source="", name=ModelId(""))
 _SERVER = ServerConfig()
+_SANDBOX = SandboxConfig()
 
 
 def serve(
@@ -56,7 +64,18 @@ def serve(
     api_key: o.ServerApiKeys = None,
     api_keys_file: o.ApiKeysFile = None,
     no_auth: o.Unauthenticated = False,
-    sandbox: o.Sandbox = True,
+    sandbox: so.Sandbox = True,
+    sandbox_processes: so.Processes = _SANDBOX.processes,
+    sandbox_warm: so.Warm = _SANDBOX.num_warm,
+    sandbox_memory: so.Memory = _SANDBOX.max_memory_bytes,
+    sandbox_turn_ms: so.TurnMs = _SANDBOX.max_turn_ms,
+    sandbox_cpu_ms: so.CpuMs = _SANDBOX.max_cpu_ms,
+    sandbox_calls: so.Calls = _SANDBOX.max_calls_per_s,
+    sandbox_requests: so.Requests = _SANDBOX.max_outstanding_io,
+    sandbox_host: so.Hosts = None,
+    sandbox_private_hosts: so.PrivateHosts = False,
+    sandbox_cache_dir: so.CacheDir = None,
+    max_upload_bytes: so.UploadBytes = _SANDBOX.max_upload_bytes,
     allow_upload: o.AllowUpload = False,
     log_level: o.LogLevel = "info",
     log_requests: o.LogRequests = True,
@@ -100,6 +119,19 @@ def serve(
         encoders=encoder_configs(encoder or ()),
         scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
         tenants=known_tenants,
+        sandbox=SandboxConfig(
+            processes=sandbox_processes,
+            cache_dir=sandbox_cache_dir,
+            num_warm=sandbox_warm,
+            max_upload_bytes=max_upload_bytes,
+            max_memory_bytes=sandbox_memory,
+            max_turn_ms=sandbox_turn_ms,
+            max_cpu_ms=sandbox_cpu_ms,
+            max_calls_per_s=sandbox_calls,
+            max_outstanding_io=sandbox_requests,
+            hosts=tuple(sandbox_host) if sandbox_host else None,
+            allow_private_hosts=sandbox_private_hosts,
+        ),
         record_path=record,
         data_dir=data_dir,
     )

@@ -165,7 +165,7 @@ class SandboxConfig:
 
     ``processes``: runtime processes, started at the first launch. ``cache_dir``: of what is built
     once (None: ``~/.cache/quire``). ``num_warm``: instances that wait for a launch, per process.
-    ``max_turn_ms``: computing without awaiting; ``max_cpu_ms``: all in all. ``hosts``: those that
+    ``max_turn_ms``: computing without awaiting; ``max_cpu_ms``: all in all. ``hosts``: what
     programs may ask for in their manifests (None: any); private addresses are refused unless
     ``allow_private_hosts``.
     """

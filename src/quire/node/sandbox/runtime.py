@@ -25,6 +25,7 @@ from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.programs.capabilities import Capabilities
 from quire.programs.runtime.host import check_traits
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -217,7 +218,7 @@ class SandboxRuntime:
                 grace_s=self._grace_s,
             ),
             limits=guest_limits(self._config, port.quotas),
-            hosts=_allowed(program.manifest.hosts, self._config.hosts),
+            hosts=allowed_hosts(program.manifest.hosts, self._config.hosts),
             allow_private_hosts=self._config.allow_private_hosts,
             record=port.record if isinstance(port, ReplayPort) else None,
         )
@@ -247,9 +248,9 @@ def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
     )
 
 
-def _allowed(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[str, ...]:
-    """The hosts of a manifest that the node allows to be asked for."""
-    return wanted if allowed is None else tuple(host for host in wanted if host in allowed)
+def allowed_hosts(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[str, ...]:
+    """What a manifest's patterns and the node's have in common; ``None`` allows any host."""
+    return Capabilities(hosts=wanted).narrowed(Capabilities(hosts=allowed)).hosts or ()
 
 
 def _guest_model(model: ServedModel) -> GuestModel:
@@ -270,4 +271,4 @@ def _numbered(start: s.Start, number: int) -> s.Start:
     return msgspec.structs.replace(start, guest=number)
 
 
-__all__ = ["SandboxRuntime", "guest_limits"]
+__all__ = ["SandboxRuntime", "allowed_hosts", "guest_limits"]

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
+from quire.programs.capabilities import host_within
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name and port."""
@@ -25,7 +26,8 @@ Resolve = Callable[[str, int], Awaitable[list[str]]]
 
 @dataclass(frozen=True, slots=True)
 class NetworkPolicy:
-    """``hosts``: names that may be reached, ``*.example.org`` for subdomains; ``None``: any.
+    """``hosts``: names that may be reached, ``*.example.org`` for subdomains, ``*`` and
+    ``None``: any.
 
     ``allow_private``: loopback, link-local and private addresses too; turn it off for programs that
     are not trusted. ``max_redirects`` are followed, each under the same policy. ``timeout_s``:
@@ -45,16 +47,10 @@ class NetworkPolicy:
         host = host.lower().rstrip(".")
         if self.hosts is None:
             return True
-        return any(_matches(host, pattern.lower()) for pattern in self.hosts)
+        return any(host_within(host, pattern) for pattern in self.hosts)
 
     def allows_address(self, address: str) -> bool:
         return self.allow_private or ipaddress.ip_address(address).is_global
-
-
-def _matches(host: str, pattern: str) -> bool:
-    if pattern.startswith("*."):
-        return host.endswith(pattern[1:])
-    return host == pattern
 
 
 class HttpReply(str):
