@@ -11,6 +11,8 @@ import pytest
 from scripted_server import MODEL, TOKENIZER, running_server
 
 from quire.core.engine_info import ImageInput
+from quire.core.errors import PromptTooLong
+from quire.server.chat.images import expand_images
 from quire.server.responses.translation import items_of, messages_of
 from quire.server.schemas.anthropic import MessagesRequest
 from quire.server.schemas.responses import ResponsesRequest
@@ -162,9 +164,14 @@ def test_bad_images_are_refused(seeing: httpx.Client, part: dict[str, Any], mess
 def test_images_that_leave_no_room_are_refused(seeing: httpx.Client) -> None:
     response = chat(seeing, *[image(PNG)] * 52)
     assert response.status_code == 400
-    error = response.json()["error"]
-    assert (error["code"], "holds 1024" in error["message"]) == ("context_length_exceeded", True)
-    assert "20 for each of 52 images" in error["message"], "refused before the prompt is made"
+    assert "holds 1024" in response.json()["error"]["message"]
+
+
+def test_many_small_images_are_counted_before_their_tokens_are_made() -> None:
+    found, images = expand_images([1, SEEN.token, 2], [PNG], SEEN, 22)
+    assert (len(found), images[0].start) == (22, 1)
+    with pytest.raises(PromptTooLong, match="23 tokens, 20 for each of 1 images"):
+        expand_images([1, SEEN.token, 2, 3], [PNG], SEEN, 22)
 
 
 def test_a_large_image_passes_in_every_dialect() -> None:

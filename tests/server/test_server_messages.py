@@ -13,7 +13,7 @@ from anthropic.types import Message
 from pydantic import TypeAdapter
 from scripted_server import MODEL, RunningServer, running_server
 
-from quire.core.config import TenantConfig
+from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import TenantId
 from quire.server.anthropic.translation import messages_of
 from quire.server.schemas.anthropic import MessagesRequest
@@ -371,3 +371,16 @@ def test_blocks_that_are_longer_together_than_one_may_be(server: RunningServer) 
     answer = httpx.post(f"{server.url}/v1/messages", json={"max_tokens": 1, **body}, timeout=60)
     assert answer.status_code == 400, answer.text
     assert "holds 1024" in answer.text
+
+
+def test_a_refused_preflight_is_told_in_the_same_shape() -> None:
+    """Its answer is a line of plain text, made by a layer that knows no dialect."""
+    origin = "http://pages.example"
+    with running_server(ServerConfig(cors_origins=(origin,))) as server:
+        headers = {"origin": origin, "access-control-request-method": "PUT"}
+        answer = httpx.options(f"{server.url}/v1/messages", headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "type": "invalid_request_error",
+        "message": "Disallowed CORS method",
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,6 +50,8 @@ def test_any_bytes_give_a_value_or_a_400(body: bytes) -> None:
         (b"", "not valid JSON"),
         (b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1), "nested deeper"),
         (b"[" * 100_000, "nested deeper"),
+        (b'{"a": [1, {"b": [2, 9223372036854775808]}]}', "64 bits"),
+        (b'[["x", {"y": 1e999}]]', "too large"),
         (b"1" * 5000, "too many digits"),
         (str(MAX_INTEGER).encode(), "64 bits"),
         (str(-MAX_INTEGER).encode(), "64 bits"),
@@ -67,3 +70,12 @@ def test_the_deepest_allowed_nesting_passes() -> None:
 
 def test_a_surrogate_pair_is_one_character() -> None:
     assert strict_loads(b'"\\ud83d\\ude00"') == "\N{GRINNING FACE}"
+
+
+def test_a_long_body_is_refused_by_name_too(http: httpx.Client) -> None:
+    """It is read in a thread; what is wrong with it must come back from there."""
+    body = b'{"prompt": "' + b"x" * (256 << 10) + b'", "seed": NaN}'
+    headers = {"content-type": "application/json"}
+    answer = http.post("/v1/completions", content=body, headers=headers)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"

@@ -89,13 +89,17 @@ class _Translator:
         headers = MutableHeaders(scope=start)
         body = translated(bytes(self._body), start["status"], headers.get("x-request-id"))
         headers["content-length"] = str(len(body))
+        headers["content-type"] = "application/json"
         await self._send(start)
         await self._send({"type": "http.response.body", "body": body})
 
 
 def translated(body: bytes, status: int, request_id: str | None) -> bytes:
-    """An error body of ours as Anthropic's."""
-    message = json.loads(body)["error"]["message"]
+    """An error body of ours as Anthropic's. A refused CORS preflight has a line of plain text."""
+    try:
+        message = json.loads(body)["error"]["message"]
+    except ValueError:
+        message = body.decode(errors="replace")
     kind = error_type(status)
     error = AnthropicErrorObject(type=kind, message=message)
     return AnthropicError(error=error, request_id=request_id).to_json()

@@ -94,7 +94,7 @@ def expand_images(
     if num_tokens > limit:
         raise PromptTooLong(
             f"the prompt has {num_tokens} tokens, {accepted.num_embeds} for each of {found} "
-            f"images, but the context of the model holds {limit}: send fewer images or less text",
+            f"images, but a prompt has at most {limit}: send fewer images or less text",
             num_prompt_tokens=num_tokens,
             max_model_len=limit,
         )

@@ -19,6 +19,7 @@ from quire.core.interfaces import ServedModel
 from quire.programs.builtin import PromptImage
 from quire.programs.chat import THINK_START, ChatTemplate, chat_template
 from quire.server.chat.images import expand_images
+from quire.server.schemas.base import MAX_PROMPT_TOKENS
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,8 @@ class ChatRenderer:
         Raises:
             InvalidArgument: the model has no template, its template does not compile, or the
                 template refuses the messages.
-            PromptTooLong: its images leave no room.
+            PromptTooLong: its images take more tokens than any prompt may have. Whether a prompt
+                fits its model is not asked here: routes that count tokens do not care.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._render, model, conversation)
@@ -83,7 +85,7 @@ class ChatRenderer:
             model.tokenizer.encode(text),
             conversation.images,
             model.info.images,
-            model.info.max_model_len,
+            max(model.info.max_model_len, MAX_PROMPT_TOKENS),
         )
         return ChatPrompt(text, token_ids, text.rstrip().endswith(THINK_START), images)
 

@@ -118,15 +118,24 @@ def _pairs(
     return [texts.encode_pairs(one, [other], limit)[0] for one, other in pairs]
 
 
-def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[dict[str, Any]]:
+def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[msgspec.Raw]:
+    """In a thread, and each written apart: two million numbers take as long as several steps of a
+    model, and in one piece they would hold up the event loop all the same."""
     if body.dimensions is not None and body.dimensions < rows.shape[1]:
         rows = rows[:, : body.dimensions]
         rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     as_text = body.encoding_format == "base64"
-    values = [_base64(row) if as_text else row.tolist() for row in rows]
     return [
-        {"object": "embedding", "index": index, "embedding": value}
-        for index, value in enumerate(values)
+        msgspec.Raw(
+            msgspec.json.encode(
+                {
+                    "object": "embedding",
+                    "index": index,
+                    "embedding": _base64(row) if as_text else row.tolist(),
+                }
+            )
+        )
+        for index, row in enumerate(rows)
     ]
 
 
