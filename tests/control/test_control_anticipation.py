@@ -10,7 +10,7 @@ from control_world import ENGINE, World
 from quire.control.queues import CommandQueue
 from quire.control.scheduler.anticipation import Anticipation
 from quire.core import commands as c
-from quire.core.events import CommandsIssued
+from quire.core.events import CommandsIssued, QueueClosed
 from quire.core.ids import CommandId, ProgramId, QueueId
 
 PAGES = range(1, 5)
@@ -131,6 +131,20 @@ def test_a_slow_queue_is_not_expected_and_a_closed_one_is_forgotten() -> None:
     assert anticipation.wait_until_s(2.0) == pytest.approx(2.02)
     anticipation.forget(quick)
     assert anticipation.wait_until_s(2.0) is None
+
+
+def test_a_queue_that_is_closed_in_flight_is_forgotten() -> None:
+    steppers = Steppers(World(), 2)
+    steppers.step(1)
+    harness = steppers.world.harness
+    harness.post(QueueClosed(time_s=harness.now_s, program=ProgramId(1), queue=QueueId(1)))
+    harness.step_engine(ENGINE)
+    steppers.pass_time(1.0)
+    steppers.step(2)  # asks whom to wait for
+    steppers.world.run()
+    anticipation = steppers.world.controller._schedulers[ENGINE].anticipation
+    kept = {*anticipation._answered, *anticipation._pause_s}
+    assert {queue.program.id for queue in kept} <= {ProgramId(2)}
 
 
 def test_events_of_one_moment_stand_in_one_message() -> None:

@@ -144,6 +144,11 @@ class CommandQueue:
         return None
 
     @property
+    def is_closed(self) -> bool:
+        """Its program has closed it; what is in flight still ends."""
+        return self.program.queues.get(self.id) is not self
+
+    @property
     def is_quiet(self) -> bool:
         """Nothing has begun that has not ended."""
         return self.num_started == 0

@@ -213,7 +213,7 @@ class EngineScheduler:
             num_tokens = sum(part.num_tokens for part in message.parts)
             self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
         for queue in self._completion.read(message, result):
-            if not queue.entries:
+            if not queue.entries and not queue.is_closed:
                 self.anticipation.answered(queue, self._flow.now_s)
 
     # -- no wedge --------------------------------------------------------------------------------
