@@ -145,7 +145,7 @@ def canonical(text: str) -> bytes:
     """JSON ``text`` in the one spelling in which values are kept and compared."""
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (ValueError, RecursionError) as exc:
         raise InvalidArgument(f"the value is not JSON: {exc}") from exc
 

@@ -168,6 +168,9 @@ class StoreTable:
     ) -> list[str]:  # fmt: skip
         """Keys that begin with ``prefix`` and come after ``after``, in order, ``limit`` at most."""
         check_name("store", store)
+        for text in (prefix, after):
+            if not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text):
+                raise InvalidArgument(f"no key begins with or follows {text!r}: give text")
         if not 1 <= limit <= self.limits.max_listed:
             raise InvalidArgument(
                 f"a list of {limit} keys: choose 1 to {self.limits.max_listed}, and go on with "
