@@ -22,7 +22,7 @@ from quire.programs.capabilities import Capabilities
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
-from quire.programs.services.topics import TopicLimits, Topics
+from quire.programs.services.topics import Heard, TopicLimits, Topics
 from quire.programs.services.work_queues import QueueLimits, WorkQueues
 from quire.testing import FakeClock, LocalNode
 
@@ -136,8 +136,56 @@ class TestTopics:
         subscription.put_back(heard)
         assert (await subscription.take()).messages == ["one", "two"]
 
+    async def test_what_waits_for_readers_is_bounded_in_bytes(self) -> None:
+        topics = Topics(TopicLimits(max_bytes=8))
+        slow, quick = (topics.subscribe(TENANT, "news", buffer=2) for _ in range(2))
+        topics.broadcast(TENANT, "news", "12345")
+        assert topics.num_bytes(TENANT) == 5, "two readers share one message"
+        with pytest.raises(QuotaExceeded, match="5 bytes wait for readers"):
+            topics.broadcast(TENANT, "news", "1234")
+        assert topics.broadcast(TENANT, "nobody", "1234") == 0
+        topics.broadcast(TenantId("other"), "news", "1234")
+        await quick.take()
+        with pytest.raises(QuotaExceeded):
+            topics.broadcast(TENANT, "news", "1234")  # the slow reader holds it still
+        for word in ("a", "b", "c"):  # the slow reader loses the long one, which makes room
+            topics.broadcast(TENANT, "news", word)
+        assert topics.num_bytes(TENANT) == 2
+        slow.close()
+        quick.close()
+        assert topics.num_bytes(TENANT) == 0
+
+    @pytest.mark.parametrize("lossless", [False, True])
+    async def test_what_is_put_back_is_bounded(self, lossless: bool) -> None:
+        topics = Topics(TopicLimits(take_messages=4, max_message_bytes=4))
+        subscription = topics.subscribe(TENANT, "news", buffer=2, lossless=lossless)
+        for _ in range(100):
+            subscription.put_back(Heard(["1"] * 100))
+        assert topics.num_bytes(TENANT) <= 2 + 4
+        with pytest.raises(InvalidArgument, match="5 bytes; at most 4"):
+            subscription.put_back(Heard(["12345"]))
+        subscription.close()
+        subscription.put_back(Heard(["1"]))
+        assert topics.num_bytes(TENANT) == 0
+
 
 class TestWorkQueues:
+    async def test_what_is_put_back_is_bounded(self) -> None:
+        queues = WorkQueues(FakeClock(), QueueLimits(max_messages=2, max_bytes=8))
+        for _ in range(4):
+            queues.put_back(TENANT, "work", "1")
+        with pytest.raises(QuotaExceeded, match="put back"):
+            queues.put_back(TENANT, "work", "1")
+        queues.put_back(TENANT, "more", "12345678")
+        with pytest.raises(QuotaExceeded, match="of 12 bytes"):
+            queues.put_back(TENANT, "other", "12345")
+        assert queues.num_messages(TENANT, "other") == 0
+        few = WorkQueues(FakeClock(), QueueLimits(max_queues=1))
+        for name in "ab":
+            few.put_back(TENANT, name, "")
+        with pytest.raises(QuotaExceeded):
+            few.put_back(TENANT, "c", "")
+
     async def test_each_message_has_one_taker(self, node: LocalNode) -> None:
         giver, first, second = api_of(node), api_of(node), api_of(node)
         taking = asyncio.gather(first.pull("work"), second.pull("work"))

@@ -48,6 +48,7 @@ class Messaging(TraitFunctions):
         Raises:
             Forbidden: the manifest of this (sandboxed) program does not name the topic.
             InvalidArgument: no name, not text, or over 1 MiB of it.
+            QuotaExceeded: 256 MiB wait for readers of the tenant's topics.
         """
         reached: int = await self._issuer.call("topic.broadcast", topic=topic, message=message)
         return reached

@@ -1,7 +1,8 @@
 """Topics: what one program says is heard by every program of its tenant that listens.
 
 Owns the subscriptions and their bound: a broadcast never waits for a reader. What a reader does not
-take in time is dropped and counted for it, or (a lossless one) ends its subscription. Thread-safe:
+take in time is dropped and counted for it, or (a lossless one) ends its subscription. What waits
+takes memory of the node, so a tenant's broadcasts are refused when it is too much. Thread-safe:
 programs live on several loops. Must not know who may use which topic.
 """
 
@@ -20,9 +21,11 @@ from quire.programs.services.waiting import Waiters
 
 @dataclass(frozen=True, slots=True)
 class TopicLimits:
-    """``max_subscriptions``: of one tenant. ``max_buffer``: messages that wait for one reader."""
+    """``max_subscriptions``: of one tenant. ``max_buffer``: messages that wait for one reader.
+    ``max_bytes``: of all that wait for a tenant's readers, each message once."""
 
     max_subscriptions: int = 4096
+    max_bytes: int = 256 << 20
     max_buffer: int = 1024
     max_message_bytes: int = 1 << 20
     take_messages: int = 64
@@ -37,6 +40,15 @@ class Heard:
     num_missed: int = 0
 
 
+@dataclass(slots=True)
+class _Said:
+    """One message, shared by all who have yet to read it."""
+
+    text: str
+    num_bytes: int
+    num_holders: int = 0
+
+
 class Topics:
     """All topics of a node, each tenant's its own."""
 
@@ -45,6 +57,7 @@ class Topics:
         self.lock = threading.Lock()
         self._listeners: dict[tuple[TenantId, str], list[Subscription]] = {}
         self._num_by_tenant: dict[TenantId, int] = {}
+        self._bytes_by_tenant: dict[TenantId, int] = {}
 
     def subscribe(
         self, tenant: TenantId, topic: str, *, buffer: int = 64, lossless: bool = False
@@ -78,17 +91,45 @@ class Topics:
 
         Raises:
             InvalidArgument: no name, no text, or too long.
+            QuotaExceeded: too much waits for the tenant's readers.
         """
         check_name("topic", topic)
-        check_message("broadcast", message, self.limits.max_message_bytes)
+        num_bytes = check_message("broadcast", message, self.limits.max_message_bytes)
         with self.lock:
             listeners = self._listeners.get((tenant, topic), ())
+            waiting = self._bytes_by_tenant.get(tenant, 0)
+            if listeners and waiting + num_bytes > self.limits.max_bytes:
+                raise QuotaExceeded(
+                    f"broadcast of {num_bytes} bytes: {waiting} bytes wait for readers of this "
+                    f"tenant's topics, at most {self.limits.max_bytes} are kept: read them, close "
+                    "subscriptions that nobody reads, or take smaller buffers",
+                    max_bytes=self.limits.max_bytes,
+                )
+            said = _Said(message, num_bytes)
             for subscription in listeners:
-                subscription.put(message)
+                subscription.put(said)
             return len(listeners)
 
     def num_subscriptions(self, tenant: TenantId) -> int:
         return self._num_by_tenant.get(tenant, 0)
+
+    def num_bytes(self, tenant: TenantId) -> int:
+        """How much waits for the tenant's readers."""
+        return self._bytes_by_tenant.get(tenant, 0)
+
+    def hold(self, tenant: TenantId, said: _Said) -> None:
+        """For a subscription that keeps ``said``; the lock is held."""
+        said.num_holders += 1
+        if said.num_holders == 1:
+            self._bytes_by_tenant[tenant] = self.num_bytes(tenant) + said.num_bytes
+
+    def let_go(self, tenant: TenantId, said: _Said) -> None:
+        """For a subscription that keeps ``said`` no longer; the lock is held."""
+        said.num_holders -= 1
+        if not said.num_holders:
+            self._bytes_by_tenant[tenant] -= said.num_bytes
+            if not self._bytes_by_tenant[tenant]:
+                del self._bytes_by_tenant[tenant]
 
     def forget(self, subscription: Subscription) -> None:
         """For a subscription that closes; the lock is held."""
@@ -112,13 +153,13 @@ class Subscription:
         self._topics = topics
         self._buffer = buffer
         self._lossless = lossless
-        self._messages: deque[str] = deque()
+        self._messages: deque[_Said] = deque()
         self._num_missed = 0
         self._overflowed = False
         self._closed = False
         self._readers = Waiters()
 
-    def put(self, message: str) -> None:
+    def put(self, said: _Said) -> None:
         """For a broadcast; the lock is held."""
         if self._overflowed:
             return
@@ -127,10 +168,16 @@ class Subscription:
                 self._overflowed = True
                 self._readers.wake()
                 return
-            self._messages.popleft()
+            self._drop_oldest()
             self._num_missed += 1
-        self._messages.append(message)
+        self._messages.append(said)
+        self._topics.hold(self.tenant, said)
         self._readers.wake()
+
+    def _drop_oldest(self) -> _Said:
+        said = self._messages.popleft()
+        self._topics.let_go(self.tenant, said)
+        return said
 
     async def take(self) -> Heard:
         """What has come, at least one message.
@@ -160,20 +207,32 @@ class Subscription:
         taken: list[str] = []
         num_bytes = 0
         while self._messages and len(taken) < limits.take_messages:
-            num_bytes += len(self._messages[0].encode("utf-8", "surrogatepass"))
+            num_bytes += self._messages[0].num_bytes
             if taken and num_bytes > limits.take_bytes:
                 break
-            taken.append(self._messages.popleft())
+            taken.append(self._drop_oldest().text)
         num_missed, self._num_missed = self._num_missed, 0
         return Heard(taken, num_missed)
 
     def put_back(self, heard: Heard) -> None:
-        """What ``take`` gave has reached nobody."""
+        """What ``take`` gave has reached nobody.
+
+        A guest says by itself what that was, so it is held to the bounds of ``take``.
+        """
+        limits = self._topics.limits
+        back = [
+            _Said(text, check_message("broadcast", text, limits.max_message_bytes))
+            for text in heard.messages[-limits.take_messages :]
+        ]
         with self._topics.lock:
-            self._messages.extendleft(reversed(heard.messages))
+            if self._closed or len(self._messages) > self._buffer:
+                return  # nobody reads it, or so much was put back before without being taken
+            for said in reversed(back):
+                self._messages.appendleft(said)
+                self._topics.hold(self.tenant, said)
             self._num_missed += heard.num_missed
             while len(self._messages) > self._buffer and not self._lossless:
-                self._messages.popleft()
+                self._drop_oldest()
                 self._num_missed += 1
             self._readers.wake()
 
@@ -182,7 +241,8 @@ class Subscription:
         with self._topics.lock:
             if not self._closed:
                 self._closed = True
-                self._messages.clear()
+                while self._messages:
+                    self._drop_oldest()
                 self._topics.forget(self)
                 self._readers.wake()
 

@@ -124,10 +124,32 @@ class WorkQueues:
                 self._left(tenant, queue, found)
 
     def put_back(self, tenant: TenantId, queue: str, message: str) -> None:
-        """What ``pull`` gave has reached nobody: it is the next one again, whatever the bounds."""
+        """What ``pull`` gave has reached nobody: it is the next one again.
+
+        The place that it left may be taken, so it is let in above the bounds, up to twice of them:
+        a guest says by itself what it has pulled.
+
+        Raises:
+            QuotaExceeded: far more has been put back than can have been pulled.
+        """
+        check_name("queue", queue)
         num_bytes = check_message("push", message, self.limits.max_message_bytes)
         with self._lock:
             found = self._queue(tenant, queue)
+            owner = self._tenants[tenant]
+            held, limits = owner.num_bytes, self.limits
+            is_crowded = (
+                len(found.messages) >= 2 * limits.max_messages
+                or len(owner.queues) > 2 * limits.max_queues
+            )
+            if is_crowded or held + num_bytes > 2 * limits.max_bytes:
+                self._forget_if_idle(tenant, queue, found)
+                raise QuotaExceeded(
+                    f"a message of {num_bytes} bytes is put back into queue {queue!r}, which holds "
+                    f"{len(found.messages)}, of {held} bytes in all queues of this tenant: twice "
+                    "what may be pushed",
+                    max_bytes=self.limits.max_bytes,
+                )
             expires_s = self._clock.now_s() + self.limits.max_ttl_s
             found.messages.appendleft(_Waiting(message, num_bytes, expires_s))
             found.soonest_s = min(found.soonest_s, expires_s)
