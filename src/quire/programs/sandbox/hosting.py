@@ -387,12 +387,6 @@ def _not_carried_on(guest: Guest, exc: Exception) -> QuireError:
     )
 
 
-def _unreadable(name: str, error: Exception) -> QuireError:
-    return ProgramTerminated(
-        f"program {name!r} said what cannot be taken in: {type(error).__name__}: {error}"
-    )
-
-
 def _out_of_time(guest: Guest) -> QuireError:
     return QuotaExceeded(
         f"program {guest.name!r} has computed for {guest.limits.cpu_ms} ms, all that it is allowed"
