@@ -106,6 +106,15 @@ def test_bytes_are_bounded_but_the_newest_stays(make: Callable[..., ResponseStor
     assert not is_there(store, large)
 
 
+def test_many_short_items_count_for_what_they_take(make: Callable[..., ResponseStore]) -> None:
+    store = make(max_bytes=1_000_000)
+    short, last = entry("1"), entry("2")
+    short.input_items *= 2000
+    store.put(short)
+    store.put(last)
+    assert not is_there(store, short)
+
+
 def test_what_is_not_used_is_forgotten(make: Callable[..., ResponseStore], clock: Time) -> None:
     store = make(ttl_s=10)
     used, unused = entry("1"), entry("2")

@@ -42,15 +42,7 @@ def create_app(
     tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
 ) -> FastAPI:
     """The ASGI application of ``node``. Without any API key every caller is the first tenant."""
-    context = ServerContext(
-        node=node,
-        config=config,
-        grammars=GrammarChecker(),
-        renderer=ChatRenderer(),
-        metrics=ServerMetrics(node),
-        responses=_response_store(node, config),
-        started_unix_s=int(time.time()),
-    )
+    context = _context(node, config)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -77,6 +69,18 @@ def create_app(
         app.include_router(router)
     _add_layers(app, config, tenants)
     return app
+
+
+def _context(node: Node, config: ServerConfig) -> ServerContext:
+    return ServerContext(
+        node=node,
+        config=config,
+        grammars=GrammarChecker(),
+        renderer=ChatRenderer(),
+        metrics=ServerMetrics(node),
+        responses=_response_store(node, config),
+        started_unix_s=int(time.time()),
+    )
 
 
 def _response_store(node: Node, config: ServerConfig) -> ResponseStore:

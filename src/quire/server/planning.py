@@ -57,8 +57,6 @@ def completion_request(
     """
     vocab_size = model.info.vocab_size
     _check_tokens(prompt, vocab_size, "prompt")
-    stop_token_ids = tuple(fields.stop_token_ids or ())
-    _check_tokens(stop_token_ids, vocab_size, "stop_token_ids")
     return CompletionRequest(
         prompt=tuple(prompt),
         max_tokens=room_for(model, len(prompt), max_tokens, default_max_tokens),
@@ -68,7 +66,7 @@ def completion_request(
         min_tokens=fields.min_tokens or 0,
         stop=fields.stop_strings(),
         include_stop=bool(fields.include_stop_str_in_output),
-        stop_token_ids=stop_token_ids,
+        stop_token_ids=_stop_tokens(fields, vocab_size),
         ignore_eos=bool(fields.ignore_eos),
         grammar=grammar,
         num_logprobs=reporting.num_logprobs,
@@ -78,6 +76,12 @@ def completion_request(
         priority=priority,
         images=images,
     )
+
+
+def _stop_tokens(fields: GenerationFields, vocab_size: int) -> tuple[int, ...]:
+    token_ids = tuple(fields.stop_token_ids or ())
+    _check_tokens(token_ids, vocab_size, "stop_token_ids")
+    return token_ids
 
 
 def _check_tokens(token_ids: Sequence[int], vocab_size: int, param: str) -> None:

@@ -24,6 +24,9 @@ from quire.server.schemas.response_items import InputItem
 from quire.server.schemas.responses import ResponseObject
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
+_BYTES_PER_ITEM = 1024
+"""Of the objects that an item is here and in the history, beside its text: a short one is far
+larger than its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +248,7 @@ def _sent_again(item: dict[str, Any], param: str) -> InputItem:
 def _num_bytes(entry: StoredResponse) -> int:
     """About what it takes, all that it goes on from included."""
     total = entry.num_history_bytes + len(msgspec.json.encode(entry.input_items))
+    total += len(entry.input_items) * _BYTES_PER_ITEM
     if entry.response is not None:
         total += len(entry.response.to_json())
     if entry.run is not None:
