@@ -25,6 +25,7 @@ from quire.core.events import (
     QueueClosed,
     QueueCreated,
     QueueReset,
+    Tick,
 )
 from quire.core.ids import (
     CommandId,
@@ -40,6 +41,8 @@ from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram,
 
 ENGINE = EngineId("fake")
 MAX_STEPS = 4000
+EXPORT_TTL_S = 601.0
+"""Past the time to live of exports that name none."""
 """More messages than any of these workloads needs: beyond it, nothing is making progress."""
 
 
@@ -177,8 +180,9 @@ class World:
         for lane in actor.lanes:
             lane.is_open = False
         for exports in self.exports.values():
-            for name in [n for n, (_, lane) in exports.items() if lane.actor is actor]:
-                del exports[name]
+            for name, (outcome, lane) in list(exports.items()):
+                if lane.actor is actor and outcome.status != "done":
+                    del exports[name]  # what was exported is left to the tenant
         self.harness.post(ProgramEnded(time_s=self.harness.now_s, program=actor.program))
 
     def _importing(self) -> list[Lane]:
@@ -320,6 +324,8 @@ class World:
         self.harness.run_until_idle(MAX_STEPS)
         assert not self.harness.pending()
         self.check()
+        self.harness.clock.advance(EXPORT_TTL_S)  # what was left to the tenants goes as well
+        self.harness.post(Tick(time_s=self.harness.now_s))
         self.assert_empty()
         self._probe()
 

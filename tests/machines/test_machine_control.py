@@ -199,6 +199,8 @@ class ControlMachine(ProgramsMachine):
         if not done:
             return
         name = sorted(done)[pick % len(done)]
+        if not done[name].actor.alive:
+            world.disturb(lane)  # it may have gone, because memory was needed
         lane.reference.exports[name] = done[name].reference.exports[name]
         num_pages = len(lane.reference.exports[name])
         pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]

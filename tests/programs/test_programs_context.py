@@ -201,7 +201,7 @@ async def test_dropping_while_it_runs_frees_the_pages(api: Api, node: LocalNode)
 
 async def test_pages_travel_between_programs_by_name(api: Api, node: LocalNode) -> None:
     ctx = Context(api).fill(TEXT)
-    num_exported = await ctx.export("fox")
+    num_exported = await ctx.export("fox", ttl_s=None)
     assert num_exported == len(TOKENIZER_TOKENS) - 1
     other = connect_api(node.connect("other"))
     copy = await Context.from_export(other, "fox", TOKENIZER_TOKENS)

@@ -47,7 +47,8 @@ def test_every_vllm_name_has_its_quire_twin(http: httpx.Client) -> None:
         twin = name.replace("vllm:", "quire_")
         assert kinds[twin] == kinds[name]
     labelled = {dict(labels).get("model_name") for name, labels in values if name[:5] == "vllm:"}
-    assert labelled == {"scripted"}
+    encoders = {"embedder", "ranker"}  # once another test has asked them
+    assert labelled - encoders == {"scripted"}
 
 
 def test_requests_move_the_figures(http: httpx.Client) -> None:
