@@ -55,6 +55,8 @@ class ProgramHandle:
         self._result: Any = None
         self._ended = asyncio.Event()
         self._abandoned: QuireError | None = None
+        self._is_wanted = True
+        """Nobody has asked it to end."""
         self._callbacks: list[Callable[[], None]] = []
         self._restarts: Restarts | None = None
         self._start: Callable[[], RunningProgram]
@@ -83,7 +85,8 @@ class ProgramHandle:
         """What the program held in its engine is gone."""
         old, restarts = self._running, self._restarts
         assert restarts is not None
-        if old.state.ended:
+        if old.state.ended or not self._is_wanted or self._abandoned is not None:
+            old.cancel("it ends, and its engine was lost")
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
             why = "too much was said" if restarts.is_full else f"the {MAX_RESTARTS + 1}th time"
@@ -106,7 +109,7 @@ class ProgramHandle:
         self._abandoned = self._abandoned or error
         if not self._running.state.ended:
             self._running.cancel(error.message)
-        if self._pump.cancelled() or self._pump.done():
+        if self._pump.done() or self._pump.cancelling():
             self._pump = asyncio.create_task(self._conclude(self._running))
 
     @property
@@ -179,10 +182,12 @@ class ProgramHandle:
             else:
                 self._restarts.close_input(self._running)
         else:
+            self._is_wanted = False
             self._running.cancel("cancelled by a signal of its client")
 
     def terminate(self, reason: str = "terminated by its owner") -> None:
         """Idempotent, in every state; ``result`` says when it has ended."""
+        self._is_wanted = False
         if not self._running.state.ended:
             self._note("warning", f"terminate: {reason}")
             self._running.cancel(reason)
@@ -237,6 +242,8 @@ class ProgramHandle:
             try:
                 if restarts is None or restarts.is_new(message):
                     await self._messages.put(message)
+                    if restarts is not None:
+                        restarts.note_sent(message)
             except QuireError as exc:
                 self._give_up(exc)
                 break

@@ -38,19 +38,23 @@ class Restarts:
     # -- from the program --------------------------------------------------------------------------
 
     def is_new(self, message: str) -> bool:
-        """Whether clients have not had it.
+        """Whether clients have not had it; ``note_sent`` says when they have.
 
         Raises:
             ProgramTerminated: another message stood in this place the first time.
         """
         if self._num_repeated == len(self._sent):
-            self._sent.append(hash(message))
-            self._num_repeated += 1
             return True
         if self._sent[self._num_repeated] != hash(message):
             raise not_repeated(f"message {self._num_repeated + 1}")
         self._num_repeated += 1
         return False
+
+    def note_sent(self, message: str) -> None:
+        """A new message stands in the program's log: not before, for a wait for its readers may be
+        cut off by another beginning, which sends it again."""
+        self._sent.append(hash(message))
+        self._num_repeated += 1
 
     def prints_again(self) -> bool:
         """Whether a line of its log stood there before."""

@@ -20,6 +20,9 @@ from quire.core.ids import CommandId, ProgramId, QueueId, TokenSlotId
 LOSSES = frozenset({"engine_lost", "page_lost"})
 """Failures after which a restartable program begins again."""
 MAX_ANSWERS = 200_000
+MAX_QUESTIONS = 20_000
+MAX_ANSWERED_BYTES = 64 << 20
+"""Of questions and their answers, together."""
 MAX_RESTARTS = 5
 
 
@@ -115,23 +118,28 @@ def not_repeated(what: str) -> ProgramTerminated:
 
 
 class Questions:
-    """The questions of one kind in one incarnation: what was answered is not asked again."""
+    """The questions of one kind in one incarnation: what was answered is not asked again.
+
+    ``asked`` ends with ``_UNKEPT`` once there is too much of it: questions behind are carried out
+    and not kept, and a later incarnation that comes there cannot go on.
+    """
 
     def __init__(self, asked: list[Asked], name: str) -> None:
         self._asked = asked
         self._name = name
         self._next = 0
+        self._num_bytes = sum(_size((entry.what, entry.answer)) for entry in asked)
+        self._is_beyond = False
 
     async def ask(self, what: tuple[Any, ...], carry_out: Callable[[], Any]) -> Any:
         """The recorded answer to the question in this place, or that of ``carry_out()``.
 
         Raises:
-            ProgramTerminated: another question stood here the first time.
+            ProgramTerminated: another question stood here the first time, or it was not kept.
         """
-        index, self._next = self._next, self._next + 1
-        if index == len(self._asked):
-            self._asked.append(Asked(what))
-        entry = self._asked[index]
+        entry = self._place(what)
+        if entry is None:
+            return await carry_out()
         if entry.what != what:
             raise not_repeated(f"{self._name} {what[0]}")
         if not entry.answered:
@@ -140,9 +148,43 @@ class Questions:
             except Exception as exc:
                 entry.error = exc
             entry.answered = True
+            self._num_bytes += _size(entry.answer)
         if entry.error is not None:
             raise entry.error
         return entry.answer
+
+    def _place(self, what: tuple[Any, ...]) -> Asked | None:
+        """Where ``what`` is kept; None: there is no room."""
+        index, self._next = self._next, self._next + 1
+        if self._is_beyond:
+            return None
+        if index == len(self._asked):
+            if index >= MAX_QUESTIONS or self._num_bytes >= MAX_ANSWERED_BYTES:
+                self._asked.append(_UNKEPT)
+                self._is_beyond = True
+                return None
+            self._num_bytes += _size(what)
+            self._asked.append(Asked(what))
+        entry = self._asked[index]
+        if entry is _UNKEPT:
+            raise cannot_resume(f"it had asked more than is kept ({self._name} {what[0]})")
+        return entry
+
+
+_UNKEPT = Asked(())
+
+
+def _size(value: Any) -> int:
+    """About how many bytes ``value`` takes: those of its text and content."""
+    match value:
+        case str() | bytes():
+            return len(value)
+        case Mapping():
+            return sum(_size(key) + _size(item) for key, item in value.items())
+        case list() | tuple():
+            return sum(_size(item) for item in value)
+        case _:
+            return len(getattr(value, "content", b""))  # an answer over HTTP
 
 
 def frozen_arguments(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:

@@ -1,0 +1,102 @@
+"""A program begins again: what its handle does when that cannot be, and with what is half sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from quire.core.errors import Draining, EngineLost, ProgramCancelled
+from quire.core.ids import ProgramId, TenantId
+from quire.node.message_log import LogLimits
+from quire.node.program_records import Launch, ProgramLimits
+from quire.node.programs import ProgramHandle, ProgramTable
+from quire.node.restarts import Restarts
+from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.runtime.running import ProgramState, RunningProgram
+from quire.programs.services.mailbox import Mailbox
+
+LOST = EngineLost("the engine was lost").record()
+
+
+class Incarnations:
+    """Programs that end when they are asked to, and run no code."""
+
+    def __init__(self, limits: ProgramLimits | None = None) -> None:
+        self.started: list[RunningProgram] = []
+        self.refusal: Draining | None = None
+        self.ends_at_once = True
+        self.restarts = Restarts(ReplayLog())
+        self.table = ProgramTable(limits)
+        self.handle: ProgramHandle = self.table.launch(
+            "again", Launch(TenantId("tenant")), self.start, self.restarts
+        )
+
+    def start(self) -> RunningProgram:
+        if self.refusal is not None:
+            raise self.refusal
+        number = ProgramId(len(self.started) + 1)
+        self.mailbox = Mailbox("again")
+        running = RunningProgram(number, "again", self.mailbox, lambda reason: self.asked(running))
+        running.advance(ProgramState.RUNNING)
+        self.started.append(running)
+        return running
+
+    def asked(self, running: RunningProgram) -> None:
+        if self.ends_at_once:
+            self.end(running)
+
+    def end(self, running: RunningProgram) -> None:
+        running.advance(ProgramState.CANCELLED, error=ProgramCancelled("asked to"))
+
+    def lose(self) -> None:
+        self.restarts.log.on_loss(LOST)
+
+
+async def settled() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_one_that_cannot_be_started_again_ends() -> None:
+    programs = Incarnations()
+    programs.refusal = Draining("the node starts no further program")
+    programs.lose()
+    with pytest.raises(Draining):
+        await asyncio.wait_for(programs.handle.result(), 10)
+    assert programs.table.running() == []
+    await asyncio.wait_for(programs.table.close(), 10)
+
+
+@pytest.mark.parametrize(
+    "end", [lambda handle: handle.terminate(), lambda handle: handle.signal("cancel")]
+)
+async def test_one_that_was_asked_to_end_does_not_begin_again(
+    end: Callable[[ProgramHandle], None],
+) -> None:
+    programs = Incarnations()
+    programs.ends_at_once = False
+    end(programs.handle)
+    programs.lose()
+    await settled()
+    assert len(programs.started) == 1
+    programs.end(programs.started[0])
+    with pytest.raises(ProgramCancelled):
+        await asyncio.wait_for(programs.handle.result(), 10)
+
+
+async def test_a_message_that_waits_for_its_readers_is_not_lost() -> None:
+    programs = Incarnations(ProgramLimits(messages=LogLimits(max_messages=1, stall_s=1000)))
+    reader = programs.handle.attach()
+    programs.mailbox.to_client.send("one")
+    programs.mailbox.to_client.send("two")
+    await settled()  # "two" waits: the reader has not taken "one"
+    programs.lose()
+    await settled()
+    programs.mailbox.to_client.send("one")
+    programs.mailbox.to_client.send("two")
+    texts = [(await asyncio.wait_for(anext(reader), 10)).text for _ in range(2)]
+    assert texts == ["one", "two"]
+    programs.handle.terminate()
+    await programs.table.close()
