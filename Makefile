@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench model-eval install install-dev lock docs clean
+.PHONY: help demo test lint types bench bench-pie model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -40,6 +40,9 @@ model-eval: install ## measure the shipped model on held-out tasks
 bench: install-dev ## the engine's benchmarks, with those peers that are installed (BENCH_ARGS=--quick)
 	for name in decode_step throughput ttft http_streaming startup mixed_load; do \
 		$(BIN)/python benchmarks/engine/$$name.py $(BENCH_ARGS); done
+
+bench-pie: install-dev ## every figure of Pie's evaluation (BENCH_ARGS=--quick)
+	$(BIN)/python benchmarks/pie/run.py $(BENCH_ARGS)
 
 install: ## make .venv and install the pinned packages (no-op when current)
 	@$(if $(SKIP_INSTALL),:,"$(PYTHON)" tools/install.py --set runtime)

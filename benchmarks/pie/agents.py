@@ -18,11 +18,11 @@ import contextlib
 import io
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -33,7 +33,7 @@ from benchmarks.http.servers import Server, start_quire, start_vllm
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.pie.agent_program import tokens_of
-from benchmarks.pie.crowd import Measured, run_crowd, run_program
+from benchmarks.pie.crowd import Launcher, Measured, run_crowd
 from benchmarks.pie.web_service import WebService
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
@@ -49,6 +49,7 @@ KINDS: dict[str, dict[str, int]] = {
 LOAD = {"system_tokens": 192, "question_tokens": 32, "kinds": KINDS, "service_s": LATENCY_S}
 PAPER = {"latency": "up to 15 % less", "throughput": "up to 30 % more"}
 Plan = dict[str, Any]
+Ran = dict[str, Measured]
 
 
 def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
@@ -66,33 +67,36 @@ def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
 
 
 class Client:
-    """Completions of a server that is ``distance_s`` away."""
+    """Agents over completions of a server that is ``distance_s`` away. Use ``async with``."""
 
     def __init__(self, server: Server, model: str, distance_s: float) -> None:
         self._server, self._model, self._distance_s = server, model, distance_s
+        self._http = httpx.AsyncClient(timeout=300)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
 
     async def run(self, plan: Plan) -> None:
-        async with httpx.AsyncClient(timeout=300) as http:
-            if plan["kind"] == "swarm":
-                await self._swarm(http, plan)
-            else:
-                await self._turns(http, plan)
+        await (self._swarm(plan) if plan["kind"] == "swarm" else self._turns(plan))
 
-    async def _turns(self, http: httpx.AsyncClient, plan: Plan) -> None:
+    async def _turns(self, plan: Plan) -> None:
         seed, vocab_size = plan["seed"], plan["vocab_size"]
         prompt = tokens_of(1, plan["system_tokens"], vocab_size)
         prompt += tokens_of(seed, plan["question_tokens"], vocab_size)
         for turn in range(plan["num_acts"]):
-            prompt += await self._write(http, prompt, plan["turn_tokens"])
+            prompt += await self._write(prompt, plan["turn_tokens"])
             if plan["kind"] == "react":
-                (await http.post(plan["service"], content="{}")).raise_for_status()
+                (await self._http.post(plan["service"], content="{}")).raise_for_status()
             else:
                 with contextlib.redirect_stdout(io.StringIO()):
                     exec(compile(plan["code"], "<code>", "exec"), {})
             prompt += tokens_of(seed + 1 + turn, plan["answer_tokens"], vocab_size)
-        await self._write(http, prompt, plan["turn_tokens"])
+        await self._write(prompt, plan["turn_tokens"])
 
-    async def _swarm(self, http: httpx.AsyncClient, plan: Plan) -> None:
+    async def _swarm(self, plan: Plan) -> None:
         vocab_size = plan["vocab_size"]
         members = [
             tokens_of(1 + number, plan["system_tokens"], vocab_size)
@@ -102,12 +106,10 @@ class Client:
         for number in range(plan["num_acts"]):
             conversation = members[number % len(members)]
             conversation.extend(letter)
-            letter = await self._write(http, conversation, plan["turn_tokens"])
+            letter = await self._write(conversation, plan["turn_tokens"])
             conversation.extend(letter)
 
-    async def _write(
-        self, http: httpx.AsyncClient, prompt: list[int], num_tokens: int
-    ) -> list[int]:
+    async def _write(self, prompt: list[int], num_tokens: int) -> list[int]:
         await asyncio.sleep(self._distance_s)
         body = {
             "model": self._model,
@@ -117,20 +119,39 @@ class Client:
             "ignore_eos": True,
             "return_token_ids": True,
         }
-        answer = await http.post(self._server.completions_url, json=body)
+        answer = await self._http.post(self._server.completions_url, json=body)
         answer.raise_for_status()
         written: list[int] = answer.json()["choices"][0]["token_ids"]
         return written
 
 
-async def as_program(server: Server, source: str, distance_s: float, plan: Plan) -> None:
-    request = {"source": source, "args": [json.dumps(plan)]}
-    done = await run_program(server.url, distance_s, request)
-    if done != plan["num_acts"] + (plan["kind"] != "swarm"):
-        raise SystemExit(f"{plan['kind']}: a program returned {done!r}")
+class Programs:
+    """Agents as programs of a node that is ``distance_s`` away. Use ``async with``."""
+
+    def __init__(self, server: Server, source: str, distance_s: float) -> None:
+        self._source = source
+        self._launcher = Launcher(server.url, distance_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._launcher.__aexit__()
+
+    async def run(self, plan: Plan) -> None:
+        done = await self._launcher.run({"source": self._source, "args": [json.dumps(plan)]})
+        if done != plan["num_acts"] + (plan["kind"] != "swarm"):
+            raise SystemExit(f"{plan['kind']}: a program returned {done!r}")
 
 
-def measure(model: str, arguments: Any) -> dict[str, list[dict[str, Measured]]]:
+async def run_kinds(driver: Client | Programs, plans: dict[str, list[Plan]], at_once: int) -> Ran:
+    async with driver:
+        return {
+            kind: await run_crowd(driver.run, of_kind, at_once) for kind, of_kind in plans.items()
+        }
+
+
+def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
     """Per contender and round, what each kind of agent took."""
     source = (HERE / "agent_program.py").read_text(encoding="utf-8")
     distance_s = arguments.distance
@@ -139,31 +160,31 @@ def measure(model: str, arguments: Any) -> dict[str, list[dict[str, Measured]]]:
         server = stack.enter_context(
             start_quire(model, arguments.cache, "--allow-upload", "--kv-cache-bytes", "1GiB")
         )
-        agents: dict[str, Callable[[Plan], Awaitable[None]]] = {
-            "program": partial(as_program, server, source, distance_s),
-            "client": Client(server, model, distance_s).run,
+        drivers: dict[str, Callable[[], Client | Programs]] = {
+            "program": partial(Programs, server, source, distance_s),
+            "client": partial(Client, server, model, distance_s),
         }
         if arguments.with_vllm:
             vllm = stack.enter_context(start_vllm(model, arguments.cache))
-            agents["client of vLLM"] = Client(vllm, model, distance_s).run
+            drivers["client of vLLM"] = partial(Client, vllm, model, distance_s)
         numbers = iter(range(1_000_000))
 
-        def one(agent: Callable[[Plan], Awaitable[None]]) -> dict[str, Measured]:
-            measured = {}
-            for kind in KINDS:
-                plans = [
+        def one(driver: Callable[[], Client | Programs]) -> Ran:
+            plans = {
+                kind: [
                     make_plan(kind, next(numbers), service.url, SHAPES[model].vocab_size)
                     for _ in range(arguments.agents)
                 ]
-                measured[kind] = asyncio.run(run_crowd(agent, plans, arguments.at_once))
-            return measured
+                for kind in KINDS
+            }
+            return asyncio.run(run_kinds(driver(), plans, arguments.at_once))
 
-        contenders = {name: partial(one, agent) for name, agent in agents.items()}
+        contenders = {name: partial(one, driver) for name, driver in drivers.items()}
         title = f"{model}, {arguments.agents} agents"
         return take_turns(title, contenders, rounds_of(arguments))
 
 
-def rows_of(model: str, results: dict[str, list[dict[str, Measured]]]) -> list[dict[str, Any]]:
+def rows_of(model: str, results: dict[str, list[Ran]]) -> list[dict[str, Any]]:
     rows = []
     for kind in KINDS:
         program = [run[kind] for run in results["program"]]

@@ -20,6 +20,7 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server, start_quire
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.pie.crowd import Measured, run_crowd, run_program
+from benchmarks.pie.crowd import Launcher, Measured, run_crowd
 from benchmarks.pie.function_calls import tokens_of
 from benchmarks.pie.web_service import WebService
 from benchmarks.plots import draw_bars
@@ -88,7 +89,28 @@ def make_plan(agent: int, service: str, vocab_size: int) -> Plan:
     }
 
 
-async def as_client(server: Server, model: str, distance_s: float, plan: Plan) -> None:
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Connections of one round to the node and the service."""
+
+    http: httpx.AsyncClient
+    launcher: Launcher
+
+
+Agent = Callable[[Links, Plan], Awaitable[None]]
+
+
+async def run_agents(server: Server, agent: Agent, plans: list[Plan], arguments: Any) -> Measured:
+    async with (
+        httpx.AsyncClient(timeout=300) as http,
+        Launcher(server.url, arguments.distance) as launcher,
+    ):
+        return await run_crowd(partial(agent, Links(http, launcher)), plans, arguments.at_once)
+
+
+async def as_client(
+    server: Server, model: str, distance_s: float, links: Links, plan: Plan
+) -> None:
     """The workflow from outside: one completion a turn, one call behind each."""
 
     def tokens(part: dict[str, int]) -> list[int]:
@@ -96,30 +118,27 @@ async def as_client(server: Server, model: str, distance_s: float, plan: Plan) -
 
     parts = [plan["system"], *plan["specifications"], plan["question"]]
     prompt = [token for part in parts for token in tokens(part)]
-    async with httpx.AsyncClient(timeout=300) as http:
-        for part in (*plan["specifications"], None):
-            await asyncio.sleep(distance_s)
-            body = {
-                "model": model,
-                "prompt": prompt,
-                "max_tokens": TURN,
-                "temperature": 0,
-                "ignore_eos": True,
-                "return_token_ids": True,
-            }
-            answer = await http.post(server.completions_url, json=body)
-            answer.raise_for_status()
-            prompt = prompt + answer.json()["choices"][0]["token_ids"]
-            if part is not None:
-                (await http.post(plan["service"], content="{}")).raise_for_status()
-                prompt += tokens_of(part["seed"] + 1, ANSWER, plan["vocab_size"])
+    for part in (*plan["specifications"], None):
+        await asyncio.sleep(distance_s)
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": TURN,
+            "temperature": 0,
+            "ignore_eos": True,
+            "return_token_ids": True,
+        }
+        answer = await links.http.post(server.completions_url, json=body)
+        answer.raise_for_status()
+        prompt = prompt + answer.json()["choices"][0]["token_ids"]
+        if part is not None:
+            (await links.http.post(plan["service"], content="{}")).raise_for_status()
+            prompt += tokens_of(part["seed"] + 1, ANSWER, plan["vocab_size"])
 
 
-async def as_program(
-    server: Server, source: str, distance_s: float, variant: dict[str, bool], plan: Plan
-) -> None:
+async def as_program(source: str, variant: dict[str, bool], links: Links, plan: Plan) -> None:
     request = {"source": source, "args": [json.dumps({**plan, **variant})]}
-    turns = await run_program(server.url, distance_s, request)
+    turns = await links.launcher.run(request)
     if turns != NUM_NEEDED + 1:
         raise SystemExit(f"a program made {turns} turns")
 
@@ -133,17 +152,16 @@ def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
         )
         numbers = iter(range(1_000_000))
 
-        def one(agent: Callable[[Plan], Awaitable[None]]) -> Measured:
+        def one(agent: Agent) -> Measured:
             vocab_size = SHAPES[model].vocab_size
             plans = [
                 make_plan(next(numbers), service.url, vocab_size) for _ in range(arguments.agents)
             ]
-            return asyncio.run(run_crowd(agent, plans, arguments.at_once))
+            return asyncio.run(run_agents(server, agent, plans, arguments))
 
         contenders = {"client": partial(one, partial(as_client, server, model, arguments.distance))}
         for name, variant in VARIANTS.items():
-            agent = partial(as_program, server, source, arguments.distance, variant)
-            contenders[name] = partial(one, agent)
+            contenders[name] = partial(one, partial(as_program, source, variant))
         title = f"{model}, {arguments.agents} agents"
         return take_turns(title, contenders, rounds_of(arguments))
 

@@ -6,7 +6,7 @@ The library's programs, by name, on a node with the shipped model, which really 
 asked; and clients of the same node (``technique_clients.py``), with automatic prefix caching, that
 do the same over completions, side by side where the technique allows it. Both are asked the same
 seeded questions, held out from the model's training; ``same`` is how often they gave the same
-answer. ``x``: no client can do it over that interface; what stands beside the program then is the
+answer. Ratios are the program's over the client's. ``x``: no client can do it over that interface; what stands beside the program then is the
 nearest that a client can do. The latency is of the one in the middle, with ``--at-once`` of them
 running.
 """
@@ -29,7 +29,7 @@ from benchmarks.http.servers import Server, start_shipped
 from benchmarks.library import tasks
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import plain_parser, rounds_of
-from benchmarks.pie.crowd import Measured, run_crowd, run_program
+from benchmarks.pie.crowd import Launcher, Measured, run_crowd
 from benchmarks.pie.remote_context import RemoteModel
 from benchmarks.pie.technique_clients import CLIENTS
 from benchmarks.plots import draw_bars
@@ -128,9 +128,9 @@ async def drawn(technique: Technique, model: RemoteModel, num: int, seed: int) -
     return asked
 
 
-async def as_program(server: Server, technique: Technique, distance_s: float, one: Asked) -> None:
+async def as_program(launcher: Launcher, technique: Technique, one: Asked) -> None:
     request = {"program": technique.program, "args": list(one.args)}
-    one.answers["program"] = technique.read(await run_program(server.url, distance_s, request))
+    one.answers["program"] = technique.read(await launcher.run(request))
 
 
 async def as_client(model: RemoteModel, technique: Technique, one: Asked) -> None:
@@ -151,26 +151,47 @@ class Results:
         return sum(equal) / max(1, len(equal))
 
 
+def in_pairs(turns: list[Measured]) -> list[Measured]:
+    """Two turns as one round."""
+    return [
+        Measured(2 / (1 / one.per_s + 1 / other.per_s), (one.p50_s + other.p50_s) / 2)
+        for one, other in zip(turns[::2], turns[1::2], strict=True)
+    ]
+
+
+def batch_of(contender: str, turn: int) -> int:
+    """1 and 2, then 2 and 1, then 3 and 4 ...; both the same in the turn that is not kept."""
+    if turn == 0:
+        return 0
+    pair, is_second = divmod(turn - 1, 2)
+    return 2 * pair + (1 + is_second if contender == "program" else 2 - is_second)
+
+
 def measure(server: Server, name: str, distance_s: float, arguments: Any) -> Results:
-    """Both are asked a round's questions, and other ones in the next round."""
+    """A round is two turns with two batches of questions, which the contenders ask crosswise: both
+    have asked the same, and each was the second to ask, with more in the prefix cache, once."""
     technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
     batches: dict[int, list[Asked]] = {}
     taken = {"program": iter(range(1_000)), "client": iter(range(1_000))}
 
     async def run(contender: str) -> Measured:
-        number = next(taken[contender])
-        async with RemoteModel(server.url, SHIPPED_MODEL, tokenizer, distance_s) as model:
+        number = batch_of(contender, next(taken[contender]))
+        async with (
+            RemoteModel(server.url, SHIPPED_MODEL, tokenizer, distance_s) as model,
+            Launcher(server.url, distance_s) as launcher,
+        ):
             if number not in batches:
                 seed = arguments.seed + number
                 batches[number] = await drawn(technique, model, arguments.questions, seed)
             agent: Callable[[Asked], Awaitable[None]] = partial(as_client, model, technique)
             if contender == "program":
-                agent = partial(as_program, server, technique, distance_s)
+                agent = partial(as_program, launcher, technique)
             return await run_crowd(agent, batches[number], arguments.at_once)
 
     contenders = {one: partial(lambda one: asyncio.run(run(one)), one) for one in taken}
     title = f"{name}, {distance_s * 1e3:g} ms away"
-    rounds = take_turns(title, contenders, rounds_of(arguments))
+    turns = take_turns(title, contenders, 2 * rounds_of(arguments))
+    rounds = {contender: in_pairs(runs) for contender, runs in turns.items()}
     return Results(rounds, [one for batch in batches.values() for one in batch])
 
 
@@ -202,7 +223,7 @@ def main() -> None:
         default=list(TECHNIQUES),
         help="default: %(default)s",
     )
-    made.add_argument("--questions", type=int, default=16, help="in a round (default: %(default)s)")
+    made.add_argument("--questions", type=int, default=8, help="in a batch (default: %(default)s)")
     made.add_argument("--at-once", type=int, default=4, help="default: %(default)s")
     made.add_argument("--seed", type=int, default=0, help="of questions (default: %(default)s)")
     made.add_argument(
@@ -239,13 +260,12 @@ def main() -> None:
         f"(paper: latency {PAPER['latency']}, throughput {PAPER['throughput']})",
         [
             {
-                "technique": row["technique"],
-                "away, ms": f"{row['distance_s'] * 1e3:g}",
-                "client": row["client"] if row["client_can"] else f"x ({row['client']})",
+                "technique": row["technique"] + ("" if row["client_can"] else " (x)"),
+                "ms away": f"{row['distance_s'] * 1e3:g}",
                 "program, s": row["program_s"]["median"],
                 "client, s": row["client_s"]["median"],
-                "latency / client's": f"{row['latency_over_client']['median']}x",
-                "throughput / client's": f"{row['throughput_over_client']['median']}x",
+                "latency ratio": f"{row['latency_over_client']['median']}x",
+                "throughput ratio": f"{row['throughput_over_client']['median']}x",
                 "same": f"{row['same_answers']:.0%}",
             }
             for row in rows
