@@ -17,6 +17,7 @@ from scripted_server import MODEL, GatedEngine, RunningServer, running_server
 from test_server_response_format import formatter
 
 from quire.core.config import ServerConfig
+from quire.core.decoding import FinishReason
 from quire.programs.builtin import ChoiceChunk
 from quire.server.generation import Generation, PromptChunk
 from quire.server.responses.background import BackgroundRun
@@ -114,35 +115,53 @@ def test_a_follower_is_told_the_id_before_any_work_is_done(
     assert request_lines.next()["outcome"] == "aborted"
 
 
-async def test_of_one_that_has_ended_only_its_events_are_left() -> None:
-    """The prompt's tokens and images must not stay with what is stored."""
+class OneChunk:
+    """A generation of one chunk."""
 
-    class Prompt:
-        def cancel(self, reason: str) -> None: ...
+    def __init__(self, finish_reason: FinishReason) -> None:
+        self.cancelled = ""
+        self._finish_reason = finish_reason
 
-        async def __aiter__(self) -> AsyncIterator[PromptChunk]:
-            yield PromptChunk(
-                0, ChoiceChunk(index=0, text="x", token_ids=(1,), finish_reason="stop")
-            )
+    def cancel(self, reason: str) -> None:
+        self.cancelled = reason
 
-    ended: list[ResponseObject] = []
-    prompt = Prompt()
-    left = weakref.ref(prompt)
-    run = BackgroundRun(
-        cast(Generation, prompt),
+    async def __aiter__(self) -> AsyncIterator[PromptChunk]:
+        chunk = ChoiceChunk(index=0, text="x", token_ids=(1,), finish_reason=self._finish_reason)
+        yield PromptChunk(0, chunk)
+
+
+def in_background(generation: OneChunk, ended: list[ResponseObject]) -> BackgroundRun:
+    return BackgroundRun(
+        cast(Generation, generation),
         formatter(background=True),
         Mock(),
         on_finished=lambda: None,
         on_end=ended.append,
         keep_events=True,
     )
-    del prompt
+
+
+async def test_of_one_that_has_ended_only_its_events_are_left() -> None:
+    """The prompt's tokens and images must not stay with what is stored."""
+    ended: list[ResponseObject] = []
+    generation = OneChunk("stop")
+    left = weakref.ref(generation)
+    run = in_background(generation, ended)
+    del generation
     await run.wait_ended()
     gc.collect()
     assert left() is None
     assert ended[0].status == "completed"
     run.cancel()
     assert b"response.completed" in b"".join([events async for events in run.follow(-1)])
+
+
+async def test_one_that_fails_on_the_way_ends_its_calls() -> None:
+    ended: list[ResponseObject] = []
+    generation = OneChunk("cancelled")
+    await in_background(generation, ended).wait_ended()
+    assert generation.cancelled == "the response has failed"
+    assert ended[0].status == "failed"
 
 
 def test_cancelling_ends_it_and_frees_its_pages(

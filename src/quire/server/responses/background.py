@@ -116,6 +116,7 @@ class BackgroundRun:
                 self._tell(formatter.cancelled())
                 observer.end("aborted", reason="cancelled by the client")
             else:
+                work.generation.cancel("the response has failed")
                 self._tell(formatter.failed(error))
                 observer.end("failed", error)
         except Exception:
