@@ -8,20 +8,17 @@ its error; anything else that goes wrong ends the process, and the node starts i
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import sys
 import threading
 
 import msgspec
 import numpy as np
-import zmq
 
-from quire import __version__
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
-from quire.core.errors import ProtocolMismatch, QuireError, from_record
-from quire.core.wire import PROTOCOL_VERSION
+from quire.core.errors import ProtocolMismatch, QuireError
+from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED, Executing, NodeLink
 from quire.node.child_process import (
     EXIT_NODE_GONE,
     answer_heartbeats,
@@ -32,52 +29,16 @@ from quire.node.child_process import (
 from quire.node.encoders.messages import (
     EncoderOrder,
     EncoderReady,
-    FromEncoder,
     ToEncoder,
     from_encoder_codec,
     to_encoder_codec,
 )
-from quire.node.engine_process import EXIT_LOAD_FAILED, EXIT_REFUSED, Executing
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
-from quire.node.transports.packing import pack, unpack
+from quire.node.transports.messages import LoadFailed, Progress
 
 logger = logging.getLogger(__name__)
 
 
-class _Link:
-    """The child's end of the socket."""
-
-    def __init__(self, endpoint: str) -> None:
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.PAIR)
-        self._socket.linger = 1000  # a last word should still go out
-        self._socket.connect(endpoint)
-        self._decoder = to_encoder_codec()
-        self._encoder = from_encoder_codec()
-
-    def say(self, message: FromEncoder) -> None:
-        self._socket.send(pack(self._encoder.encode(message)))
-
-    def hear(self) -> ToEncoder:
-        return self._decoder.decode(unpack(self._socket.recv()))
-
-    def close(self) -> None:
-        self._socket.close()
-        self._context.term()
-
-
-def _shake_hands(link: _Link, order: EncoderOrder) -> None:
-    link.say(
-        Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=order.token)
-    )
-    answer = link.hear()
-    if isinstance(answer, Refused):
-        raise from_record(answer.error)
-    if not isinstance(answer, Welcome):
-        raise ProtocolMismatch(f"expected Welcome from the node, got {type(answer).__name__}")
-
-
-def _load(link: _Link, config: EncoderConfig) -> EncoderCore:
+def _load(link: NodeLink[ToEncoder], config: EncoderConfig) -> EncoderCore:
     """Late: the process greets before it imports torch."""
     from quire.engine.encoders.encoder import Encoder
 
@@ -87,7 +48,7 @@ def _load(link: _Link, config: EncoderConfig) -> EncoderCore:
     )
 
 
-def _serve(link: _Link, order: EncoderOrder, executing: Executing) -> int:
+def _serve(link: NodeLink[ToEncoder], order: EncoderOrder, executing: Executing) -> int:
     try:
         encoder = _load(link, order.config)
     except QuireError as exc:
@@ -124,9 +85,9 @@ def main() -> int:
     threading.Thread(
         target=answer_heartbeats, args=(lifeline, answers, executing.busy_s), daemon=True
     ).start()
-    link = _Link(order.endpoint)
+    link = NodeLink(order.endpoint, to_encoder_codec(), from_encoder_codec())
     try:
-        _shake_hands(link, order)
+        link.shake_hands(order.token)
         return _serve(link, order, executing)
     except ProtocolMismatch as exc:
         logger.error("%s", exc)

@@ -32,6 +32,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import ModelId
 from quire.core.wire import PROTOCOL_VERSION
+from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED
 from quire.node.child_process import (
     EXIT_NODE_GONE,
     answer_heartbeats,
@@ -55,8 +56,6 @@ from quire.programs.services.network import Network, NetworkPolicy
 
 logger = logging.getLogger(__name__)
 
-EXIT_REFUSED = 4
-EXIT_LOAD_FAILED = 5
 _LINGER_MS = 1000
 _KEPT_RECORDS = 256
 

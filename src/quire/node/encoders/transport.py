@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire import __version__
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult, EncoderInfo
 from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_record
@@ -29,7 +28,8 @@ from quire.node.encoders.messages import (
 from quire.node.engine_loading import OnProgress
 from quire.node.loops import call_on
 from quire.node.transports.child import LifeLimits, NodeChild
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.greeting import greet
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused
 from quire.node.transports.socket import PairSocket
 
 ENCODER_COMMAND = (sys.executable, "-P", "-m", "quire.node.encoder_process")
@@ -130,15 +130,8 @@ class EncoderProcess:
                 )
 
     def _greet(self, hello: Hello) -> None:
-        known = secrets.compare_digest(hello.token, self._token)
-        if not known or (hello.version, hello.release) != (PROTOCOL_VERSION, __version__):
-            raise ProtocolMismatch(
-                f"process {hello.pid} of quire {hello.release} (protocol {hello.version}) is not "
-                f"the encoder that this node, {__version__} (protocol {PROTOCOL_VERSION}), has "
-                "started: restart the node after an upgrade"
-            )
+        welcome = greet(hello, self._token, f"encoder {self._config.name}")
         self._welcomed = True
-        welcome = Welcome(version=PROTOCOL_VERSION, release=__version__)
         self._socket.send(self._encoder.encode(welcome))
 
     def _on_exit(self, reason: str) -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from quire import __version__
 from quire.core.config import EngineConfig, SandboxConfig
 from quire.core.errors import (
     ConfigError,
@@ -33,7 +32,8 @@ from quire.core.wire import PROTOCOL_VERSION
 from quire.node.engine_loading import OnProgress
 from quire.node.sandbox import messages as s
 from quire.node.transports.child import LifeLimits, NodeChild
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.greeting import greet
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused
 from quire.node.transports.socket import PairSocket
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
@@ -365,15 +365,9 @@ class _Life:
                 )
 
     def _greet(self, hello: Hello) -> None:
-        if not secrets.compare_digest(hello.token, self._token):
-            raise ProtocolMismatch(f"process {hello.pid} was not started by this node")
-        if hello.version != PROTOCOL_VERSION or hello.release != __version__:
-            raise ProtocolMismatch(
-                f"the sandbox runs quire {hello.release} (protocol {hello.version}), this node "
-                f"{__version__} (protocol {PROTOCOL_VERSION}): restart the node after an upgrade"
-            )
+        welcome = greet(hello, self._token, f"sandbox {self._name}")
         self._welcomed = True
-        self.say(Welcome(version=PROTOCOL_VERSION, release=__version__))
+        self.say(welcome)
 
     def _on_exit(self, reason: str) -> None:
         self._lose(ConfigError(f"the sandbox process ended while it started: {reason}"), reason)

@@ -11,7 +11,6 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 
-from quire import __version__
 from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
@@ -19,6 +18,7 @@ from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_rec
 from quire.core.wire import PROTOCOL_VERSION
 from quire.node.engine_loading import OnProgress
 from quire.node.transports.child import ENGINE_COMMAND, LifeLimits, NodeChild
+from quire.node.transports.greeting import greet
 from quire.node.transports.messages import (
     Faulted,
     FromEngine,
@@ -29,7 +29,6 @@ from quire.node.transports.messages import (
     Ready,
     Refused,
     ToEngine,
-    Welcome,
     engine_codec,
     node_codec,
 )
@@ -132,19 +131,9 @@ class ZeroMQTransport:
                 )
 
     def _greet(self, hello: Hello) -> None:
-        if not secrets.compare_digest(hello.token, self._token):
-            raise ProtocolMismatch(
-                f"process {hello.pid} said Hello without the token of this node: it was not "
-                "started by it"
-            )
-        if hello.version != PROTOCOL_VERSION or hello.release != __version__:
-            raise ProtocolMismatch(
-                f"engine {self._config.name} runs quire {hello.release} (protocol "
-                f"{hello.version}), this node {__version__} (protocol {PROTOCOL_VERSION}): "
-                "restart the node after an upgrade"
-            )
+        welcome = greet(hello, self._token, f"engine {self._config.name}")
         self._welcomed = True
-        self._say(Welcome(version=PROTOCOL_VERSION, release=__version__))
+        self._say(welcome)
 
     def _refuse(self, error: ProtocolMismatch) -> None:
         self._say(Refused(error=error.record()))

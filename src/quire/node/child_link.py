@@ -1,0 +1,87 @@
+"""The end of the socket in an engine's or encoder's process, and the end of that process.
+
+Blocking: such a process does one thing after another. The sandbox, which does not, has its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from types import FrameType
+from typing import Any, Generic, TypeVar
+
+import zmq
+
+from quire import __version__
+from quire.core.errors import ProtocolMismatch, from_record
+from quire.core.wire import PROTOCOL_VERSION, Codec
+from quire.node.transports.messages import Hello, Refused, Welcome
+from quire.node.transports.packing import pack, unpack
+
+EXIT_REFUSED = 4
+EXIT_LOAD_FAILED = 5
+
+_LAST_WORD_MS = 1000
+"""A last word (``LoadFailed``, ``Faulted``) should still go out."""
+
+Heard = TypeVar("Heard")
+
+
+class Executing:
+    """Whether a batch is running, and since when. Guards it from the end of the process."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+        self.end_asked = False
+
+    def __enter__(self) -> None:
+        self._since_s = time.monotonic()
+
+    def __exit__(self, *exc: object) -> None:
+        self._since_s = None
+        if self.end_asked:
+            raise SystemExit(0)
+
+    def busy_s(self) -> float:
+        since_s = self._since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
+    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """At once when idle or loading, else behind the batch at hand."""
+        self.end_asked = True
+        if self._since_s is None:
+            raise SystemExit(0)
+
+
+class NodeLink(Generic[Heard]):
+    """``decoder`` reads what the node says, ``encoder`` writes what it is told."""
+
+    def __init__(self, endpoint: str, decoder: Codec[Heard], encoder: Codec[Any]) -> None:
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.PAIR)
+        self._socket.linger = _LAST_WORD_MS
+        self._socket.connect(endpoint)
+        self._decoder = decoder
+        self._encoder = encoder
+
+    def say(self, message: Any) -> None:
+        self._socket.send(pack(self._encoder.encode(message)))
+
+    def hear(self) -> Heard:
+        return self._decoder.decode(unpack(self._socket.recv()))
+
+    def shake_hands(self, token: str) -> None:
+        """Raises ``ProtocolMismatch`` when either side refuses the other."""
+        self.say(Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=token))
+        answer = self.hear()
+        if isinstance(answer, Refused):
+            raise from_record(answer.error)
+        if not isinstance(answer, Welcome):
+            raise ProtocolMismatch(f"expected Welcome from the node, got {type(answer).__name__}")
+
+    def close(self) -> None:
+        self._socket.close()
+        self._context.term()
+
+
+__all__ = ["EXIT_LOAD_FAILED", "EXIT_REFUSED", "Executing", "NodeLink"]
