@@ -14,6 +14,8 @@ from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.core.traits import Trait
+from quire.programs.api import Api
+from quire.programs.services.network import Network
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 
@@ -123,6 +125,10 @@ class ScriptedPort:
     def close(self, reason: str = "finished") -> None:
         self.closed = self.closed or reason
         self.was_closed.set()
+
+
+Connected = Callable[[Network], Api]
+"""The API of a program over a network."""
 
 
 class Ports:

@@ -7,39 +7,22 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from programs_port import Ports
+from programs_port import Connected
 
 from quire.core.errors import Forbidden, ProgramError
-from quire.programs.api import Api, connect_api
+from quire.programs.api import Api
 from quire.programs.chat.pieces import Call
 from quire.programs.sdk import Toolbox, mcp_tools
 from quire.programs.services.network import Network, NetworkPolicy
 
 INITIALIZED = {"protocolVersion": "2025-06-18", "serverInfo": {"name": "scripted"}}
-
-
-Connected = Callable[[Network], Api]
-
-
-@pytest.fixture
-async def connected(ports: Ports) -> AsyncIterator[Connected]:
-    """The API of a program over a network; closed at the end."""
-    apis: list[Api] = []
-
-    def connect(network: Network) -> Api:
-        apis.append(connect_api(ports.connect, network=network))
-        return apis[-1]
-
-    yield connect
-    for api in apis:
-        api.close()
 
 
 class Scripted:

@@ -10,10 +10,10 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from programs_port import Ports
+from programs_port import Connected
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
-from quire.programs.api import Api, connect_api
+from quire.programs.api import Api
 from quire.programs.services.network import Network, NetworkPolicy
 from quire.programs.services.server_sent_events import (
     MAX_EVENT_CHARS,
@@ -38,23 +38,6 @@ class Body(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         self.closed = True
-
-
-Connected = Callable[[Network], Api]
-
-
-@pytest.fixture
-async def connected(ports: Ports) -> AsyncIterator[Connected]:
-    """The API of a program over a network; closed at the end."""
-    apis: list[Api] = []
-
-    def connect(network: Network) -> Api:
-        apis.append(connect_api(ports.connect, network=network))
-        return apis[-1]
-
-    yield connect
-    for api in apis:
-        api.close()
 
 
 Handler = Callable[[httpx.Request], httpx.Response]

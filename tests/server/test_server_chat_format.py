@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
+from cut_answers import CUTS, TEXTS, cut
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted_server import TOKENIZER
 
 from quire.core.errors import ProgramCancelled
@@ -19,20 +18,6 @@ from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
 
 FRAME = Frame(key="k", created_unix_s=1, model="m", fingerprint="fp")
-PARTS = st.sampled_from(
-    [
-        "plain words ",
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        '{"name": "f", "arguments": {"a": [1, "}"]}}',
-        '{"name": "g"}',
-        "{broken",
-        "\n",
-        "ü\N{GRINNING FACE}",
-    ]
-)
 
 
 def formatter(num_choices: int = 1, reading: Reading | None = None) -> ChatFormatter:
@@ -78,13 +63,11 @@ def whole(form: ChatFormatter) -> dict[str, Any]:
 
 
 @settings(deadline=None)
-@given(parts=st.lists(PARTS, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_gives_the_same_message(parts: list[str], cuts: list[int]) -> None:
-    text = "".join(parts)
+@given(text=TEXTS, cuts=CUTS)
+def test_any_cut_gives_the_same_message(text: str, cuts: list[int]) -> None:
     at_once, in_parts = formatter(), formatter()
     at_once.feed(chunk(text, finish_reason="stop"))
-    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
-    pieces = [text[a:b] for a, b in pairwise(places)] or [""]
+    pieces = cut(text, cuts)
     events = []
     for number, piece in enumerate(pieces):
         last = number == len(pieces) - 1

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
+from cut_answers import CUTS, TEXTS, cut
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quire.core.errors import EngineLost
 from quire.programs.builtin import ChoiceChunk
@@ -18,21 +17,6 @@ from quire.server.responses.creation import base_response
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
 from quire.server.schemas.responses import ResponsesRequest
 from quire.testing import FakeTokenizer
-
-PARTS = st.sampled_from(
-    [
-        "text ",
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        '{"name": "f", "arguments": {"a": [1, "}"]}}',
-        '{"name": "g"}',
-        "{broken",
-        "\n",
-        "ü\N{GRINNING FACE}",
-    ]
-)
 
 
 def formatter(**fields: Any) -> ResponseFormatter:
@@ -83,13 +67,11 @@ def shown(response: dict[str, Any]) -> list[Any]:
 
 
 @settings(deadline=None)
-@given(parts=st.lists(PARTS, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=12))
-def test_any_cut_gives_the_same_response(parts: list[str], cuts: list[int]) -> None:
-    text = "".join(parts)
+@given(text=TEXTS, cuts=CUTS)
+def test_any_cut_gives_the_same_response(text: str, cuts: list[int]) -> None:
     at_once, in_parts = formatter(), formatter()
     at_once.feed(chunk(text, finish_reason="stop"))
-    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
-    pieces = [text[a:b] for a, b in pairwise(places)] or [""]
+    pieces = cut(text, cuts)
     events = []
     for number, piece in enumerate(pieces):
         last = number == len(pieces) - 1

@@ -49,6 +49,21 @@ class Sent:
         return self._wait()
 
 
+def check_message(message: str, name: str, limits: MailboxLimits) -> None:
+    """Raises ``InvalidArgument``: no ``str``, or too long for the channel ``name``."""
+    if not isinstance(message, str):
+        raise InvalidArgument(
+            f"{name}: a message is a str, not {type(message).__name__}: "
+            "encode it, e.g. with json.dumps"
+        )
+    num_bytes = len(message.encode("utf-8", "surrogatepass"))
+    if num_bytes > limits.max_message_bytes:
+        raise InvalidArgument(
+            f"{name}: a message of {num_bytes} bytes, at most "
+            f"{limits.max_message_bytes} are allowed: send it in parts"
+        )
+
+
 class Channel:
     """One direction of a mailbox. Every method may be called from any thread.
 
@@ -75,7 +90,7 @@ class Channel:
             MailboxClosed: one side has closed the channel.
             InvalidArgument: not a ``str``, or too long.
         """
-        self._check(message)
+        check_message(message, self._name, self._limits)
         with self._lock:
             if self._closed is not None:
                 raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
@@ -88,19 +103,6 @@ class Channel:
             self._messages.append(message)
             self._readers.wake()
         return Sent(self._wait_for_room)
-
-    def _check(self, message: str) -> None:
-        if not isinstance(message, str):
-            raise InvalidArgument(
-                f"{self._name}: a message is a str, not {type(message).__name__}: "
-                "encode it, e.g. with json.dumps"
-            )
-        num_bytes = len(message.encode("utf-8", "surrogatepass"))
-        if num_bytes > self._limits.max_message_bytes:
-            raise InvalidArgument(
-                f"{self._name}: a message of {num_bytes} bytes, at most "
-                f"{self._limits.max_message_bytes} are allowed: send it in parts"
-            )
 
     def _wait_for_room(self) -> Generator[Any, None, None]:
         while True:
@@ -158,4 +160,4 @@ class Mailbox:
         self.to_program.close(reason)
 
 
-__all__ = ["Channel", "Mailbox", "MailboxLimits", "Sent"]
+__all__ = ["Channel", "Mailbox", "MailboxLimits", "Sent", "check_message"]

@@ -13,7 +13,6 @@ from typing import Any
 from quire.core.commands import Command
 from quire.core.errors import (
     ErrorRecord,
-    InvalidArgument,
     MailboxClosed,
     MailboxFull,
     QuireError,
@@ -24,7 +23,7 @@ from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ServedModel
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
-from quire.programs.services.mailbox import Channel, MailboxLimits, Sent
+from quire.programs.services.mailbox import Channel, MailboxLimits, Sent, check_message
 from quire.programs.services.network import HttpReply
 
 Say = Callable[[m.GuestCalls], None]
@@ -142,17 +141,7 @@ class ToClient:
         """See ``Channel.send``."""
         if self._closed is not None:
             raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
-        if not isinstance(message, str):
-            raise InvalidArgument(
-                f"{self._name}: a message is a str, not {type(message).__name__}: "
-                "encode it, e.g. with json.dumps"
-            )
-        num_bytes = len(message.encode("utf-8", "surrogatepass"))
-        if num_bytes > self._limits.max_message_bytes:
-            raise InvalidArgument(
-                f"{self._name}: a message of {num_bytes} bytes, at most "
-                f"{self._limits.max_message_bytes} are allowed: send it in parts"
-            )
+        check_message(message, self._name, self._limits)
         if self._num_waiting >= self._limits.limit:
             raise MailboxFull(
                 f"{self._name}: {self._num_waiting} messages wait and nobody reads: "
