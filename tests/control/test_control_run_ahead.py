@@ -142,3 +142,17 @@ def test_a_queue_that_closes_with_two_messages_in_flight_frees_everything() -> N
     world.run()
     assert world.figures.num_free_embeds == world.engine.info.pool.num_embeds
     assert world.pool.num_free + world.figures.prefix.num_cached == world.pool.num_blocks
+
+
+def test_what_was_sent_ahead_of_a_failed_sample_leaves_the_pages_as_they_were() -> None:
+    world, (loop,) = loops(1)
+    world.harness.step_engine(ENGINE)  # one token stands in the page
+    program = world.controller._table.get(ProgramId(1))
+    assert program is not None
+    first, second = loop.step(), loop.step()
+    assert world.harness.num_in_flight(ENGINE) == 2
+    world.engine.fail_row(messages(world)[-2].step, "samples", 0, InvalidArgument("injected"))
+    world.run()
+    assert [outcome.status for outcome in first] == ["done", "done", "failed"]
+    assert [outcome.status for outcome in second] == ["failed"] * 3
+    assert program.pages[PageId(1)].fill == 2, "of the first step alone"

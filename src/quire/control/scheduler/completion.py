@@ -120,6 +120,8 @@ class Completion:
             self._undo(part)
             self._end(entry, error)
             return
+        if entry.error is not None:  # it was sent behind what has failed, and fails with it
+            self._undo(part)
         if part.scored is not None and isinstance(entry.run, ForwardRun):
             assert entry.run.scores is not None
             entry.run.scores.add(part.scored, result)
