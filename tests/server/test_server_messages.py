@@ -10,6 +10,7 @@ import anthropic
 import httpx
 import pytest
 from anthropic.types import Message
+from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 from pydantic import TypeAdapter
 from scripted_server import MODEL, RunningServer, running_server
 
@@ -384,3 +385,17 @@ def test_a_refused_preflight_is_told_in_the_same_shape() -> None:
         "type": "invalid_request_error",
         "message": "Disallowed CORS method",
     }
+
+
+def test_every_field_of_the_package_is_accepted_or_refused_on_purpose(
+    claude: anthropic.Anthropic,
+) -> None:
+    """A field that a release of the package brings must be decided on."""
+    known = set(MessagesRequest.model_fields)
+    sent = set(MessageCreateParamsNonStreaming.__annotations__)
+    for base in MessageCreateParamsNonStreaming.__orig_bases__:  # type: ignore[attr-defined]
+        sent |= set(base.__annotations__)
+    headers = {"workspace_id"}
+    assert sent - known == headers
+    found = ask(claude, user("say x"), diagnostics={}, container="c", inference_geo="eu")
+    assert text_of(found) == "x"

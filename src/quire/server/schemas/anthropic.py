@@ -189,6 +189,7 @@ class CountTokensRequest(RequestModel):
     context_management: JsonObject | None = None
     mcp_servers: Annotated[list[JsonObject], Field(max_length=0)] | None = None
     speed: ShortText | None = None
+    user_profile_id: ShortText | None = None
 
     @model_validator(mode="after")
     def _check_tools(self) -> CountTokensRequest:
@@ -221,6 +222,7 @@ class MessagesRequest(CountTokensRequest):
     service_tier: ShortText | None = None
     inference_geo: ShortText | None = None
     container: ShortText | None = None
+    diagnostics: JsonObject | None = None
 
 
 # -- the answer ------------------------------------------------------------------------------------
