@@ -34,7 +34,11 @@ _MODULES = (
 _LEFT_OUT = frozenset({"programs/chat/sandbox.py", "programs/sandbox/guest/app.py", "core/wire.py"})
 _STAND_INS = "programs/sandbox/guest/stand_ins"
 _REPLACED = {
-    "msgspec.py": "msgspec.py",
+    "msgspec/__init__.py": "msgspec/__init__.py",
+    "msgspec/conversion.py": "msgspec/conversion.py",
+    "msgspec/json.py": "msgspec/json.py",
+    "msgspec/schemas.py": "msgspec/schemas.py",
+    "msgspec/structs.py": "msgspec/structs.py",
     "numpy/__init__.py": "numpy.py",
     "numpy/typing.py": "numpy.py",
     "quire/programs/chat/template.py": "template.py",
