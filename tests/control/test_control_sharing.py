@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from control_world import World, alone
+from control_world import ENGINE, World, alone
 
+from quire.control.resources.exports import Export, ExportTable
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramEnded, QueueClosed, Quotas, Tick
-from quire.core.ids import ProgramId, QueueId
+from quire.core.ids import ProgramId, QueueId, TenantId
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 
@@ -164,6 +165,30 @@ def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert world.controller.statistics().num_exports == 1
     (imported,) = world.do(2, load(world, [7], name="y"))
     assert imported.status == "done", "the one that was left last"
+
+
+def test_ends_that_are_put_off_or_never_come_are_not_piled_up() -> None:
+    table = ExportTable()
+
+    def add(name: str, ttl_s: float) -> Export:
+        made = Export(TenantId("t"), name, ProgramId(1), ENGINE, (), ttl_s, ttl_s)
+        table.add(made)
+        return made
+
+    used, unused = add("used", 10.0), add("unused", 10.0)
+    for now_s in range(1, 9):
+        table.touch(used, float(now_s))
+    for _ in range(1000):
+        table.remove(add("released", 1e9))
+    assert len(table._expiries) < 200
+    assert table.next_expiry_s() == 10.0
+    for gone, at_s in ((unused, 10.0), (used, 18.0)):
+        assert not list(table.expired(at_s - 0.1))
+        for export in table.expired(at_s):
+            assert export is gone
+            table.remove(export)
+    assert len(table) == 0
+    assert table.next_expiry_s() is None
 
 
 def test_the_quota_of_exported_pages() -> None:

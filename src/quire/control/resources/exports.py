@@ -18,6 +18,7 @@ from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_LEFT = 4096
 """Exports without an owner on one node."""
+_MAX_STALE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,9 @@ class ExportTable:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
         self._left: OrderedDict[tuple[TenantId, str], Export] = OrderedDict()
-        self._expiries: list[tuple[float, TenantId, str]] = []
+        self._expiries: list[tuple[float, int, Export]] = []
+        """For each export with an end one entry, at its end or before, and some of removed ones."""
+        self._num_scheduled = 0
 
     def __len__(self) -> int:
         return len(self._exports)
@@ -69,8 +72,7 @@ class ExportTable:
     def touch(self, export: Export, now_s: float) -> None:
         """An import has happened: the time to live starts again."""
         if export.ttl_s is not None:
-            export.expires_s = now_s + export.ttl_s
-            self._schedule(export)
+            export.expires_s = now_s + export.ttl_s  # its entry moves when it comes up
         if export.owner is None:
             self._left.move_to_end((export.tenant, export.name))
 
@@ -90,10 +92,17 @@ class ExportTable:
 
     def _schedule(self, export: Export) -> None:
         if export.expires_s is not None:
-            heapq.heappush(self._expiries, (export.expires_s, export.tenant, export.name))
+            self._num_scheduled += 1
+            heapq.heappush(self._expiries, (export.expires_s, self._num_scheduled, export))
+
+    def _is_kept(self, export: Export) -> bool:
+        return self._exports.get((export.tenant, export.name)) is export
 
     def remove(self, export: Export) -> None:
         del self._exports[export.tenant, export.name]
+        if len(self._expiries) > 2 * len(self._exports) + _MAX_STALE:
+            self._expiries = [entry for entry in self._expiries if self._is_kept(entry[2])]
+            heapq.heapify(self._expiries)
         self._left.pop((export.tenant, export.name), None)
         self._disown(export)
 
@@ -113,19 +122,17 @@ class ExportTable:
 
     def expired(self, now_s: float) -> Iterator[Export]:
         """Exports whose time is over; the caller removes each."""
-        while self._expiries and self._expiries[0][0] <= now_s:
-            _, tenant, name = heapq.heappop(self._expiries)
-            export = self._exports.get((tenant, name))
-            if export is not None and export.expires_s is not None and export.expires_s <= now_s:
-                yield export
+        while (at_s := self.next_expiry_s()) is not None and at_s <= now_s:
+            yield heapq.heappop(self._expiries)[2]
 
     def next_expiry_s(self) -> float | None:
         while self._expiries:
-            at_s, tenant, name = self._expiries[0]
-            export = self._exports.get((tenant, name))
-            if export is not None and export.expires_s == at_s:
+            at_s, _, export = self._expiries[0]
+            if export.expires_s == at_s and self._is_kept(export):
                 return at_s
             heapq.heappop(self._expiries)
+            if self._is_kept(export):
+                self._schedule(export)
         return None
 
     def exports(self) -> Iterator[Export]:
