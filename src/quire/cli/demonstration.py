@@ -15,8 +15,8 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 
-from quire.cli.attachment import RemoteProgram
 from quire.cli.client import NodeClient
+from quire.client.attachment import Attachment
 
 CHAT_QUESTIONS = ("What can you do?", "What is an inferlet?")
 AGENT_PROGRAM = "react"
@@ -162,7 +162,7 @@ async def _agent(node: NodeClient, tell: Tell) -> AgentRun:
     request = {"program": AGENT_PROGRAM, "args": [AGENT_QUESTION]}
     launched = await asyncio.to_thread(node.launch, request)
     programs: list[dict[str, Any]] = []
-    async with RemoteProgram(node, launched["id"]) as program:
+    async with Attachment(node.url, node.headers, launched["id"]) as program:
         async for message in program.messages():
             tell("agent", message)
             now = await asyncio.to_thread(node.programs)

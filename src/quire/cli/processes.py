@@ -13,11 +13,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.attachment import RemoteProgram
 from quire.cli.client import NodeClient
 from quire.cli.console import output, print_result, show_message, table
 from quire.cli.conversation import converse, read_lines
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Url
+from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 
 Program = Annotated[
@@ -118,7 +118,7 @@ def attach(
     async def follow() -> Any:
         lines = read_lines(sys.stdin) if interactive else None
         with NodeClient(url, api_key) as node:
-            async with RemoteProgram(node, node.full_id(program)) as remote:
+            async with Attachment(node.url, node.headers, node.full_id(program)) as remote:
                 return await converse(remote, show_message, lines)
 
     print_result(asyncio.run(follow()))

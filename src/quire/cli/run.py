@@ -12,13 +12,14 @@ import typer
 
 from quire.cli import catalogue
 from quire.cli import options as o
-from quire.cli.attachment import RemoteProgram
-from quire.cli.client import NodeClient, code_body
+from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, engine_configs
 from quire.cli.console import print_error, print_result, show_message
 from quire.cli.conversation import converse, read_lines
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging
+from quire.client.attachment import Attachment
+from quire.client.wire import code_body
 from quire.core.config import NodeConfig
 from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.node import Node, ProgramHandle
@@ -100,7 +101,7 @@ async def _run_embedded(
 async def _run_remote(node: NodeClient, request: dict[str, Any], interactive: bool) -> Any:
     with node:
         launched = node.launch(request)
-        async with RemoteProgram(node, launched["id"]) as program:
+        async with Attachment(node.url, node.headers, launched["id"]) as program:
             return await converse(program, show_message, _lines(interactive))
 
 

@@ -7,18 +7,18 @@ program running.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from quire.cli.client import NodeClient, error_of_body, unreachable
+from quire.client.wire import error_of_body, program_path, unreachable
 from quire.core.errors import (
     EngineLost,
     ErrorRecord,
+    InvalidArgument,
     MailboxClosed,
     ProgramCancelled,
     QuireError,
@@ -28,31 +28,34 @@ from quire.core.errors import (
 _MAX_FRAME_BYTES = 8 << 20
 
 
-class RemoteProgram:
-    """One program of ``node``, attached to. An async context manager; see ``conversation``.
+class Attachment:
+    """One program of the node at ``url``, attached to. An async context manager.
 
     ``after``: messages up to this sequence number are not repeated.
     """
 
-    def __init__(self, node: NodeClient, public_id: str, after: int = 0) -> None:
-        base = node.url.replace("http", "ws", 1)
-        self._node = node
-        self._address = f"{base}/v1/programs/{quote(public_id, safe='')}/attach?after={after}"
+    def __init__(
+        self, url: str, headers: Mapping[str, str], public_id: str, after: int = 0
+    ) -> None:
+        self._url = url
+        self._headers = headers
+        base = url.replace("http", "ws", 1)
+        self._address = f"{base}{program_path(public_id)}/attach?after={after}"
         self._connection: ClientConnection
         self._ended: dict[str, Any] | None = None
 
     async def __aenter__(self) -> Self:
         try:
             self._connection = await connect(
-                self._address, additional_headers=self._node.headers, max_size=_MAX_FRAME_BYTES
+                self._address, additional_headers=self._headers, max_size=_MAX_FRAME_BYTES
             )
         except InvalidStatus as exc:
             response = exc.response
             raise error_of_body(
-                self._node.url, response.status_code, bytes(response.body or b"")
+                self._url, response.status_code, bytes(response.body or b"")
             ) from exc
         except (OSError, WebSocketException) as exc:
-            raise unreachable(self._node.url, exc) from exc
+            raise unreachable(self._url, exc) from exc
         return self
 
     async def __aexit__(
@@ -87,21 +90,21 @@ class RemoteProgram:
         raise self._lost()
 
     async def send(self, message: str) -> None:
+        """Raises ``MailboxClosed`` when the program has ended."""
         await self._send({"type": "message", "text": message})
 
     async def end_input(self) -> None:
+        """Nothing more will be sent: ``receive`` raises in the program."""
         await self._send({"type": "end_of_input"})
 
     async def cancel(self) -> None:
         await self._send({"type": "cancel"})
 
     async def result(self) -> Any:
-        """Known once ``messages`` has ended."""
-        assert self._ended is not None, "read messages() to its end first"
-        if self._ended["state"] == "finished":
-            return self._ended["result"]
-        error = self._ended["error"] or {"code": ProgramCancelled.code, "message": "cancelled"}
-        raise from_record(ErrorRecord(error["code"], error["message"]))
+        """What the program returned, or its error raised; known once ``messages`` has ended."""
+        if self._ended is None:
+            raise InvalidArgument("result of an attachment: read messages() to its end first")
+        return result_of(self._ended)
 
     async def _send(self, frame: dict[str, Any]) -> None:
         try:
@@ -111,9 +114,16 @@ class RemoteProgram:
 
     def _lost(self) -> QuireError:
         return EngineLost(
-            f"the node at {self._node.url} went away while the program ran: attach again when it "
-            "is back"
+            f"the node at {self._url} went away while the program ran: attach again when it is back"
         )
 
 
-__all__ = ["RemoteProgram"]
+def result_of(ended: Mapping[str, Any]) -> Any:
+    """What an ended program returned, by its record; raises what it ended with."""
+    if ended["state"] == "finished":
+        return ended["result"]
+    error = ended["error"] or {"code": ProgramCancelled.code, "message": "cancelled"}
+    raise from_record(ErrorRecord(error["code"], error["message"]))
+
+
+__all__ = ["Attachment", "result_of"]

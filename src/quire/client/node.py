@@ -1,0 +1,199 @@
+"""``Client``: one running node. ``RemoteProgram``: one program that it has launched."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from quire.client.attachment import Attachment
+from quire.client.wire import (
+    CODE_TIMEOUT,
+    TIMEOUT,
+    answer_of,
+    code_body,
+    key_headers,
+    node_url,
+    program_path,
+    unreachable,
+    upload_path,
+)
+from quire.core.errors import InvalidArgument
+
+
+class Client:
+    """The node at ``url``, as its caller with ``api_key``. An async context manager.
+
+    Belongs to one event loop. Every method raises what the node answers with, as an exception of
+    ``quire.core.errors``, and ``EngineLost`` where no node answers.
+    """
+
+    def __init__(self, url: str = "http://127.0.0.1:8000", api_key: str | None = None) -> None:
+        """Connects at the first call.
+
+        Raises:
+            ConfigError: ``url`` is no HTTP address.
+        """
+        self._url = node_url(url)
+        self._headers = key_headers(api_key)
+        self._http = httpx.AsyncClient(base_url=self._url, headers=self._headers, timeout=TIMEOUT)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Programs go on."""
+        await self._http.aclose()
+
+    async def library(self) -> list[dict[str, Any]]:
+        """The programs that the node has brought along: name, theme, summary."""
+        return list((await self._call("GET", "/v1/programs/library"))["data"])
+
+    async def push(self, code: str | bytes | Path) -> dict[str, Any]:
+        """Upload a program, to be launched by its name: Python text, a WebAssembly module, or the
+        path of a file with either.
+
+        Raises:
+            InvalidArgument: it is no program, or the file cannot be read.
+        """
+        body = code_body(_read(code))
+        return await self._call("POST", "/v1/programs/uploads", body, CODE_TIMEOUT)
+
+    async def uploads(self) -> list[dict[str, Any]]:
+        """What this caller's tenant has uploaded, newest first."""
+        return list((await self._call("GET", "/v1/programs/uploads"))["data"])
+
+    async def delete_upload(self, name: str) -> None:
+        """Forget an uploaded program, by its id or its name."""
+        await self._call("DELETE", upload_path(name))
+
+    async def launch(
+        self,
+        program: str | None = None,
+        args: Sequence[str] = (),
+        *,
+        code: str | bytes | Path | None = None,
+        seed: int | None = None,
+        priority: int | None = None,
+        client_id: str | None = None,
+    ) -> RemoteProgram:
+        """Start ``program`` (of the library, or the name or id of an upload), or ``code``: Python
+        text, a module, or a file's path.
+
+        ``priority``: lower runs first. ``seed``: of ``api.random`` in the program. ``client_id``: a
+        name of your own in the process table.
+
+        Raises:
+            InvalidArgument: not one of ``program`` and ``code``.
+            UnknownHandle: no program has that name.
+        """
+        if (program is None) == (code is None):
+            raise InvalidArgument("launch: give either program (a name) or code")
+        chosen = {"program": program} if code is None else code_body(_read(code))
+        optional = {"seed": seed, "priority": priority, "client_id": client_id}
+        given = {name: value for name, value in optional.items() if value is not None}
+        body = {**chosen, "args": list(args), **given}
+        launched = await self._call("POST", "/v1/programs", body, CODE_TIMEOUT)
+        return RemoteProgram(self, str(launched["id"]))
+
+    async def programs(self) -> list[dict[str, Any]]:
+        """The records of this caller's programs, sessions included."""
+        return list((await self._call("GET", "/v1/programs"))["data"])
+
+    def program(self, public_id: str) -> RemoteProgram:
+        """One that was launched earlier, by anyone with the same key. Asks nothing yet."""
+        return RemoteProgram(self, public_id)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        limit: httpx.Timeout = TIMEOUT,
+    ) -> dict[str, Any]:
+        try:
+            response = await self._http.request(method, path, json=body, timeout=limit)
+        except httpx.TransportError as exc:
+            raise unreachable(self._url, exc) from exc
+        return answer_of(self._url, response)
+
+    def _attachment(self, public_id: str, after: int) -> Attachment:
+        return Attachment(self._url, self._headers, public_id, after)
+
+
+class RemoteProgram:
+    """A launched program, by its public ``id``. Dropping this object leaves it running."""
+
+    def __init__(self, client: Client, public_id: str) -> None:
+        self._client = client
+        self.id = public_id
+
+    def attach(self, after: int = 0) -> Attachment:
+        """A live connection: ``async with program.attach() as attached``. Messages up to number
+        ``after`` are not repeated."""
+        return self._client._attachment(self.id, after)
+
+    async def record(self) -> dict[str, Any]:
+        """Its name, state, figures, and its result or error once it has ended."""
+        return await self._client._call("GET", program_path(self.id))
+
+    async def result(self) -> Any:
+        """Wait for its end; what it returned. Its messages stay for others to read.
+
+        Raises:
+            ProgramFailed: it raised; the message has its traceback.
+            ProgramCancelled: it was cancelled or terminated.
+            QuotaExceeded: it used more than it may.
+        """
+        async with self.attach() as attached:
+            async for _ in attached.messages():
+                pass
+            return await attached.result()
+
+    async def send(self, message: str) -> None:
+        """Put a message into its mailbox."""
+        await self._signal({"signal": "message", "message": message})
+
+    async def end_input(self) -> None:
+        """Nothing more will be sent: ``receive`` raises in the program."""
+        await self._signal({"signal": "end_of_input"})
+
+    async def cancel(self) -> None:
+        """Ask it to end; it may still clean up."""
+        await self._signal({"signal": "cancel"})
+
+    async def terminate(self) -> None:
+        """End it now."""
+        await self._client._call("DELETE", program_path(self.id))
+
+    async def logs(self) -> list[dict[str, Any]]:
+        """What it logged and printed, and what the node noted about it, oldest first."""
+        return list((await self._client._call("GET", f"{program_path(self.id)}/logs"))["data"])
+
+    async def _signal(self, body: dict[str, Any]) -> None:
+        await self._client._call("POST", f"{program_path(self.id)}/signal", body)
+
+
+def _read(code: str | bytes | Path) -> bytes:
+    if isinstance(code, str):
+        return code.encode("utf-8", "surrogatepass")
+    if isinstance(code, bytes):
+        return code
+    try:
+        return code.read_bytes()
+    except OSError as exc:
+        raise InvalidArgument(f"{code} cannot be read: {exc}") from exc
+
+
+__all__ = ["Client", "RemoteProgram"]

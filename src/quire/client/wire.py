@@ -1,0 +1,106 @@
+"""What every caller of a node's HTTP needs: its address, code as a body, errors as exceptions."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from quire.core.errors import (
+    ConfigError,
+    EngineLost,
+    ErrorRecord,
+    InvalidArgument,
+    QuireError,
+    from_record,
+)
+
+TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
+"""For what brings code: the first of it builds the node's sandbox, half a minute where nothing else
+runs."""
+
+_WASM_MAGIC = b"\0asm"
+
+
+def node_url(url: str) -> str:
+    """The base of a node's routes; ``url`` may be the one that OpenAI clients are given.
+
+    Raises:
+        ConfigError: ``url`` is no HTTP address.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(f"{url!r} is no node's address: write e.g. http://127.0.0.1:8000")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+def key_headers(api_key: str | None) -> dict[str, str]:
+    return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+
+def program_path(public_id: str) -> str:
+    return f"/v1/programs/{quote(public_id, safe='')}"
+
+
+def upload_path(name: str) -> str:
+    return f"/v1/programs/uploads/{quote(name, safe='')}"
+
+
+def code_body(code: bytes) -> dict[str, Any]:
+    """A program's code as a request carries it.
+
+    Raises:
+        InvalidArgument: it is neither WebAssembly nor UTF-8 text.
+    """
+    if code.startswith(_WASM_MAGIC):
+        return {"module": base64.b64encode(code).decode()}
+    try:
+        return {"source": code.decode("utf-8")}
+    except UnicodeDecodeError as exc:
+        raise InvalidArgument(f"neither a WebAssembly module nor Python source: {exc}") from exc
+
+
+def unreachable(url: str, reason: Exception) -> QuireError:
+    """The error of a node that cannot be reached."""
+    return EngineLost(
+        f"no node answers at {url} ({reason}): start one with 'quire serve' or name another "
+        "with --url"
+    )
+
+
+def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
+    """The body of a response, or the error that it stands for, raised."""
+    if not response.is_success:
+        raise error_of_body(url, response.status_code, response.content)
+    answer: dict[str, Any] = response.json() if response.content else {}
+    return answer
+
+
+def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
+    """The exception that an error response stands for."""
+    try:
+        error = json.loads(body or b"")["error"]
+        record = ErrorRecord(str(error["code"]), str(error["message"]))
+    except (ValueError, KeyError, TypeError):
+        return QuireError(
+            f"{url} answered {status} with no error of Quire's: check that it is a Quire node"
+        )
+    return from_record(record)
+
+
+__all__ = [
+    "CODE_TIMEOUT",
+    "TIMEOUT",
+    "answer_of",
+    "code_body",
+    "error_of_body",
+    "key_headers",
+    "node_url",
+    "program_path",
+    "unreachable",
+    "upload_path",
+]
