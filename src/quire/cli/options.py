@@ -211,11 +211,7 @@ Policy = Annotated[
 ]
 Dispatch = Annotated[
     DispatchOption,
-    typer.Option(
-        envvar="QUIRE_DISPATCH",
-        help="When a batch is sent.",
-        rich_help_panel=_SCHEDULER,
-    ),
+    typer.Option(envvar="QUIRE_DISPATCH", help="When a batch is sent.", rich_help_panel=_SCHEDULER),
 ]
 Host = Annotated[
     str,
