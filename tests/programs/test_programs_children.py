@@ -21,6 +21,7 @@ from quire.core.events import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import ProgramState
+from quire.programs.services.children import MAX_UNREAD
 from quire.testing import LocalNode
 
 
@@ -168,6 +169,20 @@ class TestChildren:
                     await api.launch(**arguments)  # type: ignore[arg-type]
 
         await node.run(parent)
+
+    async def test_what_is_put_back_comes_first_and_is_bounded(self, node: LocalNode) -> None:
+        async def parent(api: Api) -> list[str]:
+            child = await api.launch(echo, ["one"])
+            heard = await child.receive()
+            put_back = {"child": child.id, "answer": heard}
+            for _ in range(MAX_UNREAD):
+                await api.issuer.call("child.receive.undo", None, **put_back)
+            with pytest.raises(QuotaExceeded, match="receive them first"):
+                await api.issuer.call("child.receive.undo", None, **put_back)
+            await child.cancel()
+            return [heard, await child.receive()]
+
+        assert await node.run(parent) == ["one", "one"]
 
     async def test_another_programs_child_is_nobody_elses(self, node: LocalNode) -> None:
         holder: list[Any] = []

@@ -23,6 +23,9 @@ from quire.programs.services.operations import Identity, ProgramService, operati
 
 MAX_KEPT = 256
 """Children that have ended and whose parent may still ask for them."""
+MAX_UNREAD = 256
+"""Messages of one child that its parent has received and put back: a sandboxed one says by itself
+what it has received."""
 
 
 class Child(Protocol):
@@ -205,7 +208,12 @@ class ChildService(ProgramService):
     @operation("child.receive.undo")
     async def put_back(self, child: str, answer: str) -> None:
         async def put() -> None:
-            self._unread.setdefault(child, deque()).appendleft(answer)
+            unread = self._unread.setdefault(child, deque())
+            if len(unread) >= MAX_UNREAD:
+                raise QuotaExceeded(
+                    f"{len(unread)} messages of child {child!r} were put back: receive them first"
+                )
+            unread.appendleft(answer)
 
         self._find(child)
         await self._on_node(put())
