@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scripted_server import RunningServer
+from scripted_server import RunningServer, running_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningServer]:
+    """Not the one of all tests, where stored responses of others may keep pages."""
+    with running_server() as running:
+        yield running
+
 
 TEXT = st.text(max_size=30)
 SCALARS = (
