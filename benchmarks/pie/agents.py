@@ -1,6 +1,6 @@
 """Agents beside the model against the same agents as clients (Pie 7.1, Fig. 6).
 
-    python benchmarks/pie/agents.py [--agents 32] [--at-once 8] [--with-vllm] [--quick]
+    python benchmarks/pie/agents.py [--agents 16] [--at-once 8] [--with-vllm] [--quick]
 
 ReAct: 8 calls of a web service that takes 100 ms, turns of 24 tokens. CodeAct: 8 blocks of Python
 that run, turns of 32 tokens. Swarm: 4 members, 32 letters of 16 tokens. As programs on the node
@@ -201,7 +201,7 @@ def rows_of(model: str, results: dict[str, list[Ran]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     made = parser(__doc__)
-    made.add_argument("--agents", type=int, default=32, help="in a round (default: %(default)s)")
+    made.add_argument("--agents", type=int, default=16, help="in a round (default: %(default)s)")
     made.add_argument("--at-once", type=int, default=8, help="default: %(default)s")
     made.add_argument(
         "--distance",

@@ -6,9 +6,9 @@ The library's programs, by name, on a node with the shipped model, which really 
 asked; and clients of the same node (``technique_clients.py``), with automatic prefix caching, that
 do the same over completions, side by side where the technique allows it. Both are asked the same
 seeded questions, held out from the model's training; ``same`` is how often they gave the same
-answer. Ratios are the program's over the client's. ``x``: no client can do it over that interface; what stands beside the program then is the
-nearest that a client can do. The latency is of the one in the middle, with ``--at-once`` of them
-running.
+answer. Ratios are the program's over the client's. ``x``: no client can do it over that interface;
+what stands beside the program then is the nearest that one can do. The latency is of the one in the
+middle, with ``--at-once`` of them running.
 """
 
 from __future__ import annotations
