@@ -48,6 +48,22 @@ CHAT_FIELDS = (*GOOD_CHAT, "logprobs", "seed", "top_k", "chat_template_kwargs", 
 GOOD_COMPLETION: dict[str, Any] = {"prompt": "say fuzz", "max_tokens": 4, "echo": True}
 COMPLETION_FIELDS = (*GOOD_COMPLETION, "logprobs", "n", "stop", "structured_outputs")
 
+GOOD_RESPONSE: dict[str, Any] = {
+    "input": [{"role": "user", "content": "say fuzz"}],
+    "max_output_tokens": 4,
+    "store": False,
+    "text": {"format": {"type": "text"}},
+    "reasoning": {"effort": "low"},
+}
+RESPONSE_FIELDS = (*GOOD_RESPONSE, "tools", "tool_choice", "include", "previous_response_id")
+GOOD_MESSAGES: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "say fuzz"}],
+    "max_tokens": 4,
+    "system": "Be brief",
+}
+ERROR_FIELDS = {"message", "type", "param", "code"}
+MESSAGES_FIELDS = (*GOOD_MESSAGES, "tools", "tool_choice", "thinking", "output_config", "metadata")
+
 
 def mutated(good: dict[str, Any], fields: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
     """A good body with some fields replaced by anything."""
@@ -57,6 +73,8 @@ def mutated(good: dict[str, Any], fields: tuple[str, ...]) -> st.SearchStrategy[
 
 
 CASES = st.one_of(
+    st.tuples(st.just("/v1/responses"), mutated(GOOD_RESPONSE, RESPONSE_FIELDS)),
+    st.tuples(st.just("/v1/messages"), mutated(GOOD_MESSAGES, MESSAGES_FIELDS)),
     st.tuples(st.just("/v1/chat/completions"), JSON | mutated(GOOD_CHAT, CHAT_FIELDS)),
     st.tuples(st.just("/v1/completions"), JSON | mutated(GOOD_COMPLETION, COMPLETION_FIELDS)),
     st.tuples(st.just("/tokenize"), JSON | mutated({"prompt": "x"}, ("prompt", "messages"))),
@@ -87,7 +105,8 @@ def test_no_body_is_a_500(fuzzed: httpx.Client, case: tuple[str, Any]) -> None:
     response = fuzzed.post(path, content=raw, headers={"content-type": "application/json"})
     assert response.status_code < 500, response.text
     if response.status_code >= 400:
-        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+        fields = {"message", "type"} if path == "/v1/messages" else ERROR_FIELDS
+        assert set(response.json()["error"]) == fields
 
 
 HEADERS = st.sampled_from(
