@@ -20,7 +20,7 @@
 
 enum quire_op {
   QUIRE_SEND = 1, QUIRE_RECEIVE = 2, QUIRE_LOG = 3, QUIRE_SLEEP = 4, QUIRE_HTTP_GET = 5,
-  QUIRE_HTTP_POST = 6, QUIRE_END = 7, QUIRE_CANCEL_ASKED = 8,
+  QUIRE_HTTP_POST = 6, QUIRE_END = 7, QUIRE_CANCEL_ASKED = 8, QUIRE_CALL = 9,
   QUIRE_TOKENIZE = 16, QUIRE_DETOKENIZE = 17, QUIRE_MODEL_INFO = 18,
   QUIRE_OPEN_QUEUE = 32, QUIRE_CLOSE_QUEUE = 33, QUIRE_RESET_QUEUE = 34, QUIRE_SYNCHRONIZE = 35,
   QUIRE_CANCEL = 36, QUIRE_SET_PRIORITY = 37,
@@ -136,6 +136,12 @@ static inline uint32_t quire_sleep(uint32_t milliseconds) {
   quire_command *command = quire_issue(QUIRE_SLEEP);
   command->a = milliseconds;
   return command->id;
+}
+
+/* A service of the node, e.g. "store.get": `text` is its name, of `name_length` bytes, and behind it
+   the arguments, a JSON object. Topics and stores are those that the manifest names. */
+static inline uint32_t quire_call(const char *text, uint32_t name_length, uint32_t length) {
+  return quire_text(QUIRE_CALL, name_length, text, length);
 }
 
 static inline uint32_t quire_tokenize(uint32_t model, const char *text, uint32_t length) {

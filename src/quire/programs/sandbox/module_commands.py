@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -123,6 +123,23 @@ def queue_call(
             return m.SetQueuePriority(queue, _signed(entry.c))
     build = _COMMANDS.get(entry.op)
     return None if build is None else m.Issue(queue, [build(entry, command, memory)])
+
+
+def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
+    """A service of the node by its name, in the first ``a`` bytes; behind it arguments as JSON.
+
+    Raises:
+        InvalidArgument: what is named is outside of the memory or no JSON object.
+    """
+    if entry.a > entry.length:
+        raise InvalidArgument(f"call: a name of {entry.a} bytes in {entry.length} bytes")
+    name = memory.text(entry.address, entry.a)
+    given = memory.take(entry.address + entry.a, entry.length - entry.a)
+    try:
+        arguments = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidArgument(f"call {name!r}: its arguments are no JSON object: {exc}") from exc
+    return m.HostCall(number, name, arguments)
 
 
 def with_adapter(issue: m.Issue, adapter: str | None) -> m.Issue:
@@ -349,4 +366,4 @@ _COMMANDS: Mapping[int, Callable[[RingCommand, CommandId, Memory], c.Command]] =
     Op.DECODE_WITH: _decode_with,
 }
 
-__all__ = ["Memory", "queue_call", "with_adapter"]
+__all__ = ["Memory", "queue_call", "service_call", "with_adapter"]

@@ -31,7 +31,7 @@ from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
+from quire.programs.sandbox.module_commands import Memory, queue_call, service_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
@@ -59,6 +59,8 @@ class ModuleRunner:
         self._messages: deque[str] = deque()
         self._sleeps: list[tuple[float, int]] = []
         self._requests: dict[int, tuple[int, Op]] = {}
+        self._service_calls: dict[int, int] = {}
+        """Commands that services of the node are to answer, by the call's number."""
         self._input_closed = False
         self._num_read = 0
         self._client_gone: ErrorRecord | None = None
@@ -169,7 +171,7 @@ class ModuleRunner:
 
     def _check_waits(self) -> None:
         waits = self._waiting, self._sends, self._receives, self._sleeps, self._requests
-        if not any(waits):
+        if not any(waits) and not self._service_calls:
             raise ProgramFailed(
                 "the program waits for nothing: it returned without a command that has an answer, "
                 "and nothing is left to answer"
@@ -235,6 +237,12 @@ class ModuleRunner:
                 return None
             case Op.HTTP_GET | Op.HTTP_POST:
                 return self._fetch(entry, memory)
+            case Op.CALL:
+                number = next(self._request_numbers) if entry.id else 0
+                call = service_call(entry, number, memory)
+                if number:
+                    self._service_calls[number] = entry.id
+                return call
             case Op.END:
                 return self._end(entry, memory)
         raise InvalidArgument(f"the program asked for operation {entry.op}, which does not exist")
@@ -326,6 +334,13 @@ class ModuleRunner:
             case m.FetchFailed():
                 command, op = self._requests.pop(event.request)
                 self._events.append(failed(op, command, event.error))
+            case m.HostAnswered():
+                if (called := self._service_calls.pop(event.number, None)) is not None:
+                    payload = msgspec.json.encode(event.value)
+                    self._events.append(RingEvent(Op.CALL, called, payload))
+            case m.HostRefused():
+                if (called := self._service_calls.pop(event.number, None)) is not None:
+                    self._events.append(failed(Op.CALL, called, event.error))
             case m.CancelAsked():
                 self._cancel_reason = event.reason
                 reason = event.reason.encode("utf-8", "replace")
