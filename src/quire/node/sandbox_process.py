@@ -26,6 +26,8 @@ import msgspec
 from quire import __version__
 from quire.core.config import EngineConfig
 from quire.core.errors import (
+    ErrorRecord,
+    ProgramTerminated,
     ProtocolMismatch,
     QuireError,
     from_record,
@@ -50,7 +52,7 @@ from quire.programs.runtime.replay_port import RecordedNetwork
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.hosting import GuestHost
-from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel
+from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
 from quire.programs.sandbox.templates import Templates
 from quire.programs.services.network import Network, NetworkPolicy
 
@@ -233,9 +235,9 @@ class SandboxProcess:
     async def _start_late(self, host: GuestHost, start: s.Start, code: bytes) -> None:
         try:
             await self._templates.prepare(code)
-        except QuireError as exc:
+        except Exception as exc:
             if self._late.pop(start.guest, None) is not None:
-                host.refuse(start.guest, exc.record())
+                host.refuse(start.guest, _said(exc))
             return
         if (events := self._late.pop(start.guest, None)) is not None:
             self._start(host, start, code)
@@ -271,8 +273,21 @@ class SandboxProcess:
         return asked
 
     async def _inspect(self, wanted: s.Inspect) -> None:
-        inspected = await self._templates.inspect(wanted.code, wanted.limits)
+        try:
+            inspected = await self._templates.inspect(wanted.code, wanted.limits)
+        except Exception as exc:
+            inspected = Inspected(error=_said(exc))
         self._say(s.Inspection(number=wanted.number, inspected=inspected))
+
+
+def _said(error: Exception) -> ErrorRecord:
+    """Somebody waits for the answer, so that a full disk, say, is one too."""
+    if isinstance(error, QuireError):
+        return error.record()
+    logger.error("a program cannot be prepared", exc_info=error)
+    return ProgramTerminated(
+        f"the program cannot be prepared: {type(error).__name__}: {error}; see the node's log"
+    ).record()
 
 
 class LoopWatch:
