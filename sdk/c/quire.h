@@ -1,4 +1,4 @@
-/* Programs for Quire in C: the guest ABI, version 1.1 (docs/reference/guest-abi.md).
+/* Programs for Quire in C: the guest ABI, version 1.2 (docs/reference/guest-abi.md).
  *
  * Needs no C library. One file of a program defines QUIRE_PROGRAM before it includes this header,
  * and defines
