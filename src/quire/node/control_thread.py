@@ -154,15 +154,18 @@ class ControlThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, read: Callable[[Controller], T]) -> T:
-        """Let ``read`` look at the controller between two events and wait for its answer.
+        """Let ``read`` look at the controller, behind all that this thread has posted, and wait for
+        its answer.
 
         It takes as long as the round at hand, microseconds to a few milliseconds.
         """
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return read(self._controller)
+        self._gathering.hurry()
         answer: Future[T] = Future()
 
         def look() -> None:
+            self._round()
             try:
                 answer.set_result(read(self._controller))
             except Exception as exc:
