@@ -15,6 +15,7 @@ from request_log import RequestLines
 from scripted_server import GatedEngine, RunningServer, running_server
 
 from quire.core.config import ServerConfig
+from quire.server.http_protocol import MAX_DROPPED_BYTES
 
 CHAT = "/v1/chat/completions"
 
@@ -181,7 +182,41 @@ def test_trailers_without_end_are_cut_off(gated: RunningServer, line: bytes) -> 
     with closing(connected(gated)) as sock:
         sock.sendall(head + b"2\r\n{}\r\n0\r\n")
         with pytest.raises(ConnectionError):
-            sock.sendall(line * 1_000_000)
+            sock.sendall(line * (60_000_000 // len(line)))  # more than the sockets' buffers hold
+    check_unharmed(gated)
+
+
+LONG = b"POST " + CHAT.encode() + b" HTTP/1.1\r\nhost: localhost\r\n"
+
+
+def test_who_sends_a_long_body_to_its_end_still_gets_the_answer(gated: RunningServer) -> None:
+    size = 32 << 20  # more than the sockets' buffers hold: this server has read all of it
+    with closing(connected(gated)) as sock:
+        for _ in range(2):  # the connection lives on
+            sock.sendall(LONG + b"content-length: %d\r\n\r\n" % size + bytes(size))
+            answer = sock.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 413 ")
+            assert b"request_too_large" in answer or b"request_too_large" in sock.recv(65536)
+    check_unharmed(gated)
+
+
+def test_a_body_that_goes_on_long_after_its_answer_is_cut_off(gated: RunningServer) -> None:
+    size = 2 * MAX_DROPPED_BYTES
+    with closing(connected(gated)) as sock:
+        sock.sendall(LONG + b"content-length: %d\r\n\r\n" % size)
+        with pytest.raises(ConnectionError):
+            sock.sendall(bytes(size))
+    check_unharmed(gated)
+
+
+def test_a_body_that_was_only_announced_is_not_waited_for(gated: RunningServer) -> None:
+    """A client that was told 413 instead of 100 may send its next request at once, or the body."""
+    with closing(connected(gated)) as sock:
+        sock.sendall(LONG + b"expect: 100-continue\r\ncontent-length: 5000000\r\n\r\n")
+        answer = b""
+        while part := sock.recv(65536):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 413 ")
     check_unharmed(gated)
 
 

@@ -138,13 +138,11 @@ class StrictRequest(Request):
 
 
 def _too_long(limit: int) -> HttpError:
-    error = HttpError(
+    return HttpError(
         413,
         f"the body is longer than {limit} bytes: send less or raise --max-body-bytes",
         code="request_too_large",
     )
-    error.headers = {"connection": "close"}
-    return error
 
 
 class StrictRoute(APIRoute):
