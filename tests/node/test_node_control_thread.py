@@ -190,6 +190,29 @@ async def test_batches_go_to_their_engine_and_stale_results_go_nowhere(rig: Rig)
     assert kinds == ["EngineUp", "Tick", "StepCompleted", "EngineDown"]
 
 
+async def test_what_is_posted_as_an_engine_goes_down_is_lost_with_it(rig: Rig) -> None:
+    """The controller learns of the loss behind what is in the inbox, and may send until then."""
+    sent: list[Batch] = []
+    engine, info = EngineId("e"), FakeEngine().info
+    batch = Batch(step=1)
+
+    def script(event: Event) -> list[Action]:
+        return [Dispatch(engine=engine, batch=batch)] if isinstance(event, Tick) else []
+
+    rig.controller.script = script
+    await rig.on_control(lambda: rig.control.engine_up(engine, ModelId("m"), info, sent.append))
+
+    def go_down() -> None:
+        rig.control.post(lambda t: Tick(time_s=t))  # its round comes after this call
+        rig.control.engine_down(engine, ERROR)
+
+    await rig.on_control(go_down)
+    assert rig.control.failure is None
+    assert sent == [batch]
+    kinds = [type(event).__name__ for event in rig.controller.events]
+    assert kinds == ["EngineUp", "Tick", "EngineDown"]
+
+
 async def test_a_later_timer_replaces_an_earlier_one(rig: Rig) -> None:
     ticked = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -187,8 +187,9 @@ class ControlThread:
 
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
         """What was in flight fails; all else waits for the engine to come back."""
-        self._engines.pop(engine, None)
+        # Its way out goes last: what is in the inbox may still send, and is lost with the engine.
         self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
+        self._engines.pop(engine, None)
 
     def engine_given_up(self, engine: EngineId, error: ErrorRecord) -> None:
         """It will not come back: programs with queues on it would wait for ever, so they end."""
