@@ -11,7 +11,7 @@ from programs_port import Ports
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError
 from quire.programs.api import connect_api
-from quire.programs.services.network import Network, NetworkPolicy
+from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -87,13 +87,33 @@ def test_a_star_allows_any_host() -> None:
 
 @pytest.mark.parametrize(
     "addresses",
-    [("127.0.0.1",), ("10.1.2.3",), ("169.254.169.254",), ("::1",), ("8.8.8.8", "192.168.0.1"), ()],
+    [
+        ("127.0.0.1",),
+        ("10.1.2.3",),
+        ("169.254.169.254",),
+        ("0.0.0.0",),
+        ("224.0.0.1",),
+        ("::1",),
+        ("::ffff:127.0.0.1",),
+        ("::127.0.0.1",),
+        ("64:ff9b::a9fe:a9fe",),  # NAT64 and 6to4 of 169.254.169.254
+        ("2002:a9fe:a9fe::1",),
+        ("fec0::1",),
+        ("fe80::1%eth0",),
+        ("8.8.8.8", "192.168.0.1"),
+        (),
+    ],
 )
 async def test_private_addresses_are_refused_to_the_untrusted(addresses: tuple[str, ...]) -> None:
     policy = NetworkPolicy(allow_private=False)
     replies = network(lambda _: httpx.Response(200), policy, addresses)
     with pytest.raises(Forbidden, match=r"private addresses|nothing"):
         await replies.request("GET", "http://looks.fine/")
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "64:ff9b::808:808"])
+def test_public_addresses_are_allowed(address: str) -> None:
+    assert NetworkPolicy(allow_private=False).allows_address(address)
 
 
 async def test_the_checked_address_is_the_one_that_is_used() -> None:
@@ -128,6 +148,56 @@ async def test_redirects_obey_the_policy_and_lose_secrets() -> None:
         await replies.request("GET", f"{url}/out")
     with pytest.raises(ProgramError, match="redirects more than 5 times"):
         await replies.request("GET", f"{url}/loop")
+
+
+@pytest.mark.parametrize(
+    ("url", "target", "is_told"),
+    [
+        ("http://host/", "/next", True),
+        ("http://host/", "https://host/next", True),
+        ("https://host/", "http://host/next", False),
+        ("http://host/", "http://host:8080/next", False),
+        ("http://host:8080/", "https://host/next", False),
+    ],
+)
+async def test_secrets_stay_with_their_server(url: str, target: str, is_told: bool) -> None:
+    seen: list[str | None] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("authorization"))
+        if request.url.path == "/":
+            return httpx.Response(302, headers={"location": target})
+        return httpx.Response(200)
+
+    await network(handler).request("GET", url, headers={"authorization": "secret"})
+    assert seen == ["secret", "secret" if is_told else None]
+
+
+async def test_cookies_are_kept_for_nobody() -> None:
+    """All programs of a host, of whichever tenant, share its client."""
+    seen: list[str | None] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.headers.get("cookie"))
+        return httpx.Response(200, headers={"set-cookie": "session=mine; Path=/"})
+
+    async with new_client(httpx.MockTransport(handler)) as client:
+        shared = Network(client)
+        await shared.request("GET", "http://host.example/")
+        await shared.request("GET", "http://host.example/")
+        own = {"cookie": "given=1"}
+        await shared.request("GET", "http://host.example/", headers=own)
+        assert seen == [None, None, "given=1"]
+        assert client.timeout == httpx.Timeout(None)  # the policy's are the only limits
+
+
+@pytest.mark.parametrize("charset", ["hex", "idna", "punycode", "base64", "no-such"])
+async def test_a_charset_that_is_none_harms_nobody(charset: str) -> None:
+    headers = {"content-type": f"text/plain; charset={charset}"}
+    replies = network(lambda _: httpx.Response(200, content="ä".encode(), headers=headers))
+    assert await replies.request("GET", "http://host/") == "ä"
+    headers["content-type"] = "text/plain; charset=latin-1"
+    assert await replies.request("GET", "http://host/") == "Ã¤"
 
 
 async def test_limits_and_failures() -> None:

@@ -20,7 +20,6 @@ from io import RawIOBase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import httpx
 import msgspec
 
 from quire import __version__
@@ -54,7 +53,7 @@ from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.hosting import GuestHost
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
 from quire.programs.sandbox.templates import Templates
-from quire.programs.services.network import Network, NetworkPolicy
+from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ class SandboxProcess:
         except QuireError as exc:
             self._say(LoadFailed(error=exc.record()))
             return EXIT_LOAD_FAILED
-        async with httpx.AsyncClient(follow_redirects=False, trust_env=False) as client:
+        async with new_client() as client:
             self._client = client
             self._host = GuestHost(loop, Collected(self._say))
             self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))

@@ -24,7 +24,7 @@ from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.runtime.watchdog import BlockedLoop, Watchdog
 from quire.programs.services.mailbox import MailboxLimits
-from quire.programs.services.network import Network, NetworkPolicy
+from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)
 
@@ -45,11 +45,6 @@ class NativeConfig:
     grace_s: float = 5.0
     mailbox: MailboxLimits = MailboxLimits()  # noqa: RUF009 - frozen
     network: NetworkPolicy = NetworkPolicy()  # noqa: RUF009 - frozen
-
-
-def new_client() -> httpx.AsyncClient:
-    """The HTTP client of a runtime; redirects are followed by ``Network`` under its policy."""
-    return httpx.AsyncClient(follow_redirects=False, trust_env=False)
 
 
 class NativeRuntime:
@@ -147,4 +142,4 @@ def _ignore(_: BlockedLoop) -> None:
     """The watchdog logs by itself."""
 
 
-__all__ = ["NativeConfig", "NativeRuntime", "new_client"]
+__all__ = ["NativeConfig", "NativeRuntime"]

@@ -7,12 +7,14 @@ to the host and comes in through the constructor.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import ipaddress
 import json
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
@@ -22,6 +24,27 @@ from quire.programs.capabilities import host_within
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name and port."""
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_SLOW_CODECS = frozenset({"idna", "punycode"})
+"""Of which a few megabytes take hours."""
+
+
+def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
+    """The HTTP client of a host, which all its programs share.
+
+    Redirects are followed by ``Network`` under its policy, which has the only time limits. No
+    cookie is kept: it would be sent with the next request to the same host, whichever program or
+    tenant makes that.
+    """
+    return httpx.AsyncClient(
+        transport=transport,
+        follow_redirects=False,
+        trust_env=False,
+        timeout=None,
+        limits=httpx.Limits(max_connections=512, max_keepalive_connections=32),
+        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +73,20 @@ class NetworkPolicy:
         return any(host_within(host, pattern) for pattern in self.hosts)
 
     def allows_address(self, address: str) -> bool:
-        return self.allow_private or ipaddress.ip_address(address).is_global
+        return self.allow_private or _is_public(address)
+
+
+def _is_public(address: str) -> bool:
+    """Whether ``address``, and the IPv4 one that a gateway would make of it, are of the internet
+    and of one machine."""
+    found = ipaddress.ip_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if found in _NAT64 or int(found) >> 32 == 0:  # the latter: IPv4-compatible
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if found.is_site_local or (inner is not None and not inner.is_global):
+            return False
+    return found.is_global and not found.is_multicast
 
 
 class HttpReply(str):
@@ -62,7 +98,7 @@ class HttpReply(str):
 
     @classmethod
     def of(cls, response: httpx.Response, body: bytes) -> HttpReply:
-        reply = cls(body.decode(response.encoding or "utf-8", "replace"))
+        reply = cls(_text(body, response.encoding or "utf-8"))
         reply.status = response.status_code
         reply.headers = dict(response.headers)
         reply.body = body
@@ -78,6 +114,17 @@ class HttpReply(str):
             return json.loads(self)
         except ValueError as exc:
             raise InvalidArgument(f"the answer is not JSON: {exc}") from exc
+
+
+def _text(body: bytes, charset: str) -> str:
+    """``charset`` is the other side's word: what is no character set, or takes for ever, is not
+    used."""
+    try:
+        if codecs.lookup(charset).name not in _SLOW_CODECS:
+            return body.decode(charset, "replace")
+    except (LookupError, ValueError):
+        pass
+    return body.decode("utf-8", "replace")
 
 
 async def resolve_host(host: str, port: int) -> list[str]:
@@ -155,8 +202,8 @@ class Network:
             url = _parse(str(url.join(location)))
             if response.status_code in (301, 302, 303) and method != "GET":
                 method, content = "GET", None
-            if url.host != origin.host:
-                headers = None  # credentials are for the host that they were given for
+            if not _may_know_secrets(origin, url):
+                headers = None
         raise ProgramError(f"{origin} redirects more than {self._policy.max_redirects} times")
 
     async def _checked(self, url: httpx.URL, headers: Mapping[str, str] | None) -> httpx.URL:
@@ -255,6 +302,15 @@ def _translated(what: str, limit_s: float) -> Iterator[None]:
         raise ProgramError(f"{what} failed: {type(exc).__name__}: {exc}") from exc
 
 
+def _may_know_secrets(origin: httpx.URL, url: httpx.URL) -> bool:
+    """Credentials are for the server that they were given for, and never less hidden than then."""
+    if origin.host != url.host:
+        return False
+    is_same = (origin.scheme, origin.port) == (url.scheme, url.port)
+    is_safer = (origin.scheme, url.scheme) == ("http", "https")
+    return is_same or (is_safer and origin.port is None and url.port is None)
+
+
 def _parse(url: str) -> httpx.URL:
     try:
         parsed = httpx.URL(url)
@@ -265,4 +321,12 @@ def _parse(url: str) -> httpx.URL:
     return parsed
 
 
-__all__ = ["HttpReply", "HttpStream", "Network", "NetworkPolicy", "Resolve", "resolve_host"]
+__all__ = [
+    "HttpReply",
+    "HttpStream",
+    "Network",
+    "NetworkPolicy",
+    "Resolve",
+    "new_client",
+    "resolve_host",
+]
