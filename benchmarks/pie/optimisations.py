@@ -1,15 +1,18 @@
 """What an application that knows itself gains: three optimisations stacked (Pie 7.2, Fig. 7).
 
     python benchmarks/pie/optimisations.py [--agents 32] [--at-once 8] [--quick]
+                                           [--specification-tokens 192 448]
 
-Agents call functions. Each needs 5 of 8 specifications of 192 tokens, in an order of its own, some
-of them often and some seldom, writes 5 turns of 24 tokens that end in a call to a web service
-(100 ms) and a last one; three of four calls want no answer. The baseline drives the same node from
-outside over HTTP, token ids in and out, with automatic prefix caching, ``--distance`` seconds away.
-The others are one program on the node (``function_calls.py``), launched and awaited over the same
-distance: plain, then with specifications kept as exported pages (#1), then with calls that leave
-while the model writes (#2), then with used specifications dropped (#3). Throughput in agents per
-second, ``--at-once`` of them running at a time; random weights, so the text means nothing.
+Agents call functions. Each needs 5 of 8 specifications, in an order of its own, some of them often
+and some seldom, writes 5 turns of 24 tokens that end in a call to a web service (100 ms) and a last
+one; three of four calls want no answer. A function of two or three arguments is described in about
+192 tokens, an endpoint with its fields, its errors and an example in about 448: what is gained
+grows with it. The baseline drives the same node from outside over HTTP, token ids in and out, with
+automatic prefix caching, ``--distance`` seconds away. The others are one program on the node
+(``function_calls.py``), launched and awaited over the same distance: plain, then with
+specifications kept as exported pages (#1), then with calls that leave while the model writes (#2),
+then with used specifications dropped (#3). Throughput in agents per second, ``--at-once`` of them
+running at a time; random weights, so the text means nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import httpx
 
 from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server, start_quire
-from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.pie.crowd import Launcher, Measured, run_crowd
 from benchmarks.pie.function_calls import tokens_of
@@ -40,7 +43,7 @@ from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
 HERE = Path(__file__).resolve().parent
-SYSTEM, SPECIFICATION, QUESTION, TURN, CALL, ANSWER = 64, 192, 32, 24, 16, 8
+SYSTEM, QUESTION, TURN, CALL, ANSWER = 64, 32, 24, 16, 8
 NUM_SPECIFICATIONS, NUM_NEEDED = 8, 5
 LATENCY_S = 0.1
 PAPER = 3.5
@@ -55,9 +58,9 @@ VARIANTS: dict[str, dict[str, bool]] = {
 }
 
 
-def make_plan(agent: int, service: str, vocab_size: int) -> Plan:
-    """What the agent of this number does, whoever runs it. Module ``i`` is needed half as often as
-    module ``i // 2``; seeds name content."""
+def make_plan(agent: int, length: int, service: str, vocab_size: int) -> Plan:
+    """What the agent of this number does, whoever runs it, with specifications of ``length``
+    tokens. Module ``i`` is needed half as often as module ``i // 2``; seeds name content."""
     chance = random.Random(agent)
     weights = [1 / (1 + index) for index in range(NUM_SPECIFICATIONS)]
     needed: list[int] = []
@@ -71,14 +74,14 @@ def make_plan(agent: int, service: str, vocab_size: int) -> Plan:
         "system": {"seed": 1, "count": SYSTEM, "position": 0},
         "specifications": [
             {
-                "seed": 100 + 10 * index,
-                "count": SPECIFICATION,
-                "position": SYSTEM + index * SPECIFICATION,
+                "seed": 1000 * length + 10 * index,
+                "count": length,
+                "position": SYSTEM + index * length,
             }
             for index in needed
         ],
-        "question": {"seed": 1000 + agent, "count": QUESTION},
-        "schema_end": SYSTEM + NUM_SPECIFICATIONS * SPECIFICATION,
+        "question": {"seed": 10_000_000 + agent, "count": QUESTION},
+        "schema_end": SYSTEM + NUM_SPECIFICATIONS * length,
         "wanted": [chance.random() < 0.25 for _ in needed],
         "turn_tokens": TURN,
         "call_tokens": CALL,
@@ -143,7 +146,7 @@ async def as_program(source: str, variant: dict[str, bool], links: Links, plan: 
         raise SystemExit(f"a program made {turns} turns")
 
 
-def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
+def measure(model: str, length: int, arguments: Any) -> dict[str, list[Measured]]:
     source = (HERE / "function_calls.py").read_text(encoding="utf-8")
     with ExitStack() as stack:
         service = stack.enter_context(WebService(LATENCY_S))
@@ -155,14 +158,15 @@ def measure(model: str, arguments: Any) -> dict[str, list[Measured]]:
         def one(agent: Agent) -> Measured:
             vocab_size = SHAPES[model].vocab_size
             plans = [
-                make_plan(next(numbers), service.url, vocab_size) for _ in range(arguments.agents)
+                make_plan(next(numbers), length, service.url, vocab_size)
+                for _ in range(arguments.agents)
             ]
             return asyncio.run(run_agents(server, agent, plans, arguments))
 
         contenders = {"client": partial(one, partial(as_client, server, model, arguments.distance))}
         for name, variant in VARIANTS.items():
             contenders[name] = partial(one, partial(as_program, source, variant))
-        title = f"{model}, {arguments.agents} agents"
+        title = f"{model}, {arguments.agents} agents, specifications of {length} tokens"
         return take_turns(title, contenders, rounds_of(arguments))
 
 
@@ -176,33 +180,46 @@ def main() -> None:
         default=0.02,
         help="seconds, client to node (default: %(default)s)",
     )
+    made.add_argument(
+        "--specification-tokens",
+        type=int,
+        nargs="+",
+        default=[192, 448],
+        help="of one function, one figure each (default: %(default)s)",
+    )
     arguments = made.parse_args()
     rows = []
     for model in arguments.models:
-        results = measure(model, arguments)
-        rates = {name: [run.per_s for run in runs] for name, runs in results.items()}
-        rows += [
-            {
-                "model": model,
-                "variant": name,
-                "agents_per_s": figure(values).rounded(3),
-                "over_client": ratio(values, rates["client"]).rounded(3),
-                "agent_s": figure([run.p50_s for run in results[name]]).rounded(3),
-            }
-            for name, values in rates.items()
-        ]
+        ratios: dict[str, list[Figure]] = {}
+        for length in arguments.specification_tokens:
+            results = measure(model, length, arguments)
+            rates = {name: [run.per_s for run in runs] for name, runs in results.items()}
+            over_client = {name: ratio(rate, rates["client"]) for name, rate in rates.items()}
+            ratios[f"{length} tokens a specification"] = list(over_client.values())
+            rows += [
+                {
+                    "model": model,
+                    "specification_tokens": length,
+                    "variant": name,
+                    "agents_per_s": figure(rate).rounded(3),
+                    "over_client": over_client[name].rounded(3),
+                    "agent_s": figure([run.p50_s for run in results[name]]).rounded(3),
+                }
+                for name, rate in rates.items()
+            ]
         draw_bars(
             arguments.out / f"pie-optimisations-{model}.png",
             f"function-calling agents, {model}",
-            "agents per second",
-            list(rates),
-            {"throughput": [figure(values) for values in rates.values()]},
+            "agents per second, over the client's",
+            ["client", *VARIANTS],
+            ratios,
         )
     print_table(
         f"{arguments.agents} agents, {arguments.at_once} at a time (paper: {PAPER}x in all)",
         [
             {
                 "model": row["model"],
+                "tokens": row["specification_tokens"],
                 "variant": row["variant"],
                 "agents/s": row["agents_per_s"]["median"],
                 "over the client": f"{row['over_client']['median']}x",
