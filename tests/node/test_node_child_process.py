@@ -1,14 +1,17 @@
-"""What processes of a node do when it is gone."""
+"""What processes of a node do when it is gone, and what is left when they are."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from quire.node.child_process import EXIT_NODE_GONE
+from quire.node.transports.child import LifeLimits, NodeChild
 
 CHILD = """
 import io, sys, threading, time
@@ -42,3 +45,21 @@ def test_a_process_whose_node_is_gone_ends(last: str) -> None:
     assert child.wait(30) == EXIT_NODE_GONE
     child.stdin.close()
     child.stderr.close()
+
+
+PARENT = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+sys.exit(7)
+"""
+
+
+async def test_what_a_process_has_started_ends_with_it() -> None:
+    """It has the process's pipes, and would hide that the process is gone."""
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    command = (sys.executable, "-P", "-c", PARENT)
+    child = NodeChild("parent", ended.set_result, LifeLimits(), command)
+    await child.spawn(msgspec.Struct())
+    async with asyncio.timeout(60):
+        assert "exited with 7" in await ended
+        await child.close()

@@ -11,6 +11,7 @@ from fake_node import TENANT, StartNode, fake_config, until
 from quire.core.config import TenantConfig
 from quire.core.errors import (
     Draining,
+    EngineLost,
     InvalidArgument,
     MailboxFull,
     ProgramFailed,
@@ -155,6 +156,17 @@ async def test_an_error_of_the_program_is_the_callers_as_it_is(node: Node) -> No
         await anext(items)
     with pytest.raises(ProgramFailed, match="ZeroDivisionError"):
         await anext(aiter(node.session(TENANT).call(break_down, None)))
+
+
+async def test_when_control_has_failed_every_call_is_told(node: Node) -> None:
+    async def fail() -> None:
+        node._control._fail(ZeroDivisionError())
+
+    await asyncio.wrap_future(node._control.submit(fail()))
+    session = node.session(TENANT, "s")
+    for _ in range(2):
+        with pytest.raises(EngineLost, match="controller failed"):
+            session.call(complete, request())
 
 
 @pytest.mark.parametrize("num_read", [0, 1, 3])

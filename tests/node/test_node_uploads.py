@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,21 @@ def test_the_newest_of_a_name_is_meant(table: UploadTable) -> None:
     assert len(table.all(ME)) == 2
     table.delete("p", ME)
     assert table.find("p", ME).code == b"new"
+
+
+def test_the_same_code_may_come_twice_at_once(
+    table: UploadTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = os.replace
+
+    def put_another_first(source: Path, target: Path) -> None:
+        monkeypatch.setattr(os, "replace", replace)
+        table.put(program(b"code"), ME)
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", put_another_first)
+    table.put(program(b"code"), ME)
+    assert [upload.code for upload in table.all(ME)] == [b"code"]
 
 
 def test_a_tenant_keeps_so_many(table: UploadTable, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,13 +167,15 @@ def test_bad_frames_are_answered_and_harm_nothing(
             '{"type": "message", "text": 5}',
             '{"type": "message", "text": "a\\u0000b"}',
             '{"type": "message", "text": "\\ud800"}',
+            b"\xff\x00",
         ):
             socket.send(bad)
             answer = receive(socket)
             assert answer["type"] == "error", bad
             assert set(answer["error"]) == {"message", "type", "param", "code"}
-        socket.send(json.dumps({"type": "message", "text": "fine"}))
-        assert receive(socket)["text"] == "FINE"
+        for fine in ('{"type": "message", "text": "fine"}', b'{"type": "message", "text": "fine"}'):
+            socket.send(fine)
+            assert receive(socket)["text"] == "FINE"
         socket.send(json.dumps({"type": "cancel"}))
         assert receive(socket)["program"]["state"] == "cancelled"
 

@@ -199,7 +199,6 @@ class SessionHandle:
     def _ensure_started(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._started:
             return
-        self._started = True
         opened = self._start
         start = ProgramStart(
             tenant=opened.tenant,
@@ -211,6 +210,7 @@ class SessionHandle:
             quotas=opened.quotas,
         )
         start_program(self._control, self.program, start, loop, self._sinks)
+        self._started = True
 
     def _on_terminated(self, error: ErrorRecord) -> None:
         """On the programs' loop: control has ended the session; its calls have been told."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import time
 from pathlib import Path
 
@@ -61,7 +62,7 @@ class UploadTable:
             created_s=time.time(),
         )
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".new")
+        unfinished = path.with_suffix(f".{secrets.token_hex(8)}")  # others may put the same code
         unfinished.write_bytes(msgspec.msgpack.encode(upload))
         os.replace(unfinished, path)
         return upload

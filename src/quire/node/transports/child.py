@@ -8,6 +8,7 @@ error goes to the log under the process's name. Must not know what the process d
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -74,15 +75,14 @@ class NodeChild:
 
     async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
         """Start it with its launch order; ``num_threads`` bounds its thread pools."""
-        self._process = await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            lambda: _GroupProtocol(_MAX_LINE_BYTES, loop),
             *self._command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
             env=_environment(num_threads),
-            limit=_MAX_LINE_BYTES,
             start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
         )
+        self._process = asyncio.subprocess.Process(transport, protocol, loop)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
         self._pulse = asyncio.create_task(self._beat(), name=f"heartbeat {self._name}")
@@ -161,6 +161,24 @@ class NodeChild:
     def _reason(self, code: int) -> str:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
         return self._verdict or f"its process (pid {self.pid}) {how}"
+
+
+class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Of a process that leads a group: what is left of the group ends with it.
+
+    What the process has started (ranks, a compiler) holds its pipes, and nobody would learn of its
+    end before theirs.
+    """
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._group = transport.get_pid()
+
+    def process_exited(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # usually it was alone
+            os.killpg(self._group, signal.SIGKILL)
+        super().process_exited()
 
 
 def _environment(num_threads: int | None) -> dict[str, str]:

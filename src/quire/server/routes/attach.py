@@ -102,9 +102,9 @@ class _Connection:
     async def _take_frames(self) -> None:
         """Until the client leaves. What the program does not read holds the client back."""
         while True:
-            text = await self._websocket.receive_text()
+            raw = await self._receive()
             try:
-                frame = _FRAMES.validate_python(strict_loads(text.encode("utf-8", "surrogatepass")))
+                frame = _FRAMES.validate_python(strict_loads(raw))
                 if isinstance(frame, MessageFrame):
                     await self._handle.send(frame.text)
                 else:
@@ -116,6 +116,14 @@ class _Connection:
                 await self._complain(error_body(400, problem, code="invalid_argument"))
             except QuireError as error:
                 await self._complain(body_of(error))
+
+    async def _receive(self) -> bytes:
+        """The next frame, be it of text or bytes: what counts is that it is JSON."""
+        message = await self._websocket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message["code"], message.get("reason"))
+        text: str | None = message.get("text")
+        return message["bytes"] if text is None else text.encode("utf-8", "surrogatepass")
 
     async def _complain(self, body: dict[str, Any]) -> None:
         await self._send({"type": "error", **body})
