@@ -1,4 +1,4 @@
-"""Servers as a user starts them, each in processes of its own: ``quire serve`` and vLLM's.
+"""Servers as a user starts them, each in processes of its own: ``quire serve`` and its peers'.
 
 Owns the process, the wait until it is ready, and its end.
 """
@@ -21,9 +21,8 @@ from typing import Self
 from benchmarks.peers.catalog import (
     MAX_MODEL_LEN,
     MAX_SEQUENCES,
-    PeerMissing,
-    install_command,
     model_directory,
+    peer_python,
     vllm_environment,
 )
 from benchmarks.process_memory import pss_bytes
@@ -136,15 +135,40 @@ def start_vllm(model: str, cache: Path) -> Server:
     Raises:
         PeerMissing: vLLM is not installed.
     """
-    python = cache / "vllm" / "bin" / "python"
-    if not python.exists():
-        raise PeerMissing(f"{python} is not there: {install_command('vllm', cache)}")
     port = free_port()
-    command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--port", str(port)]
+    command = [
+        peer_python(cache, "vllm"),
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--port",
+        str(port),
+    ]
     command += ["--model", str(model_directory(cache, model)), "--served-model-name", model]
     command += ["--dtype", "bfloat16", "--max-model-len", str(MAX_MODEL_LEN)]
     command += ["--max-num-seqs", str(MAX_SEQUENCES)]
     return Server(command, port, "/health", vllm_environment(cache))
 
 
-__all__ = ["Server", "ServerFailed", "free_port", "start_quire", "start_shipped", "start_vllm"]
+def start_transformers(model: str, cache: Path) -> Server:
+    """``transformers serve`` with the model loaded, one request after the other, as it is started
+    by default. It knows the model by its directory.
+
+    Raises:
+        PeerMissing: it is not installed.
+    """
+    port = free_port()
+    command = [peer_python(cache, "transformers"), "-m", "transformers.cli.transformers", "serve"]
+    command += [str(model_directory(cache, model)), "--port", str(port)]
+    command += ["--device", "cpu", "--dtype", "bfloat16"]
+    return Server(command, port, "/health", {"HF_HUB_OFFLINE": "1"})
+
+
+__all__ = [
+    "Server",
+    "ServerFailed",
+    "free_port",
+    "start_quire",
+    "start_shipped",
+    "start_transformers",
+    "start_vllm",
+]

@@ -69,13 +69,13 @@ def launch(name: str, model: str, cache: Path) -> Launch:
     path = model_directory(cache, model)
     if name == "vllm":
         return Launch(
-            (_python(cache, name), str(_HERE / "vllm_worker.py")), path, vllm_environment(cache)
+            (peer_python(cache, name), str(_HERE / "vllm_worker.py")), path, vllm_environment(cache)
         )
     if name == "openvino":
         exported = cache / "openvino-models" / model
         if not (exported / "openvino_model.xml").is_file():
             raise PeerMissing(f"{exported} is not there: {install_command(name, cache)}")
-        return Launch((_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
+        return Launch((peer_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
     if name == "transformers":
         return Launch((sys.executable, str(_HERE / "transformers_worker.py")), path)
     if name in OURS:
@@ -105,7 +105,12 @@ def install_command(name: str, cache: Path) -> str:
     return f"run 'python benchmarks/peers/install.py {name}{shown}'"
 
 
-def _python(cache: Path, name: str) -> str:
+def peer_python(cache: Path, name: str) -> str:
+    """The interpreter of the peer's environment.
+
+    Raises:
+        PeerMissing: it is not installed.
+    """
     path = cache / name / "bin" / "python"
     if not path.exists():
         raise PeerMissing(f"{path} is not there: {install_command(name, cache)}")
@@ -145,5 +150,6 @@ __all__ = [
     "install_command",
     "launch",
     "model_directory",
+    "peer_python",
     "vllm_environment",
 ]

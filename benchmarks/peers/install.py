@@ -1,11 +1,11 @@
 """Installs the peers and makes the models: ``python benchmarks/peers/install.py vllm openvino``.
 
-    python benchmarks/peers/install.py [vllm] [openvino] [models] [--cache DIR]
+    python benchmarks/peers/install.py [vllm] [openvino] [transformers] [models] [--cache DIR]
 
-Each peer gets an environment of its own below the cache (vLLM 4 GB, openvino-genai 2 GB), from the
-ordinary package index. ``models`` makes the random checkpoints (2.5 GB); ``openvino`` exports them
-too. Nothing else is downloaded. On Debian and Ubuntu vLLM runs better with tcmalloc:
-``apt-get install libtcmalloc-minimal4``.
+Each peer gets an environment of its own below the cache (vLLM 4 GB, openvino-genai 2 GB, the server
+of transformers 1.5 GB), from the ordinary package index. ``models`` makes the random checkpoints
+(2.5 GB); ``openvino`` exports them too. Nothing else is downloaded. On Debian and Ubuntu vLLM runs
+better with tcmalloc: ``apt-get install libtcmalloc-minimal4``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import venv
 import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -82,6 +83,13 @@ def install_openvino(cache: Path) -> None:
         run(python, "-c", _EXPORT, model_directory(cache, model), target)
 
 
+def install_transformers(cache: Path) -> None:
+    """``transformers serve``, in the version that the tests compare with."""
+    python = make_environment(cache / "transformers")
+    wanted = f"transformers[serving]=={version('transformers')}"
+    run(python, "-m", "pip", "-q", "install", wanted, "accelerate", TORCH)
+
+
 def install_models(cache: Path) -> None:
     for model in SHAPES:
         model_directory(cache, model)
@@ -91,7 +99,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    steps = {"models": install_models, "vllm": install_vllm, "openvino": install_openvino}
+    steps = {
+        "models": install_models,
+        "vllm": install_vllm,
+        "openvino": install_openvino,
+        "transformers": install_transformers,
+    }
     parser.add_argument("what", nargs="+", choices=steps)
     parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="default: %(default)s")
     arguments = parser.parse_args()

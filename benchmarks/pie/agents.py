@@ -1,14 +1,15 @@
 """Agents beside the model against the same agents as clients (Pie 7.1, Fig. 6).
 
-    python benchmarks/pie/agents.py [--agents 16] [--at-once 8] [--with-vllm] [--quick]
+    python benchmarks/pie/agents.py [--agents 16] [--at-once 8] [--peers vllm transformers]
 
 ReAct: 8 calls of a web service that takes 100 ms, turns of 24 tokens. CodeAct: 8 blocks of Python
 that run, turns of 32 tokens. Swarm: 4 members, 32 letters of 16 tokens. As programs on the node
 (``agent_program.py``), launched and awaited from ``--distance`` seconds away; and as clients of the
-same node, and of vLLM's server, over the same distance, token ids in and out, with automatic prefix
-caching. The program's Python runs in a child in the sandbox, the client's just in the client, which
-favours the client. Greedy, random weights: tokens are forced in number, so the text means nothing.
-Each agent asks something else; all begin with one system text.
+same node, of vLLM's server and of ``transformers serve``, over the same distance, token ids in and
+out (text for the last, which takes no ids), with automatic prefix caching where there is one. The
+program's Python runs in a child in the sandbox, the client's just in the client, which favours the
+client. Greedy, random weights: tokens are forced in number, so the text means nothing. Each agent
+asks something else; all begin with one system text.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from typing import Any, Self
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import httpx
+from tokenizers import Tokenizer
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, start_quire, start_vllm
+from benchmarks.http.servers import Server, start_quire, start_transformers, start_vllm
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
+from benchmarks.peers.catalog import model_directory
 from benchmarks.pie.agent_program import tokens_of
 from benchmarks.pie.crowd import Launcher, Measured, run_crowd
 from benchmarks.pie.web_service import WebService
@@ -125,6 +128,31 @@ class Client:
         return written
 
 
+class TextClient(Client):
+    """Agents over completions of ``transformers serve``, whose prompts are text. About as many
+    tokens go to and fro: 500 random ones are 540 when their text is tokenised again."""
+
+    def __init__(self, server: Server, model: Path, distance_s: float) -> None:
+        super().__init__(server, str(model), distance_s)
+        self._tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
+
+    async def _write(self, prompt: list[int], num_tokens: int) -> list[int]:
+        await asyncio.sleep(self._distance_s)
+        generation = {"min_new_tokens": num_tokens, "do_sample": False}
+        body = {
+            "model": self._model,
+            "prompt": self._tokenizer.decode(prompt, skip_special_tokens=False),
+            "max_tokens": num_tokens,
+            "generation_config": json.dumps(generation),
+        }
+        answer = await self._http.post(self._server.completions_url, json=body)
+        answer.raise_for_status()
+        if (made := answer.json()["usage"]["completion_tokens"]) != num_tokens:
+            raise SystemExit(f"{made} tokens came instead of {num_tokens}")
+        written: list[int] = self._tokenizer.encode(answer.json()["choices"][0]["text"]).ids
+        return written
+
+
 class Programs:
     """Agents as programs of a node that is ``distance_s`` away. Use ``async with``."""
 
@@ -164,9 +192,13 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
             "program": partial(Programs, server, source, distance_s),
             "client": partial(Client, server, model, distance_s),
         }
-        if arguments.with_vllm:
-            vllm = stack.enter_context(start_vllm(model, arguments.cache))
-            drivers["client of vLLM"] = partial(Client, vllm, model, distance_s)
+        if "vllm" in arguments.peers:
+            peer = stack.enter_context(start_vllm(model, arguments.cache))
+            drivers["client of vLLM"] = partial(Client, peer, model, distance_s)
+        if "transformers" in arguments.peers:
+            peer = stack.enter_context(start_transformers(model, arguments.cache))
+            path = model_directory(arguments.cache, model)
+            drivers["client of transformers"] = partial(TextClient, peer, path, distance_s)
         numbers = iter(range(1_000_000))
 
         def one(driver: Callable[[], Client | Programs]) -> Ran:
@@ -209,7 +241,13 @@ def main() -> None:
         default=0.02,
         help="seconds, client to node (default: %(default)s)",
     )
-    made.add_argument("--with-vllm", action="store_true", help="a client of vLLM's server too")
+    made.add_argument(
+        "--peers",
+        nargs="+",
+        choices=("vllm", "transformers"),
+        default=[],
+        help="clients of their servers too (transformers takes one request at a time: minutes)",
+    )
     arguments = made.parse_args()
     rows = []
     for model in arguments.models:

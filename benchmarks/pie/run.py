@@ -1,6 +1,6 @@
 """Every figure of Pie's evaluation with one command; each script draws its own.
 
-    python benchmarks/pie/run.py [--only agents techniques] [--quick] [--with-vllm]
+    python benchmarks/pie/run.py [--only agents techniques] [--quick] [--peers vllm]
 
 One script after the other, each in a process of its own, so that no server of one is left to
 another. Options are handed on to those that know them. A script that fails is told of at the end,
@@ -33,7 +33,7 @@ class Script:
 
 
 SCRIPTS = {
-    "agents": Script("Fig. 6", ("models", "with_vllm"), ("--agents", "4", "--at-once", "2")),
+    "agents": Script("Fig. 6", ("models", "peers"), ("--agents", "4", "--at-once", "2")),
     "optimisations": Script("Fig. 7", ("models",), ("--agents", "4", "--at-once", "2")),
     "techniques": Script("Fig. 8", (), ("--questions", "3", "--at-once", "2")),
     "launch": Script("Fig. 9"),
@@ -52,8 +52,8 @@ def command_of(name: str, arguments: argparse.Namespace) -> list[str]:
         command += ["--rounds", str(arguments.rounds)]
     if arguments.models and "models" in script.options:
         command += ["--models", *arguments.models]
-    if arguments.with_vllm and "with_vllm" in script.options:
-        command.append("--with-vllm")
+    if arguments.peers and "peers" in script.options:
+        command += ["--peers", *arguments.peers]
     return command
 
 
@@ -65,7 +65,7 @@ def main() -> None:
     made.add_argument("--models", nargs="+", help="of those that take one (default: their own)")
     made.add_argument("--rounds", type=int, help="interleaved rounds (default: their own)")
     made.add_argument("--quick", action="store_true", help="few rounds and agents: to try it")
-    made.add_argument("--with-vllm", action="store_true", help="vLLM's server beside the agents")
+    made.add_argument("--peers", nargs="+", help="servers beside the agents (default: none)")
     made.add_argument("--out", type=Path, default=DEFAULT_OUT, help="default: %(default)s")
     arguments = made.parse_args()
     failed = []
