@@ -58,6 +58,10 @@ def test_http_answers_while_the_model_loads() -> None:
         early = httpx.post(server.url + CHAT, json=HI)
         assert early.status_code == 503
         assert early.headers["retry-after"]
+        launch = httpx.post(f"{server.url}/v1/programs", json={"program": "text_completion"})
+        assert launch.status_code == 503
+        assert httpx.get(f"{server.url}/v1/programs").json()["data"] == []
+        assert "quire_processes 0.0" in httpx.get(f"{server.url}/metrics").text
         go_on.set()
         # the openai package repeats what it may repeat
         with openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=20) as client:

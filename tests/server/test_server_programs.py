@@ -212,6 +212,29 @@ class _NoSandbox:
         raise AssertionError("asked all the same")
 
 
+ODD = """
+from quire.programs.inferlet import inferlet
+
+@inferlet()
+async def odd(api):
+    api.log("info", "half \\ud800")
+    return {"half": "\\ud800", "large": 10**400, "none": float("nan")}
+"""
+
+
+def test_half_of_a_surrogate_pair_does_not_hide_a_program(
+    trusting: RunningServer, api: httpx.Client
+) -> None:
+    program = launch(api, source=ODD)["id"]
+    with attached(trusting, program) as socket:
+        ended = receive(socket)["program"]
+    assert ended["result"] == {"half": "\ud800", "large": 10**400, "none": None}
+    listed = {one["id"]: one for one in api.get("/v1/programs").json()["data"]}
+    assert listed[program]["result"]["half"] == "\ud800"
+    lines = api.get(f"/v1/programs/{program}/logs").json()["data"]
+    assert "half \ud800" in [line["text"] for line in lines]
+
+
 async def test_lines_of_uploaded_source_are_kept_as_long_as_the_program() -> None:
     config = ServerConfig(allow_native_upload=True)
     program = await program_of(LaunchRequest(source=RAISES), TenantId("me"), config, _NoSandbox())

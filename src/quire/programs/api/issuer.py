@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from quire.core import actions
 from quire.core.commands import Command
 from quire.core.errors import (
+    EngineLost,
     ErrorRecord,
     InvalidArgument,
     ProgramTerminated,
@@ -131,13 +132,20 @@ class Issuer:
         return list(self.port.models())
 
     def model(self, name: ModelId | None = None) -> ServedModel:
-        """The model of that name; the node's default one for ``None``."""
+        """The model of that name; the node's default one for ``None``.
+
+        Raises:
+            EngineLost: none is there yet.
+            InvalidArgument: no such model.
+        """
         models = self.models()
+        if not models:
+            raise EngineLost("no model is loaded yet: try again in a moment")
         for model in models:
             if name is None or model.id == name:
                 return model
         raise InvalidArgument(
-            f"no model {name!r} here; there are {', '.join(model.id for model in models) or 'none'}"
+            f"no model {name!r} here; there are {', '.join(model.id for model in models)}"
         )
 
     def create_queue(

@@ -13,7 +13,7 @@ from contextvars import Context
 from functools import partial
 from typing import Any
 
-from quire.core.errors import Draining, TraitMissing
+from quire.core.errors import Draining, QuireError, TraitMissing
 from quire.core.interfaces import ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.programs.api import Api, Issuer
@@ -62,6 +62,7 @@ class ProgramHost:
 
         Raises:
             TraitMissing: the default model lacks a trait that the manifest names.
+            EngineLost: no model is loaded yet.
             Draining: the host is closing.
         """
         with self._lock:  # against a shutdown that would not wait for this program
@@ -77,8 +78,8 @@ class ProgramHost:
         issuer.attach(port)
         try:
             check_traits(inferlet.name, inferlet.traits, issuer.model())
-        except TraitMissing:
-            port.close("a trait is missing")
+        except QuireError as exc:
+            port.close(exc.message)
             raise
         mailbox = self._new_mailbox(inferlet.name)
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)

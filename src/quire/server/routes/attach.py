@@ -95,8 +95,8 @@ class _Connection:
             await self._send({"type": "error", **body_of(error)})
             return _TRY_AGAIN_LATER
         await self._handle.wait_ended()
-        ended = launched(self._handle.record(), None).model_dump(mode="json")
-        await self._send({"type": "ended", "program": ended})
+        ended = launched(self._handle.record(), None).to_json()
+        await self._send({"type": "ended", "program": json.loads(ended)})
         return _NORMAL
 
     async def _take_frames(self) -> None:

@@ -8,9 +8,11 @@ Inside *messages* unknown fields are ignored, because clients send back what ser
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
+from pydantic_core import PydanticSerializationError
 
 MAX_TEXT_CHARS = 4 << 20
 MAX_PROMPT_TOKENS = 1 << 20
@@ -64,14 +66,23 @@ class ResponseModel(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     def to_json(self) -> bytes:
-        return self.model_dump_json(exclude_unset=True).encode()
+        return _encoded(self, exclude_unset=True)
 
 
 class WholeModel(ResponseModel):
     """Serialised with every field: the dialects that want ``null`` where nothing is said."""
 
     def to_json(self) -> bytes:
-        return self.model_dump_json().encode()
+        return _encoded(self)
+
+
+def _encoded(body: BaseModel, exclude_unset: bool = False) -> bytes:
+    try:
+        return body.model_dump_json(exclude_unset=exclude_unset).encode()
+    except PydanticSerializationError:
+        # A program's result, log or error may have half of a surrogate pair, which UTF-8 cannot
+        # say. An escape can.
+        return json.dumps(body.model_dump(mode="json", exclude_unset=exclude_unset)).encode()
 
 
 class ErrorObject(ResponseModel):
