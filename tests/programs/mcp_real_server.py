@@ -1,6 +1,7 @@
-"""A server made with the official ``mcp`` package: ``python mcp_real_server.py [--json]``.
+"""A server made with the official ``mcp`` package: ``python mcp_real_server.py [--json | --stdio]``.
 
-Prints its port, then serves streamable HTTP on loopback.
+Prints its port, then serves streamable HTTP on loopback; with ``--stdio`` it speaks over its
+standard streams.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import socket
 import sys
 
-import uvicorn
 from mcp.server import MCPServer
 
 server = MCPServer("arithmetic")
@@ -26,7 +26,9 @@ def divide(left: int, right: int) -> float:
     return left / right
 
 
-if __name__ == "__main__":
+def serve_http() -> None:
+    import uvicorn
+
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
@@ -34,3 +36,10 @@ if __name__ == "__main__":
     app = server.streamable_http_app(json_response="--json" in sys.argv)
     config = uvicorn.Config(app, log_level="error")
     uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    if "--stdio" in sys.argv:
+        server.run("stdio")
+    else:
+        serve_http()

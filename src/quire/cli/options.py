@@ -271,14 +271,6 @@ Unauthenticated = Annotated[
         rich_help_panel=_ACCESS,
     ),
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="QUIRE_DATA_DIR",
-        help="Where programs' stores are kept over restarts; without it they are in memory.",
-        rich_help_panel=_SCHEDULER,
-    ),
-]
 Record = Annotated[
     Path | None,
     typer.Option(

@@ -12,12 +12,14 @@ import typer
 
 from quire.cli import catalogue
 from quire.cli import options as o
+from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, engine_configs
 from quire.cli.console import print_error, print_result, show_message
 from quire.cli.conversation import converse, read_lines
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging
+from quire.cli.mcp_servers import read_mcp_servers
 from quire.client.attachment import Attachment
 from quire.client.wire import code_body
 from quire.core.config import NodeConfig
@@ -41,6 +43,7 @@ def run(
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
+    mcp_servers: po.McpServers = None,
     record: o.Record = None,
     list_programs: Annotated[
         bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
@@ -71,7 +74,11 @@ def run(
     if program is None:
         raise InvalidArgument("name a program to run, or list those of the library with --list")
     if url is None:
-        config = NodeConfig(engine_configs(model or (), None), record_path=record)
+        config = NodeConfig(
+            engine_configs(model or (), None),
+            record_path=record,
+            mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
+        )
         running = _run_embedded(config, library.find(program), args or [], interactive)
     else:
         running = _run_remote(NodeClient(url, api_key), _request(program, args or []), interactive)

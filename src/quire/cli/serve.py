@@ -7,11 +7,13 @@ import sys
 from contextlib import ExitStack
 
 from quire.cli import options as o
+from quire.cli import program_options as po
 from quire.cli import sandbox_options as so
 from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
+from quire.cli.mcp_servers import read_mcp_servers
 from quire.core.config import (
     EngineConfig,
     NodeConfig,
@@ -48,7 +50,8 @@ def serve(
     policy: o.Policy = "fcfs",
     dispatch: o.Dispatch = "adaptive",
     record: o.Record = None,
-    data_dir: o.DataDir = None,
+    data_dir: po.DataDir = None,
+    mcp_servers: po.McpServers = None,
     host: o.Host = _SERVER.host,
     port: o.Port = _SERVER.port,
     allowed_host: o.AllowedHosts = None,
@@ -134,6 +137,7 @@ def serve(
         ),
         record_path=record,
         data_dir=data_dir,
+        mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
     )
     server = ServerConfig(
         host=host,

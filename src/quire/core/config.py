@@ -3,6 +3,8 @@ environment and files, and builds these."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -13,6 +15,8 @@ from quire.core.ids import ModelId, TenantId
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float8", "int8"]
+
+_SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +192,45 @@ class SandboxConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class McpServerConfig:
+    """An MCP server that the node runs for its programs and speaks to over its standard streams.
+
+    ``command`` with ``args`` starts it, with ``env`` and the few variables that every command needs
+    (PATH, HOME ...), none other of the node's. ``tenants`` whose programs may use it; None: all.
+    ``timeout_s``: for one answer; ``idle_s``: without a call for so long it is ended;
+    ``max_message_bytes``: of one message, either way.
+    """
+
+    name: str
+    command: str
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    directory: Path | None = None
+    tenants: tuple[TenantId, ...] | None = None
+    timeout_s: float = 60.0
+    idle_s: float = 600.0
+    max_message_bytes: int = 4 << 20
+
+    def __post_init__(self) -> None:
+        if not _SERVER_NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"MCP server {self.name!r}: a name has letters, digits, '.', '_' and '-' alone"
+            )
+        if not self.command:
+            raise ConfigError(f"MCP server {self.name} has no command: say what starts it")
+        if self.timeout_s <= 0 or self.idle_s <= 0 or self.max_message_bytes < 1024:
+            raise ConfigError(
+                f"MCP server {self.name}: timeout_s {self.timeout_s:g} and idle_s {self.idle_s:g} "
+                f"must be positive, max_message_bytes {self.max_message_bytes} at least 1024"
+            )
+
+
+@dataclass(frozen=True, slots=True)
 class NodeConfig:
     """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
 
     ``data_dir``: where the programs' store is kept (None: in memory, gone with the node).
+    ``mcp_servers``: those that the node runs for its programs, each name once.
     """
 
     engines: tuple[EngineConfig, ...]
@@ -204,6 +243,7 @@ class NodeConfig:
     record_path: Path | None = None
     data_dir: Path | None = None
     encoders: tuple[EncoderConfig, ...] = ()
+    mcp_servers: tuple[McpServerConfig, ...] = ()
 
     def __post_init__(self) -> None:
         names = [str(engine.name) for engine in self.engines]
@@ -213,6 +253,9 @@ class NodeConfig:
             raise ConfigError(f"two models or adapters have the same name: {sorted(names)}")
         if not names:
             raise ConfigError("a node needs at least one engine: name a model")
+        servers = [server.name for server in self.mcp_servers]
+        if len(set(servers)) != len(servers):
+            raise ConfigError(f"two MCP servers have the same name: {sorted(servers)}")
 
 
 __all__ = [
@@ -220,6 +263,7 @@ __all__ = [
     "DTypeName",
     "EncoderConfig",
     "EngineConfig",
+    "McpServerConfig",
     "NodeConfig",
     "SandboxConfig",
     "SchedulerConfig",

@@ -112,7 +112,7 @@ class Node:
             (native or NativeConfig()).grace_s,
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
-        self._services = NodeServices(self._clock, config.data_dir)
+        self._services = NodeServices(self._clock, config)
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._launcher = self._make_launcher()
@@ -199,7 +199,7 @@ class Node:
         await self._hosts.close()
         await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()
-        await asyncio.to_thread(self._services.close)
+        await self._services.close()
         await self._encoders.stop()
         await self._fleet.stop()
         self._control.stop()

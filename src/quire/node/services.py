@@ -1,6 +1,7 @@
-"""What programs of this node may ask for beside the model: shared services and their children.
+"""What programs of this node may ask for beside the model: shared services, MCP servers, children.
 
-Owns the services and the way from a program's loop to the edge's, where children are launched.
+Owns the services and the way from a program's loop to the edge's, where children are launched and
+the processes of MCP servers are spoken to.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ import asyncio
 from collections.abc import Coroutine
 from contextvars import Context
 from functools import partial
-from pathlib import Path
 from typing import Any
 
+from quire.core.config import NodeConfig
+from quire.core.ids import TenantId
 from quire.core.interfaces import Clock
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.loops import call_on
+from quire.node.mcp.servers import McpServers
 from quire.programs.services.children import ChildService
+from quire.programs.services.mcp import McpService
 from quire.programs.services.operations import Identity, ProgramServices
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
@@ -24,9 +28,10 @@ from quire.programs.services.store import Store
 class NodeServices:
     """``start`` belongs to the edge's loop; ``of`` is for any thread."""
 
-    def __init__(self, clock: Clock, data_dir: Path | None = None) -> None:
-        self._store = Store(data_dir)
+    def __init__(self, clock: Clock, config: NodeConfig) -> None:
+        self._store = Store(config.data_dir)
         self._shared = SharedServices(clock, self._store)
+        self.mcp_servers = McpServers(config.mcp_servers, clock)
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
@@ -34,9 +39,10 @@ class NodeServices:
         self._edge = asyncio.get_running_loop()
         self._store.open()
 
-    def close(self) -> None:
-        """Every program has ended; blocks until the store is written."""
-        self._shared.close()
+    async def close(self) -> None:
+        """Every program has ended. Returns when MCP servers have too, and the store is written."""
+        await self.mcp_servers.close()
+        await asyncio.to_thread(self._shared.close)
 
     def of(
         self, identity: Identity, ancestry: Ancestry, children: ChildLauncher
@@ -50,7 +56,14 @@ class NodeServices:
             self._on_edge,
             partial(call_on, self._edge),
         )
-        return self._shared.of(identity, [child_service])
+        return self._shared.of(identity, [child_service, McpService(identity, self._ask_mcp)])
+
+    async def _ask_mcp(
+        self, server: str, tenant: TenantId, method: str, params: dict[str, Any]
+    ) -> dict[str, Any]:
+        asking = self.mcp_servers.ask(server, tenant, method, params)
+        result: dict[str, Any] = await self._on_edge(asking)
+        return result
 
     async def _on_edge(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run ``work`` on the edge's loop; its errors and its cancellation pass through.

@@ -1,4 +1,4 @@
-"""What a program may reach beside the model: hosts, topics, stores.
+"""What a program may reach beside the model: hosts, topics, stores, MCP servers.
 
 A manifest names them by patterns; a program has no more than its manifest, its node and (for a
 child) its parent allow. Pure values.
@@ -34,12 +34,14 @@ def host_within(host: str, pattern: str) -> bool:
 class Capabilities:
     """Patterns of what is allowed; ``None``: everything, as for programs that are trusted.
 
-    ``topics``: of broadcasts and work queues. ``stores``: namespaces of the store.
+    ``topics``: of broadcasts and work queues. ``stores``: namespaces of the store. ``mcp_servers``:
+    those that the node runs.
     """
 
     hosts: tuple[str, ...] | None = None
     topics: tuple[str, ...] | None = None
     stores: tuple[str, ...] | None = None
+    mcp_servers: tuple[str, ...] | None = None
 
     def check_topic(self, name: str) -> None:
         """Raises ``Forbidden`` unless the program may use the topic or queue ``name``."""
@@ -49,12 +51,17 @@ class Capabilities:
         """Raises ``Forbidden`` unless the program may use the namespace ``name``."""
         _check("store", "stores", name, self.stores)
 
+    def check_mcp_server(self, name: str) -> None:
+        """Raises ``Forbidden`` unless the program may use the node's MCP server ``name``."""
+        _check("MCP server", "mcp_servers", name, self.mcp_servers)
+
     def narrowed(self, other: Capabilities) -> Capabilities:
         """What both allow."""
         return Capabilities(
             hosts=_both(self.hosts, other.hosts, host_within),
             topics=_both(self.topics, other.topics, name_within),
             stores=_both(self.stores, other.stores, name_within),
+            mcp_servers=_both(self.mcp_servers, other.mcp_servers, name_within),
         )
 
 

@@ -31,8 +31,8 @@ class Inferlet:
     ``traits``: those it needs, with the version it was written against; launching checks them.
     ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``hosts``: those that it
     reaches over HTTP (``*.example.org`` for subdomains), ``topics`` those that it hears or tells
-    and its work queues, ``stores`` its namespaces (``news.*`` for all that begin so); a sandboxed
-    program reaches no other.
+    and its work queues, ``stores`` its namespaces, ``mcp_servers`` those of the node that it uses
+    (``news.*`` for all that begin so); a sandboxed program reaches no other.
     ``restartable``: after its engine was lost it begins again and is told what it was told before,
     to where it was; for programs that decide by what the API tells them alone.
     ``source``: its file, for tracebacks.
@@ -46,6 +46,7 @@ class Inferlet:
     hosts: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
     source: str | None = None
 
@@ -68,6 +69,7 @@ def inferlet(
     hosts: Sequence[str] = (),
     topics: Sequence[str] = (),
     stores: Sequence[str] = (),
+    mcp_servers: Sequence[str] = (),
     restartable: bool = False,
 ) -> Callable[[Main], Inferlet]:
     """Make ``async def main(api, *args)`` a program.
@@ -96,6 +98,7 @@ def inferlet(
             hosts=tuple(hosts),
             topics=tuple(topics),
             stores=tuple(stores),
+            mcp_servers=tuple(mcp_servers),
             restartable=restartable,
             source=inspect.getsourcefile(main),
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from quire.core.errors import Forbidden
+from quire.core.errors import Forbidden, InvalidArgument
 from quire.core.traits import Trait
 from quire.programs.api.http_stream import StreamedReply
 from quire.programs.api.issuer import Issuer
 from quire.programs.api.mcp import McpServer
+from quire.programs.api.mcp_http import HttpChannel
+from quire.programs.api.mcp_node import NodeChannel
 from quire.programs.api.queued import TraitFunctions
 from quire.programs.services.network import HttpReply, Network
 
@@ -61,24 +63,38 @@ class Net(TraitFunctions):
         content = body.encode() if isinstance(body, str) else body
         return StreamedReply(self._allowed(), method, url, content or None, headers)
 
-    def mcp_connect(self, url: str, headers: Mapping[str, str] | None = None) -> McpServer:
-        """A session with an MCP server over streamable HTTP: ``async with api.mcp_connect(url)``.
+    def mcp_connect(self, server: str, headers: Mapping[str, str] | None = None) -> McpServer:
+        """A session with an MCP server: ``async with api.mcp_connect(server) as session``.
 
-        Inside: ``await server.list_tools()``, ``await server.call_tool(name, arguments)``;
-        ``mcp_tools(server)`` of the SDK makes them tools for a model. ``headers`` go with every
-        request (an API key). The policy is that of ``http_get``.
+        ``server``: a URL (streamable HTTP, under the policy of ``http_get``; ``headers`` go with
+        every request, such as an API key), or the name of a server that the node runs for its
+        programs (over standard streams, shared by all programs that may use it).
 
-        Raises (when entered):
-            Forbidden: the policy does not allow the host.
-            ProgramError: there is no server, or it speaks another version of the protocol.
+        Inside: ``await session.list_tools()``, ``await session.call_tool(name, arguments)``;
+        ``mcp_tools(session)`` of the SDK makes them tools for a model.
+
+        Raises (when entered, and by calls):
+            Forbidden: the policy does not allow the host, or the manifest of this (sandboxed)
+                program does not name the server.
+            UnknownHandle: the node runs no server of that name for this tenant.
+            InvalidArgument: headers for a server of the node, or a message that is too long.
+            ProgramError: there is no server, it ended or did not answer in time, or it speaks
+                another version of the protocol.
+            QuotaExceeded: too many calls of the tenant are under way at the node's server.
         """
+        if "://" not in server:
+            if headers:
+                raise InvalidArgument(
+                    f"mcp_connect: {server!r} is a server of the node, which takes no headers"
+                )
+            return McpServer(NodeChannel(self._issuer, server))
 
         def request(
             method: str, target: str, body: bytes | None, sent: Mapping[str, str]
         ) -> StreamedReply:
             return StreamedReply(self._allowed(), method, target, body, sent)
 
-        return McpServer(request, url, headers or {})
+        return McpServer(HttpChannel(request, server, headers or {}))
 
     def _allowed(self) -> Network:
         if self._network is None:

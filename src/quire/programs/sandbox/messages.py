@@ -261,6 +261,7 @@ class Manifest(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     stores: tuple[str, ...] = ()
+    mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
 
 

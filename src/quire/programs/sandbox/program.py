@@ -35,7 +35,7 @@ class GuestProgram:
     def capabilities(self) -> Capabilities:
         """All that it may reach."""
         manifest = self.manifest
-        return Capabilities(manifest.hosts, manifest.topics, manifest.stores)
+        return Capabilities(manifest.hosts, manifest.topics, manifest.stores, manifest.mcp_servers)
 
     def narrowed(self, allowed: Capabilities) -> GuestProgram:
         """The same program with no more than ``allowed``."""
@@ -45,6 +45,7 @@ class GuestProgram:
             hosts=both.hosts or (),
             topics=both.topics or (),
             stores=both.stores or (),
+            mcp_servers=both.mcp_servers or (),
         )
         return replace(self, manifest=manifest)
 

@@ -65,6 +65,7 @@ class GuestSession:
             hosts=program.hosts,
             topics=program.topics,
             stores=program.stores,
+            mcp_servers=program.mcp_servers,
             restartable=program.restartable,
         )
         return _json(m.Inspected(manifest=manifest))

@@ -1,0 +1,1 @@
+"""MCP servers that the node runs for its programs."""

@@ -1,0 +1,269 @@
+"""One process of an MCP server: JSON-RPC over its standard streams, a line for each message.
+
+Owns the process and the requests under way. A process that breaks a bound is ended, and every
+request under way is told why; standard error goes to the log. Must not know who asks, nor that
+there may be another process afterwards. Belongs to the loop that called ``start``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+from quire.core.config import McpServerConfig
+from quire.core.errors import InvalidArgument, ProgramError
+from quire.programs.services import mcp_protocol as protocol
+
+GRACE_S = 2.0
+_SHOWN = 200
+"""Characters of a line that is no message, in the log."""
+_DEAF = "it did not read what it was sent"
+
+_INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+"""Of the node's environment: the rest may hold its secrets."""
+
+
+class McpProcess:
+    """``start`` once, ``close`` in any case. ``ended`` is set when the process is gone. ``grace_s``:
+    from the end of its input to SIGTERM, and from there to SIGKILL."""
+
+    def __init__(self, config: McpServerConfig, grace_s: float = GRACE_S) -> None:
+        self._config = config
+        self._grace_s = grace_s
+        self._log = logging.getLogger(f"quire.mcp_server.{config.name}")
+        self._numbers = count(1)
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._writing = asyncio.Lock()
+        self._verdict: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._process: asyncio.subprocess.Process
+        self._watch: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        self.initialized: dict[str, Any] = {}
+        """The result of ``initialize``."""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def was_started(self) -> bool:
+        return self._watch is not None
+
+    async def start(self) -> None:
+        """Start it and agree on the protocol.
+
+        Raises:
+            ProgramError: it cannot be started, ends, or is no MCP server that is understood.
+        """
+        config = self._config
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                config.command,
+                *config.args,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=_environment(config.env),
+                cwd=config.directory,
+                limit=config.max_message_bytes,
+                start_new_session=True,  # Ctrl-C is for the node; its end takes all of the group
+            )
+        except (OSError, ValueError) as exc:
+            self._log.error("%s cannot be started: %s", config.command, exc)
+            raise ProgramError(
+                f"MCP server {config.name} cannot be started ({type(exc).__name__}); the node's "
+                "log says more"
+            ) from exc
+        self._watch = asyncio.create_task(self._run(), name=f"MCP server {config.name}")
+        result = await self.ask("initialize", dict(protocol.INITIALIZE))
+        protocol.agreed(config.name, result)
+        await self._write(protocol.encoded(protocol.INITIALIZED))
+        self.initialized = result
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The result of one request. One that is given up is cancelled at the server too.
+
+        Raises:
+            InvalidArgument: the request is too long.
+            ProgramError: it was refused, not answered in time, or the process has ended.
+        """
+        name, limit_s = self._config.name, self._config.timeout_s
+        number = next(self._numbers)
+        line = protocol.encoded({"id": number, "method": method, "params": params})
+        if len(line) > self._config.max_message_bytes:
+            raise InvalidArgument(
+                f"{method} for MCP server {name} has {len(line)} bytes, "
+                f"{self._config.max_message_bytes} are allowed in one message"
+            )
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        written = False
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._write(line)
+                written = True
+                return protocol.result_of(name, method, await answer)
+        except TimeoutError as exc:
+            if not written:
+                self._end(_DEAF)
+            raise ProgramError(
+                f"MCP server {name} has not answered {method} within {limit_s:g} s"
+            ) from exc
+        finally:
+            del self._waiting[number]
+            if (written and not answer.done()) or answer.cancelled():
+                self._give_up(number, method)
+            elif answer.done():
+                answer.exception()  # seen, also where writing has told the same before
+
+    async def close(self) -> None:
+        """End the process and whatever it has started. Returns when it is gone."""
+        if self._watch is None:
+            return  # never begun
+        self._verdict = self._verdict or "it was ended, unused"
+        stdin = self._process.stdin
+        assert stdin is not None
+        stdin.close()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            done, _ = await asyncio.wait({self._watch}, timeout=self._grace_s)
+            if done:
+                break
+            self._signal(number)
+        await asyncio.wait({self._watch, *self._tasks})
+        with suppress(ConnectionError):
+            await stdin.wait_closed()
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _give_up(self, number: int, method: str) -> None:
+        """``initialize`` must not be cancelled; a server that cannot start is ended instead."""
+        if method != "initialize" and not self.ended.is_set():
+            params = {"requestId": number, "reason": "nobody waits for it any more"}
+            self._soon({"method": "notifications/cancelled", "params": params})
+
+    def _soon(self, message: Mapping[str, Any]) -> None:
+        task = asyncio.create_task(self._tell(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        """Nobody waits for this one; a server that does not take it in is of no use any more."""
+        try:
+            async with asyncio.timeout(self._config.timeout_s):
+                await self._write(protocol.encoded(message))
+        except TimeoutError:
+            self._end(_DEAF)
+        except ProgramError:
+            pass  # it has ended; whoever waits is told
+
+    async def _write(self, line: bytes) -> None:
+        stdin = self._process.stdin
+        assert stdin is not None
+        async with self._writing:
+            if self.ended.is_set() or self._verdict is not None:
+                raise self._gone()
+            try:
+                await stdin.drain()  # before: one that is cancelled here leaves nothing behind
+                stdin.write(line + b"\n")
+            except ConnectionError:
+                await self.ended.wait()
+                raise self._gone() from None
+
+    async def _run(self) -> None:
+        """Until the process is gone: its answers, its log, its exit status."""
+        log = asyncio.create_task(self._read_log(), name=f"log of MCP server {self._config.name}")
+        try:
+            await self._read_answers()
+        finally:
+            self._signal(signal.SIGTERM)  # one that says nothing more is of no use
+            killer = asyncio.get_running_loop().call_later(
+                self._grace_s, self._signal, signal.SIGKILL
+            )
+            code = await self._process.wait()
+            killer.cancel()
+            self._signal(signal.SIGKILL)  # what it has started and left behind
+            await log
+            self._verdict = self._verdict or _how(code)
+            self._log.info("ended: %s", self._verdict)
+            self.ended.set()
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(self._gone())
+
+    async def _read_answers(self) -> None:
+        stdout = self._process.stdout
+        assert stdout is not None
+        while True:
+            try:
+                line = await stdout.readline()
+            except ValueError:
+                self._end(
+                    f"it sent a message of more than {self._config.max_message_bytes} bytes, "
+                    "the limit"
+                )
+                return
+            if not line:
+                return
+            if line.strip():
+                await self._take(line)
+
+    async def _take(self, line: bytes) -> None:
+        try:
+            message = protocol.parsed(self._config.name, line)
+        except ProgramError:
+            self._log.warning("no message: %s", line[:_SHOWN].decode("utf-8", "replace").rstrip())
+            return
+        number = message.get("id")
+        if "method" in message:
+            if number is not None:
+                await self._tell(protocol.reply_to(message))  # one at a time: who asks must read
+            return
+        answer = self._waiting.get(number) if isinstance(number, int) else None
+        if answer is not None and not answer.done():
+            answer.set_result(message)
+
+    async def _read_log(self) -> None:
+        stderr = self._process.stderr
+        assert stderr is not None
+        while True:
+            try:
+                line = await stderr.readline()
+            except ValueError:  # longer than the limit; asyncio has dropped what it had of it
+                line = b"(a line too long to keep)"
+            if not line:
+                return
+            self._log.info("%s", line.decode("utf-8", "replace").rstrip())
+
+    def _end(self, verdict: str) -> None:
+        self._verdict = self._verdict or verdict
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        """To its whole group, also after it has ended itself."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    def _gone(self) -> ProgramError:
+        return ProgramError(
+            f"MCP server {self._config.name} has ended ({self._verdict}); the next call starts it "
+            "again"
+        )
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return {**inherited, **own}
+
+
+def _how(code: int) -> str:
+    return f"ended by {signal.Signals(-code).name}" if code < 0 else f"it exited with {code}"
+
+
+__all__ = ["GRACE_S", "McpProcess"]

@@ -1,0 +1,98 @@
+"""An MCP server over streamable HTTP.
+
+JSON-RPC in POST requests; the answer is JSON, or a stream of events that ends with it. Owns the
+session with one server. Runs in the program, natively and sandboxed, over the program's own HTTP;
+must not know its policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import count
+from typing import Any
+
+from quire.core.errors import ProgramError
+from quire.programs.api.http_stream import StreamedReply
+from quire.programs.services import mcp_protocol as protocol
+
+Request = Callable[[str, str, bytes | None, Mapping[str, str]], StreamedReply]
+"""``request(method, url, body, headers)``: the program's own ``http_stream``."""
+
+
+class HttpChannel:
+    """``McpChannel`` to the server at ``url``. ``headers`` go with every request."""
+
+    def __init__(self, request: Request, url: str, headers: Mapping[str, str]) -> None:
+        self._request = request
+        self._url = url
+        self._headers = dict(headers)
+        self._numbers = count(1)
+
+    @property
+    def server(self) -> str:
+        return self._url
+
+    async def open(self) -> str:
+        result = await self._ask("initialize", protocol.INITIALIZE)
+        self._headers["mcp-protocol-version"], name = protocol.agreed(self._url, result)
+        await self._tell(protocol.INITIALIZED)
+        return name
+
+    async def close(self) -> None:
+        """Let the server forget the session; one that does not want to be told is left alone."""
+        if "mcp-session-id" in self._headers:
+            async with self._request("DELETE", self._url, None, self._headers):
+                pass
+
+    async def list_tools(self, cursor: str | None) -> dict[str, Any]:
+        return await self._ask("tools/list", {} if cursor is None else {"cursor": cursor})
+
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask("tools/call", {"name": name, "arguments": arguments})
+
+    # -- JSON-RPC ----------------------------------------------------------------------------------
+
+    async def _ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        number = next(self._numbers)
+        message = {"id": number, "method": method, "params": dict(params)}
+        async with self._post(message) as reply:
+            if not reply.ok:
+                raise ProgramError(
+                    f"MCP server {self._url} answered {method} with status {reply.status}: "
+                    f"{(await reply.text())[:500]}"
+                )
+            if "mcp-session-id" in reply.headers:
+                self._headers["mcp-session-id"] = reply.headers["mcp-session-id"]
+            answer = await self._answer(reply, number)
+        if answer is None:
+            raise ProgramError(f"MCP server {self._url} has not answered {method}")
+        return protocol.result_of(self._url, method, answer)
+
+    async def _answer(self, reply: StreamedReply, number: int) -> dict[str, Any] | None:
+        if not reply.headers.get("content-type", "").startswith("text/event-stream"):
+            return protocol.parsed(self._url, await reply.text())
+        async for event in reply.events():
+            message = protocol.parsed(self._url, event.data)
+            if message.get("id") == number and "method" not in message:
+                return message
+            if "id" in message and "method" in message:
+                await self._tell(protocol.reply_to(message))
+        return None
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        async with self._post(message) as reply:
+            if not reply.ok:
+                raise ProgramError(
+                    f"MCP server {self._url} answered a notification with status {reply.status}"
+                )
+
+    def _post(self, message: Mapping[str, Any]) -> StreamedReply:
+        headers = {
+            **self._headers,
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+        }
+        return self._request("POST", self._url, protocol.encoded(message), headers)
+
+
+__all__ = ["HttpChannel"]
