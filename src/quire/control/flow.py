@@ -65,7 +65,8 @@ class Flow:
             self._refuse(entry, error)
             return
         self._holdings.register(entry)
-        self._watch_dependencies(entry)
+        if command.after:
+            self._watch_dependencies(entry)
         queue.entries.append(entry)
         self._table.add_entry(entry, self.now_s)
 
@@ -128,11 +129,12 @@ class Flow:
         engine.ready.pop(queue, None)
         engine.stalled.pop(queue, None)
         while (entry := queue.next_entry) is not None and not entry.num_blockers:
-            if not isinstance(entry.command, HOST_COMMANDS):
+            kind = type(entry.command)
+            if kind not in HOST_COMMANDS:
                 if queue.is_quiet:
                     engine.ready[queue] = None
                 return
-            if not isinstance(entry.command, PASSING) and not queue.is_quiet:
+            if kind not in PASSING and not queue.is_quiet:
                 return
             if not self._run_host_command(entry, engine):
                 return
@@ -164,7 +166,7 @@ class Flow:
     def next_for_engine(self, queue: CommandQueue) -> Entry | None:
         """The queue's next command, if it needs the engine and nothing else holds it back."""
         entry = queue.next_entry
-        if entry is None or entry.num_blockers or isinstance(entry.command, HOST_COMMANDS):
+        if entry is None or entry.num_blockers or type(entry.command) in HOST_COMMANDS:
             return None
         return entry
 
@@ -203,7 +205,7 @@ class Flow:
         behind = list(queue.entries)
         behind = behind[behind.index(entry) + 1 :]
         queue.remove(entry)
-        if entry.state is CommandState.STARTED and not isinstance(entry.command, HOST_COMMANDS):
+        if entry.state is CommandState.STARTED and type(entry.command) not in HOST_COMMANDS:
             entry.program.num_running -= 1
         if queue.poison is None:
             queue.poison = entry.id

@@ -6,7 +6,9 @@ and no unfinished command names it. Does not know order; ``flow`` calls it at th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue, Entry
@@ -17,31 +19,34 @@ from quire.core import commands as c
 from quire.core.ids import EmbedId, EngineId, PageId
 
 
-def named_pages(command: c.Command) -> Sequence[PageId]:
-    """The pages that ``command`` uses while it is unfinished."""
-    match command:
-        case c.Forward() | c.Decode():
-            if command.output == command.context:
-                return command.context
-            return list(dict.fromkeys((*command.context, *command.output)))
-        case c.ExportPages() | c.ImportPages() | c.ImportPrefix() | c.AllocPages():
-            return command.pages
-        case c.CopyPage():
-            return [command.source, command.target]
-        case c.MaskPage() | c.TruncatePage():
-            return [command.page]
-        case _:
-            return []
+def _context_and_output(command: c.Forward | c.Decode) -> Sequence[PageId]:
+    if command.output == command.context:
+        return command.context
+    return list(dict.fromkeys((*command.context, *command.output)))
 
 
-def named_embeds(command: c.Command) -> Sequence[EmbedId]:
-    match command:
-        case c.Forward():
-            return [*command.inputs, *command.outputs]
-        case c.EmbedText() | c.EmbedImage() | c.GetNextDist() | c.Sample() | c.AllocEmbeds():
-            return command.embeds
-        case _:
-            return []
+_PAGES: Mapping[type[c.Command], Callable[[Any], Sequence[PageId]]] = {
+    c.Forward: _context_and_output,
+    c.Decode: _context_and_output,
+    c.ExportPages: attrgetter("pages"),
+    c.ImportPages: attrgetter("pages"),
+    c.ImportPrefix: attrgetter("pages"),
+    c.AllocPages: attrgetter("pages"),
+    c.CopyPage: attrgetter("source", "target"),
+    c.MaskPage: lambda command: [command.page],
+    c.TruncatePage: lambda command: [command.page],
+}
+"""The pages that a command uses while it is unfinished. By its type: to ask of a command whether it
+is one of many types costs more than all that is done here."""
+
+_EMBEDS: Mapping[type[c.Command], Callable[[Any], Sequence[EmbedId]]] = {
+    c.Forward: lambda command: [*command.inputs, *command.outputs],
+    c.EmbedText: attrgetter("embeds"),
+    c.EmbedImage: attrgetter("embeds"),
+    c.GetNextDist: attrgetter("embeds"),
+    c.Sample: attrgetter("embeds"),
+    c.AllocEmbeds: attrgetter("embeds"),
+}
 
 
 class Holdings:
@@ -49,61 +54,76 @@ class Holdings:
 
     def __init__(self, engines: Mapping[EngineId, EngineState]) -> None:
         self._engines = engines
+        self._effects: Mapping[type[c.Command], Callable[[Any, CommandQueue], None]] = {
+            c.AllocPages: self._alloc_pages,
+            c.ImportPages: self._create_pages,
+            c.ImportPrefix: self._create_pages,
+            c.AllocEmbeds: self._alloc_embeds,
+            c.DeallocPages: self._release_pages,
+            c.DeallocEmbeds: self._release_embeds,
+        }
 
     def register(self, entry: Entry) -> None:
         """A command is queued: create what it allocates, release what it frees, pin what it names.
 
         Ids are known from here on, so that the issuer may use them without a round trip.
         """
-        command, queue = entry.command, entry.queue
-        program = queue.program
-        match command:
-            case c.AllocPages():
-                self._create_pages(command.pages, queue)
-                program.num_held_pages += len(command.pages)
-            case c.ImportPages() | c.ImportPrefix():
-                self._create_pages(command.pages, queue)
-            case c.AllocEmbeds():
-                for embed_id in command.embeds:
-                    embed = Embed(embed_id, queue.engine, queue)
-                    program.embeds[embed_id] = embed
-                    queue.embeds[embed] = None
-                program.num_held_embeds += len(command.embeds)
-            case c.DeallocPages():
-                for page_id in command.pages:
-                    program.pages[page_id].is_released = True
-                program.num_held_pages -= len(command.pages)
-            case c.DeallocEmbeds():
-                for embed_id in command.embeds:
-                    program.embeds[embed_id].is_released = True
-                program.num_held_embeds -= len(command.embeds)
-            case _:
-                pass
-        self._pin(entry)
+        kind = type(entry.command)
+        if (take_effect := self._effects.get(kind)) is not None:
+            take_effect(entry.command, entry.queue)
+        if (name_pages := _PAGES.get(kind)) is not None:
+            pages = entry.program.pages
+            entry.pages = tuple([pages[page_id] for page_id in name_pages(entry.command)])
+            for page in entry.pages:
+                page.num_pins += 1
+        if (name_embeds := _EMBEDS.get(kind)) is not None:
+            embeds = entry.program.embeds
+            entry.embeds = tuple([embeds[embed_id] for embed_id in name_embeds(entry.command)])
+            for embed in entry.embeds:
+                embed.num_pins += 1
 
-    def _create_pages(self, pages: Sequence[PageId], queue: CommandQueue) -> None:
-        for page_id in pages:
+    def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue) -> None:
+        self._create_pages(command, queue)
+        queue.program.num_held_pages += len(command.pages)
+
+    def _create_pages(
+        self, command: c.AllocPages | c.ImportPages | c.ImportPrefix, queue: CommandQueue
+    ) -> None:
+        for page_id in command.pages:
             page = Page(page_id, queue.engine, queue)
             queue.program.pages[page_id] = page
             queue.pages[page] = None
 
-    def _pin(self, entry: Entry) -> None:
-        program = entry.program
-        entry.pages = tuple(program.pages[page_id] for page_id in named_pages(entry.command))
-        entry.embeds = tuple(program.embeds[embed_id] for embed_id in named_embeds(entry.command))
-        for page in entry.pages:
-            page.num_pins += 1
-        for embed in entry.embeds:
-            embed.num_pins += 1
+    def _alloc_embeds(self, command: c.AllocEmbeds, queue: CommandQueue) -> None:
+        program = queue.program
+        for embed_id in command.embeds:
+            embed = Embed(embed_id, queue.engine, queue)
+            program.embeds[embed_id] = embed
+            queue.embeds[embed] = None
+        program.num_held_embeds += len(command.embeds)
+
+    def _release_pages(self, command: c.DeallocPages, queue: CommandQueue) -> None:
+        program = queue.program
+        for page_id in command.pages:
+            program.pages[page_id].is_released = True
+        program.num_held_pages -= len(command.pages)
+
+    def _release_embeds(self, command: c.DeallocEmbeds, queue: CommandQueue) -> None:
+        program = queue.program
+        for embed_id in command.embeds:
+            program.embeds[embed_id].is_released = True
+        program.num_held_embeds -= len(command.embeds)
 
     def unpin(self, entry: Entry) -> None:
         """The command has ended: what it alone kept goes."""
         for page in entry.pages:
             page.num_pins -= 1
-            self._free_page_if_unused(page)
+            if page.is_freed:
+                self._free_page_if_unused(page)
         for embed in entry.embeds:
             embed.num_pins -= 1
-            self._free_embed_if_unused(embed)
+            if embed.is_freed:
+                self._free_embed_if_unused(embed)
         entry.pages, entry.embeds = (), ()
 
     def undo_allocation(self, entry: Entry) -> None:
@@ -189,4 +209,4 @@ class Holdings:
                 assert page.content is None or page.content.num_refs > 0
 
 
-__all__ = ["Holdings", "named_embeds", "named_pages"]
+__all__ = ["Holdings"]

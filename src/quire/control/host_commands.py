@@ -27,12 +27,13 @@ from quire.core.errors import (
 )
 from quire.core.ids import EngineId, PageId, ProgramId
 
-PASSING = (c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize)
+PASSING: frozenset[type[c.Command]] = frozenset(
+    {c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize}
+)
 """Commands that may take effect while earlier ones of the queue are in flight (they still end in
 order): what they touch is pinned by whoever uses it."""
 
-HOST_COMMANDS = (
-    *PASSING,
+HOST_COMMANDS: frozenset[type[c.Command]] = PASSING | {
     c.ExportPages,
     c.ReleaseExport,
     c.ListExports,
@@ -40,7 +41,8 @@ HOST_COMMANDS = (
     c.ImportPrefix,
     c.MaskPage,
     c.TruncatePage,
-)
+}
+"""All that are carried out here; the others need a message."""
 
 
 class NotYet(Exception):

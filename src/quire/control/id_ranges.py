@@ -19,11 +19,16 @@ class IdRanges:
         self._ends: list[int] = []
 
     def __contains__(self, number: int) -> bool:
+        if not self._ends or number >= self._ends[-1]:
+            return False  # as an id that is new
         place = bisect_right(self._starts, number) - 1
         return place >= 0 and number < self._ends[place]
 
     def add(self, number: int) -> None:
         """Add one id; adding it twice changes nothing."""
+        if self._ends and self._ends[-1] == number:
+            self._ends[-1] = number + 1
+            return
         if number in self:
             return
         after = bisect_right(self._starts, number)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Entry:
-    """A command's place in its queue, from issue to end.
+    """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
 
     ``pages`` and ``embeds``  what it names and therefore pins ·
     ``num_blockers``  commands named by ``after`` that have not ended ·
@@ -40,12 +40,14 @@ class Entry:
         "dependents",
         "embeds",
         "error",
+        "id",
         "is_answered",
         "is_cancelled",
         "num_blockers",
         "num_in_flight",
         "num_tokens_next",
         "pages",
+        "program",
         "queue",
         "ready_s",
         "reply",
@@ -56,8 +58,10 @@ class Entry:
     )
 
     def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
+        self.id = command.id
         self.command = command
         self.queue = queue
+        self.program = queue.program
         self.state = CommandState.QUEUED
         self.arrival_s = now_s
         self.ready_s = now_s
@@ -74,14 +78,6 @@ class Entry:
         self.run: object | None = None
         self.reply: Reply = None
         self.error: ErrorRecord | None = None
-
-    @property
-    def program(self) -> Program:
-        return self.queue.program
-
-    @property
-    def id(self) -> CommandId:
-        return self.command.id
 
     def move(self, to: CommandState) -> None:
         self.state = advance(self.state, to)
@@ -139,9 +135,8 @@ class CommandQueue:
     @property
     def next_entry(self) -> Entry | None:
         """The first command that has not begun."""
-        if self.num_started < len(self.entries):
-            return self.entries[self.num_started]
-        return None
+        entries, index = self.entries, self.num_started
+        return entries[index] if index < len(entries) else None
 
     @property
     def is_closed(self) -> bool:

@@ -5,7 +5,7 @@ Owns the way of one command through its output pages. Knows nothing of rows or s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -15,6 +15,9 @@ from quire.control.resources.memory import Memory
 from quire.control.resources.operations import OperationList
 from quire.control.resources.pages import Page
 from quire.core.ids import TenantId
+
+Spans = list[tuple[Page, int]]
+"""Pages, and how many slots of each from its fill on."""
 
 
 @dataclass(slots=True)
@@ -50,44 +53,46 @@ class AppendCursor:
         self._first = 0
         self.num_free_slots = sum(memory.page_size - page.fill for page in pages)
 
-    def spans(self, num_tokens: int) -> Iterable[tuple[Page, int]]:
-        """Where the next tokens go: (page, number of slots from its fill on)."""
-        size = self._memory.page_size
-        while self._first < len(self.pages) and self.pages[self._first].fill == size:
+    def spans(self, num_tokens: int) -> Spans:
+        """Where the next tokens go."""
+        size, pages = self._memory.page_size, self.pages
+        while self._first < len(pages) and pages[self._first].fill == size:
             self._first += 1
-        for index in range(self._first, len(self.pages)):
+        found: Spans = []
+        for index in range(self._first, len(pages)):
             if num_tokens <= 0:
-                return
-            page = self.pages[index]
+                break
+            page = pages[index]
             count = min(size - page.fill, num_tokens)
             if count:
-                yield page, count
+                found.append((page, count))
                 num_tokens -= count
+        return found
 
-    def unbound(self, num_tokens: int) -> tuple[list[Content], int]:
-        """What binding the next slots takes: contents that must be resident, and new blocks."""
+    def unbound(self, spans: Spans) -> tuple[list[Content], int]:
+        """What binding ``spans`` takes: contents that must be resident, and new blocks."""
         resident: list[Content] = []
         num_new = 0
-        for page, _ in self.spans(num_tokens):
+        for page, _ in spans:
             content, num_blocks = needs(page)
             num_new += num_blocks
             if content is not None:
                 resident.append(content)
         return resident, num_new
 
-    def bind(self, num_tokens: int) -> None:
-        """Give the pages of the next slots exclusive device blocks.
+    def bind(self, spans: Spans) -> None:
+        """Give the pages of ``spans`` exclusive device blocks.
 
         What ``unbound`` named is resident, and room has been made.
         """
-        for page, _ in self.spans(num_tokens):
+        for page, _ in spans:
             make_writable(page, self._memory, self._operations)
 
-    def slots(self, num_tokens: int) -> list[int]:
-        """Flat slots of the next tokens; ``bind`` has been called."""
+    def slots(self, spans: Spans) -> list[int]:
+        """Flat slots of ``spans``, which are bound."""
         size = self._memory.page_size
         flat: list[int] = []
-        for page, count in self.spans(num_tokens):
+        for page, count in spans:
             assert page.content is not None
             assert page.content.block is not None
             start = page.content.block * size + page.fill
@@ -104,7 +109,7 @@ class AppendCursor:
         size = self._memory.page_size
         filled: list[Content] = []
         done = 0
-        for page, count in list(self.spans(len(positions))):
+        for page, count in self.spans(len(positions)):
             content = page.content
             assert content is not None
             assert content.block is not None
@@ -192,4 +197,4 @@ class AppendCursor:
                 page.content = None
 
 
-__all__ = ["AppendCursor", "Prefix"]
+__all__ = ["AppendCursor", "Prefix", "Spans"]

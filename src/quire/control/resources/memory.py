@@ -94,6 +94,18 @@ class Memory:
     def pin(self, content: Content) -> None:
         content.num_pins += 1
 
+    def pin_all(self, contents: Iterable[Content]) -> None:
+        for content in contents:
+            content.num_pins += 1
+
+    def unpin_all(self, contents: Iterable[Content]) -> None:
+        for content in contents:
+            if content.num_pins == 1 and not content.num_refs:
+                self.unpin(content)  # the last use of what nobody means
+            else:
+                assert content.num_pins > 0, "a content is unpinned twice"
+                content.num_pins -= 1
+
     def unpin(self, content: Content) -> None:
         assert content.num_pins > 0, "a content is unpinned twice"
         content.num_pins -= 1

@@ -6,10 +6,11 @@ a content resides nor who schedules what.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire.control.resources.content import Content
+from quire.control.resources.content import ChainNode, Content
 from quire.core.ids import EngineId, PageId
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Page:
     @property
     def is_plain(self) -> bool:
         """Nothing written is hidden."""
-        return self.visible == (1 << self.fill) - 1
+        return self.mask == -1 or self.visible == (1 << self.fill) - 1
 
     @property
     def is_canonical(self) -> bool:
@@ -75,8 +76,8 @@ class Page:
         return (
             content is not None
             and content.canonical
-            and self.is_plain
             and len(content.tokens) >= self.fill
+            and self.is_plain
         )
 
     def lock(self, queue: CommandQueue) -> None:
@@ -98,26 +99,22 @@ class Page:
         return [bool(self.visible >> slot & 1) for slot in range(page_size)]
 
 
-def appendable(pages: Sequence[Page], page_size: int) -> int:
-    """Free slots behind the fill cursors of ``pages``."""
-    return len(pages) * page_size - sum(page.fill for page in pages)
+@dataclass(slots=True)
+class Chain:
+    """Pages that are, in order, one canonical prefix. ``last``: the last one with any token ·
+    ``parent``: the last full one's node, which the tokens behind it stand behind."""
+
+    num_tokens: int
+    last: Page | None
+    parent: ChainNode | None
 
 
-def spans(pages: Sequence[Page], num_tokens: int, page_size: int) -> Iterable[tuple[Page, int]]:
-    """Where the next ``num_tokens`` go: (page, number of slots from its fill on), in list order."""
-    for page in pages:
-        room = min(page_size - page.fill, num_tokens)
-        if room > 0:
-            yield page, room
-            num_tokens -= room
-
-
-def canonical_length(pages: Sequence[Page], page_size: int) -> int | None:
-    """How many tokens ``pages`` hold if they are, in order, one canonical prefix; else None.
+def canonical_chain(pages: Iterable[Page], page_size: int, adapter: int) -> Chain | None:
+    """``pages``, if they are one canonical prefix that was computed with ``adapter``.
 
     All but the last must be full. Empty pages behind are ignored.
     """
-    parent = None
+    parent = last = None
     num_tokens = 0
     for page in pages:
         if not page.fill:
@@ -125,16 +122,21 @@ def canonical_length(pages: Sequence[Page], page_size: int) -> int | None:
         content = page.content
         if content is None or not page.is_canonical or num_tokens % page_size:
             return None
-        if (content.parent is None) != (parent is None):
-            return None
-        if parent is not None and content.parent is not None and content.parent.key != parent.key:
+        if content.adapter != adapter or not _is_same(content.parent, parent):
             return None
         if page.fill == page_size:
             if content.node is None:
                 return None
             parent = content.node
+        last = page
         num_tokens += page.fill
-    return num_tokens
+    return Chain(num_tokens, last, parent)
 
 
-__all__ = ["Page", "appendable", "canonical_length", "spans"]
+def _is_same(node: ChainNode | None, other: ChainNode | None) -> bool:
+    if node is other:
+        return True
+    return node is not None and other is not None and node.key == other.key
+
+
+__all__ = ["Chain", "Page", "canonical_chain"]

@@ -17,18 +17,16 @@ def secure(
 ) -> list[Content] | None:
     """Make ``contents`` resident and ``num_new`` further blocks free.
 
-    Returns the contents, each pinned once, or None (nothing is pinned) when there is no room.
-    None of them may be lost.
+    Returns the contents, pinned as often as they are named, or None (nothing is pinned) when there
+    is no room. None of them may be lost.
     """
-    pinned = list({id(content): content for content in contents}.values())
-    for content in pinned:
-        memory.pin(content)
-    away = [content for content in pinned if content.block is None]
+    pinned = list(contents)
+    memory.pin_all(pinned)
+    away = {id(content): content for content in pinned if content.block is None}
     if not memory.make_room(len(away) + num_new, reclaim):
-        for content in pinned:
-            memory.unpin(content)
+        memory.unpin_all(pinned)
         return None
-    for content in away:
+    for content in away.values():
         memory.swap_in(content)
     return pinned
 

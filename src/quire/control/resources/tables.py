@@ -6,19 +6,22 @@ Owns a mirror of every table and which queue it serves. Knows blocks and visibil
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from itertools import compress, count
+from operator import ne
 
 import numpy as np
 
 from quire.control.resources.operations import OperationList
-from quire.core.batch import I32, U64, WriteTable
-from quire.core.ids import TableId
+from quire.core.batch import WriteTable
+from quire.core.ids import BlockId, TableId
 
 MAX_TABLES_PER_QUEUE = 4
 
 
 class ResidentTable:
-    """The mirror of one table.
+    """The mirror of one table, as lists: what changes from step to step is an entry or two, for
+    which an array costs more than the comparison.
 
     ``is_leased``  a running sequence appends to it: the engine sets bits that the mirror lacks.
     ``is_longer``  the engine's table has entries behind the mirror's, which a write cuts off.
@@ -30,24 +33,40 @@ class ResidentTable:
     def __init__(self, table: TableId, queue: Hashable) -> None:
         self.id = table
         self.queue = queue
-        self.blocks: I32 = np.empty(0, np.int32)
-        self.visible: U64 = np.empty(0, np.uint64)
+        self.blocks: list[BlockId] = []
+        self.visible: list[int] = []
         self.is_leased = False
         self.is_longer = True
         self.step = -1
 
-    def num_common(self, blocks: I32, visible: U64) -> int:
+    def num_common(self, blocks: Sequence[BlockId], visible: Sequence[int]) -> int:
         """The number of leading entries that already are as wanted."""
-        num = min(len(blocks), len(self.blocks))
-        differ = (self.blocks[:num] != blocks[:num]) | (self.visible[:num] != visible[:num])
-        return int(np.argmax(differ)) if differ.any() else num
+        return min(_num_common(self.blocks, blocks), _num_common(self.visible, visible))
 
-    def write(self, start: int, blocks: I32, visible: U64, operations: OperationList) -> None:
+    def write(
+        self,
+        start: int,
+        blocks: Sequence[BlockId],
+        visible: Sequence[int],
+        operations: OperationList,
+    ) -> None:
         """Set the entries from ``start`` on to these."""
-        self.blocks = np.concatenate([self.blocks[:start], blocks])
-        self.visible = np.concatenate([self.visible[:start], visible])
+        self.blocks[start:] = blocks
+        self.visible[start:] = visible
         self.is_longer = False
-        operations.add(WriteTable(table=self.id, start=start, blocks=blocks, visible=visible))
+        operations.add(
+            WriteTable(
+                table=self.id,
+                start=start,
+                blocks=np.array(blocks, np.int32),
+                visible=np.array(visible, np.uint64),
+            )
+        )
+
+
+def _num_common(present: Sequence[int], wanted: Sequence[int]) -> int:
+    """The number of leading items that are equal."""
+    return next(compress(count(), map(ne, present, wanted)), min(len(present), len(wanted)))
 
 
 class TableCache:
@@ -62,7 +81,12 @@ class TableCache:
         return sum(len(tables) for tables in self._by_queue.values())
 
     def place(
-        self, queue: Hashable, blocks: I32, visible: U64, step: int, operations: OperationList
+        self,
+        queue: Hashable,
+        blocks: Sequence[BlockId],
+        visible: Sequence[int],
+        step: int,
+        operations: OperationList,
     ) -> ResidentTable:
         """A table of ``queue`` that holds exactly these entries when message ``step`` runs.
 
@@ -80,7 +104,11 @@ class TableCache:
         return table
 
     def _nearest(
-        self, tables: OrderedDict[TableId, ResidentTable], blocks: I32, visible: U64, step: int
+        self,
+        tables: OrderedDict[TableId, ResidentTable],
+        blocks: Sequence[BlockId],
+        visible: Sequence[int],
+        step: int,
     ) -> tuple[ResidentTable | None, int]:
         """The table that needs the fewest new entries; None if a new one is as cheap."""
         best: ResidentTable | None = None

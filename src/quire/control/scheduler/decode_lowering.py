@@ -11,7 +11,7 @@ from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.pages import Page
 from quire.control.resources.residency import secure
-from quire.control.resources.table_arrays import table_arrays
+from quire.control.resources.table_entries import NO_BLOCK
 from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
@@ -136,14 +136,15 @@ class DecodeLowering:
     def _add_chunk(self, run: DecodeRun, count: int, opens: bool, builder: BatchBuilder) -> None:
         tokens = run.tokens[run.num_run : run.num_run + count]
         positions = list(range(run.position, run.position + count))
-        slots = run.cursor.slots(count)
-        undo = [(page, page.fill) for page, _ in run.cursor.spans(count)]
+        spans = run.cursor.spans(count)
+        slots = run.cursor.slots(spans)
+        undo = [(page, page.fill) for page, _ in spans]
         filled = run.cursor.record(positions, tokens)
         if run.command.cache:
             builder.filled += filled
         targets = self._score_targets(run, count)
         pages = self._pages(run)
-        table = self._engine.place_table(run.entry.queue, pages, run.visible, builder.step)
+        table = self._engine.place_table(run.entry.queue, pages, run.hidden, builder.step)
         first_token = run.num_run
         run.num_run += count
         row = ForwardRow(
@@ -216,23 +217,25 @@ class DecodeLowering:
             return True  # as in most steps: the page at hand has room
         engine, cursor = self._engine, run.cursor
         num_slots = min(num_slots, cursor.num_free_slots)
-        _, num_new = cursor.unbound(num_slots)
+        spans = cursor.spans(num_slots)
+        _, num_new = cursor.unbound(spans)
         if not num_new:
             return True
         if secure(engine.memory, [], num_new, reclaim) is None:
             return False
-        cursor.bind(num_slots)
+        cursor.bind(spans)
         known = set(run.table_pages)
-        added = [page for page, _ in cursor.spans(num_slots) if page not in known]
+        added = [page for page, _ in spans if page not in known]
         assert len(added) == num_new
         assert run.table is not None
         assert run.sequence is not None
+        blocks = []
         for page in added:
             assert page.content is not None
             engine.memory.pin(page.content)
             run.pins.append(page.content)
-        blocks, words = table_arrays(added, lambda page: 0)
-        run.table.write(len(run.table_pages), blocks, words, engine.operations)
+            blocks.append(NO_BLOCK if page.content.block is None else page.content.block)
+        run.table.write(len(run.table_pages), blocks, [0] * len(blocks), engine.operations)
         run.table_pages += added
         run.limit_slot = len(run.table_pages) * engine.page_size
         engine.operations.add(ExtendSequence(sequence=run.sequence, limit=run.limit_slot))

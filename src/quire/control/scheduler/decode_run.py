@@ -87,11 +87,6 @@ class DecodeRun:
     def history(self) -> list[int]:
         return (self.command.history or []) + self.tokens
 
-    def visible(self, page: Page) -> int:
-        """The page's word in this run's table: slots written before it, outside its context, are
-        hidden."""
-        return page.visible & ~((1 << self.hidden.get(page, 0)) - 1)
-
     def chunk(
         self,
         tokens: list[int],

@@ -7,7 +7,7 @@ into the next message is decided in ``engine_scheduler``.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from quire.control.resources.memory import Memory, Reclaim
 from quire.control.resources.operations import OperationList
 from quire.control.resources.pages import Page
 from quire.control.resources.residency import secure
-from quire.control.resources.table_arrays import table_arrays
+from quire.control.resources.table_entries import table_entries
 from quire.control.resources.tables import ResidentTable, TableCache
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.decode_run import DecodeRun
@@ -99,8 +99,9 @@ class EngineState:
     ) -> bool:
         """Make ``seen`` resident and the next slots of ``cursor`` writable, for this message."""
         needed, num_new = list(seen), 0
+        spans = [] if cursor is None else cursor.spans(num_tokens)
         if cursor is not None:
-            resident, num_new = cursor.unbound(num_tokens)
+            resident, num_new = cursor.unbound(spans)
             needed += resident
         if not self.are_present(needed, builder):
             return False
@@ -109,8 +110,8 @@ class EngineState:
             return False
         builder.pins += pinned
         if cursor is not None:
-            cursor.bind(num_tokens)
-            for page, _ in cursor.spans(num_tokens):
+            cursor.bind(spans)
+            for page, _ in spans:
                 assert page.content is not None
                 self.memory.pin(page.content)
                 builder.pins.append(page.content)
@@ -122,7 +123,11 @@ class EngineState:
         Raises:
             PageLost: one is lost and its tokens are not known.
         """
-        lost = [content for content in contents if content.is_lost or content.is_restoring]
+        lost = [
+            content
+            for content in contents
+            if content.is_restoring or (content.block is None and content.is_lost)
+        ]
         for content in lost:
             if not content.canonical:
                 raise PageLost(
@@ -135,10 +140,12 @@ class EngineState:
         self,
         queue: CommandQueue,
         pages: list[Page],
-        visible: Callable[[Page], int],
+        hidden: Mapping[Page, int],
         step: int,
     ) -> ResidentTable:
-        blocks, words = table_arrays(pages, visible)
+        """A table of ``queue`` for ``pages``; of those in ``hidden`` the first slots are not
+        shown."""
+        blocks, words = table_entries(pages, hidden)
         return self.tables.place(queue.serial, blocks, words, step, self.operations)
 
     def copy_slots(

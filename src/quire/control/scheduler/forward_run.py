@@ -52,7 +52,8 @@ class ForwardRun:
         pages = [] if cursor is None else cursor.pages
         self.locked = list(pages)
         self.start_fills = [(page, page.fill) for page in pages]
-        self.hidden = hidden_fills(pages, context)
+        is_loop = command.output == command.context
+        self.hidden = {} if is_loop else hidden_fills(pages, context)
         self._start_fill = (
             {p: p.fill for p in (*context, *pages)} if command.mask is not None else {}
         )
@@ -78,7 +79,7 @@ class ForwardRun:
             return not np.triu(new, 1).any()
         return all(a <= b for a, b in zip(self.positions, self.positions[1:], strict=False))
 
-    def table_pages(self, page_size: int) -> list[Page]:
+    def table_pages(self) -> list[Page]:
         """The pages of the row's table: all of the context where a mask counts its slots, else
         those with something to see; then output pages that earlier parts have written."""
         context = self.context if self.mask is not None else [p for p in self.context if p.fill]
@@ -86,9 +87,6 @@ class ForwardRun:
             return context
         own = {page for page, _ in self._written}
         return [*context, *(page for page in self.hidden if page in own)]
-
-    def visible(self, page: Page) -> int:
-        return page.visible & ~((1 << self.hidden.get(page, 0)) - 1)
 
     def note_written(self, spans: list[tuple[Page, int]]) -> None:
         """``spans``: (page, number of slots) that the part being added writes, before it does."""

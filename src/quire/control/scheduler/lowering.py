@@ -10,10 +10,9 @@ from enum import Enum
 
 from quire.control.queues import Entry
 from quire.control.resources.append_cursor import Prefix
-from quire.control.resources.content import Content
 from quire.control.resources.embeds import Embed
 from quire.control.resources.memory import Reclaim
-from quire.control.resources.pages import Page, canonical_length
+from quire.control.resources.pages import Page, canonical_chain
 from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
@@ -42,9 +41,10 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
         UnknownHandle: an import before it mapped fewer pages than were offered.
         PageLost: the page's content was lost with an engine and cannot be computed again.
     """
-    pages = []
+    pages: list[Page] = []
+    held = entry.program.pages
     for page_id in page_ids:
-        page = entry.program.pages.get(page_id)
+        page = held.get(page_id)
         if page is None:
             raise UnknownHandle(
                 f"page {page_id} does not exist: the command that was to create it did not",
@@ -189,16 +189,19 @@ class Lowering:
     def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
         context = find_pages(entry, command.context)
         is_same = command.output == command.context
-        output = list(context) if is_same else find_pages(entry, command.output)
-        if any(page.appender not in (None, entry.queue) for page in output):
-            return None
+        output = context if is_same else find_pages(entry, command.output)
+        size = self._engine.page_size
+        tail = [page for page in output if page.fill < size]  # nothing goes to the full ones
+        for page in tail:
+            if page.appender is not None and page.appender is not entry.queue:
+                return None
         inputs = find_embeds(entry, command.inputs, written=True)
         outputs = find_embeds(entry, command.outputs, written=False)
         adapter = self._engine.adapter_index(command.adapter)
         cursor = None
         if output:
-            prefix = self._prefix(context, output, inputs, adapter)
-            cursor = self._engine.cursor(entry, output, prefix, adapter)
+            prefix = self._prefix(context, tail, inputs, adapter)
+            cursor = self._engine.cursor(entry, tail, prefix, adapter)
             if command.mask is not None:
                 cursor.prefix = Prefix(False, None)
             if cursor.num_free_slots < len(inputs):
@@ -206,9 +209,8 @@ class Lowering:
                     f"{len(inputs)} tokens do not fit into {len(output)} output pages with "
                     f"{cursor.num_free_slots} free slots: name more pages"
                 )
-        size = self._engine.info.pool.page_size
         run = ForwardRun(entry, command, context, cursor, inputs, outputs, adapter, size)
-        for page in output:
+        for page in tail:
             page.lock(entry.queue)
         entry.run = run
         return run
@@ -218,33 +220,33 @@ class Lowering:
     ) -> Prefix:
         """Canonical if the inputs continue, one by one, exactly what the context shows."""
         first = inputs[0].position
-        in_order = all(embed.position == first + i for i, embed in enumerate(inputs))
-        size = self._engine.info.pool.page_size
-        prefix = canonical_prefix(context, output, first, size, adapter)
-        return prefix if in_order else Prefix(False, None)
+        for index, embed in enumerate(inputs):
+            if embed.position != first + index:
+                return Prefix(False, None)
+        return canonical_prefix(context, output, first, self._engine.page_size, adapter)
 
     def _add_forward_row(
         self, run: ForwardRun, count: int, builder: BatchBuilder, reclaim: Reclaim
     ) -> bool:
         start, stop = run.num_run, run.num_run + count
-        size = self._engine.info.pool.page_size
-        seen = [page.content for page in run.table_pages(size) if page.fill and page.content]
+        size = self._engine.page_size
+        seen = [page.content for page in run.table_pages() if page.fill and page.content]
         if not self._engine.bind(run.cursor, count, seen, builder, reclaim):
             return False
         positions = run.positions[start:stop]
         slots = [-1] * count
         undo: list[tuple[Page, int]] = []
         if run.cursor is not None:
-            spans = list(run.cursor.spans(count))
+            spans = run.cursor.spans(count)
             undo = [(page, page.fill) for page, _ in spans]
-            slots = run.cursor.slots(count)
+            slots = run.cursor.slots(spans)
             run.note_written(spans)
             builder.filled += run.cursor.record(positions, run.tokens[start:stop])
-        pages = run.table_pages(size)
+        pages = run.table_pages()
         table = None
         if pages:
             queue = run.entry.queue
-            table = self._engine.place_table(queue, pages, run.visible, builder.step).id
+            table = self._engine.place_table(queue, pages, run.hidden, builder.step).id
         row = ForwardRow(
             table=table,
             tokens=[0] * count,
@@ -274,20 +276,15 @@ def canonical_prefix(
     slot must be the one behind.
     """
     opaque = Prefix(False, None)
-    if canonical_length(context, page_size) != position:
+    chain = canonical_chain(context, page_size, adapter)
+    if chain is None or chain.num_tokens != position:
         return opaque
     target = next((page for page in output if page.fill < page_size), None)
-    shown = [page for page in context if page.fill]
-    if any(page.content is not None and page.content.adapter != adapter for page in shown):
-        return opaque
     if target is None or position % page_size != target.fill:
         return opaque
-    if target.fill:
-        if not shown or shown[-1] is not target or target.content is None:
-            return opaque
-        return Prefix(True, target.content.parent)
-    last: Content | None = shown[-1].content if shown else None
-    return Prefix(True, None if last is None else last.node)
+    if target.fill and chain.last is not target:
+        return opaque
+    return Prefix(True, chain.parent)
 
 
 __all__ = ["Lowering", "Outcome", "canonical_prefix", "find_embeds", "find_pages"]

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-import numpy as np
-
 from quire.control.queues import Entry
 from quire.control.resources.content import ChainNode, Content
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.residency import secure
+from quire.control.resources.table_entries import NO_BLOCK
 from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.engine_state import EngineState
 from quire.core.errors import PageLost
@@ -148,11 +147,8 @@ class Restorer:
         count = len(row.tokens)
         row.positions = list(range(position, position + count))
         row.embeds, row.outputs = [-1] * count, [-1] * count
-        blocks = np.array([c.block for c in job.contents[: len(words)]], np.int32)
-        visible = np.array(words, np.uint64)
-        row.table = engine.tables.place(
-            job.key, blocks, visible, builder.step, engine.operations
-        ).id
+        blocks = [NO_BLOCK if c.block is None else c.block for c in job.contents[: len(words)]]
+        row.table = engine.tables.place(job.key, blocks, words, builder.step, engine.operations).id
         job.step = builder.step
         self.num_restored_tokens += count
         builder.restore(row, [content for content, _, _ in spans])

@@ -1,0 +1,27 @@
+"""The entries of a page table as two lists. Owns nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.control.resources.pages import Page
+from quire.core.ids import BlockId
+
+NO_BLOCK = BlockId(0)
+"""A page without a block shows nothing: any block may stand for it."""
+
+
+def table_entries(
+    pages: Sequence[Page], hidden: Mapping[Page, int]
+) -> tuple[list[BlockId], list[int]]:
+    """Blocks and visibility words of ``pages``. ``hidden``: pages whose first slots are not
+    shown, and how many."""
+    contents = [page.content for page in pages]
+    blocks = [NO_BLOCK if c is None or c.block is None else c.block for c in contents]
+    words = [((1 << page.fill) - 1) & page.mask for page in pages]
+    if hidden:
+        words = [w & -1 << hidden.get(page, 0) for w, page in zip(words, pages, strict=True)]
+    return blocks, words
+
+
+__all__ = ["NO_BLOCK", "table_entries"]
