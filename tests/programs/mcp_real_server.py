@@ -1,4 +1,4 @@
-"""A server made with the official ``mcp`` package: ``python mcp_real_server.py [--json | --stdio]``.
+"""A server made with the official package: ``python mcp_real_server.py [--json | --stdio]``.
 
 Prints its port, then serves streamable HTTP on loopback; with ``--stdio`` it speaks over its
 standard streams.

@@ -30,8 +30,10 @@ _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMP
 
 
 class McpProcess:
-    """``start`` once, ``close`` in any case. ``ended`` is set when the process is gone. ``grace_s``:
-    from the end of its input to SIGTERM, and from there to SIGKILL."""
+    """``start`` once, ``close`` in any case. ``ended`` is set when the process is gone.
+
+    ``grace_s``: from the end of its input to SIGTERM, and from there to SIGKILL.
+    """
 
     def __init__(self, config: McpServerConfig, grace_s: float = GRACE_S) -> None:
         self._config = config
