@@ -7,6 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)
+"""On a busy machine the first example of a test may take long."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--hypothesis-profile", None) is None:
+        settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

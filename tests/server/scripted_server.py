@@ -149,8 +149,17 @@ class GatedEngine(FakeEngine):
         self.gate.set()
         self.arrived = threading.Event()
         """A message has come while the gate was closed."""
+        self._num_open: int | None = None
+
+    def close_after(self, num_messages: int) -> None:
+        """Close the gate behind so many messages."""
+        self._num_open = num_messages
 
     def execute(self, batch: Batch) -> BatchResult:
+        if self._num_open is not None:
+            if not self._num_open:
+                self.gate.clear()
+            self._num_open = self._num_open - 1 if self._num_open else None
         if not self.gate.is_set():
             self.arrived.set()
             self.gate.wait()
@@ -180,7 +189,8 @@ class RunningServer:
     def num_held_blocks(self) -> int:
         """Blocks that any program holds, once no call is under way and no message in flight."""
         self.wait(self.node._sessions.wait_idle())
-        with httpx.Client(base_url=self.url) as http:  # its messages go behind those in flight
+        # its messages go behind those in flight
+        with httpx.Client(base_url=self.url, timeout=60) as http:
             http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
         self.wait(self.node._sessions.wait_idle())
         (engine,) = self.call(self.node.statistics).controller.engines

@@ -26,17 +26,17 @@ def url() -> Iterator[str]:
 
 def completion(url: str, model: str) -> httpx.Response:
     body = {"model": model, "prompt": list(range(40, 60)), "max_tokens": 8, "temperature": 0}
-    return httpx.post(f"{url}/v1/completions", json={**body, "ignore_eos": True})
+    return httpx.post(f"{url}/v1/completions", json={**body, "ignore_eos": True}, timeout=60)
 
 
 def test_models_are_listed_with_their_parents(url: str) -> None:
-    listed = httpx.get(f"{url}/v1/models").json()["data"]
+    listed = httpx.get(f"{url}/v1/models", timeout=60).json()["data"]
     assert [(one["id"], one["root"], one.get("parent")) for one in listed] == [
         (MODEL, MODEL, None),
         ("formal", MODEL, MODEL),
         ("brief", MODEL, MODEL),
     ]
-    assert httpx.get(f"{url}/v1/models/brief").json()["parent"] == MODEL
+    assert httpx.get(f"{url}/v1/models/brief", timeout=60).json()["parent"] == MODEL
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_encoders_are_listed_as_models_and_do_not_chat(client: openai.OpenAI) ->
 
 def test_without_an_encoder_the_remedy_is_named() -> None:
     with running_server() as server:
-        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"})
+        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=60)
     assert answer.status_code == 404
     assert "--encoder" in answer.json()["error"]["message"]
 
@@ -205,7 +205,7 @@ def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: Request
         line = request_lines.next()
         assert (line["outcome"], line["reason"]) == ("aborted", "the client has disconnected")
         encoder.gate.set()
-        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"})
+        answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=60)
         assert answer.status_code == 200
     assert encoder.num_sequences < 500, "two batches were under way"
 
@@ -214,6 +214,6 @@ def test_keys_are_asked_for() -> None:
     tenants = [TenantConfig(TenantId("a"), api_keys=("secret",))]
     with running_server(tenants=tenants, encoders={"e": FakeEncoder()}) as server:
         url, body = f"{server.url}/v1/embeddings", {"input": "a"}
-        assert httpx.post(url, json=body).status_code == 401
+        assert httpx.post(url, json=body, timeout=60).status_code == 401
         headers = {"authorization": "Bearer secret"}
-        assert httpx.post(url, json=body, headers=headers).status_code == 200
+        assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 200

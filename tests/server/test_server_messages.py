@@ -230,7 +230,7 @@ def test_tokens_are_counted_as_the_answer_counts_them(claude: anthropic.Anthropi
 def test_calls_of_a_coding_agent_are_one_session(server: RunningServer) -> None:
     headers = {"x-claude-code-session-id": "claude-code-1", "anthropic-version": "2023-06-01"}
     body = {"max_tokens": 9, "messages": [user("say x")], "metadata": {"user_id": "u"}}
-    with httpx.Client(base_url=server.url, headers=headers) as http:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as http:
         programs = {
             http.post("/v1/messages?beta=true", json=body).headers["x-quire-program-id"]
             for _ in range(2)

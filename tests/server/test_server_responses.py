@@ -399,7 +399,7 @@ def test_nothing_is_streamed_of_one_that_was_not_in_the_background(
 
 def test_calls_of_a_coding_agent_are_one_session(server: RunningServer) -> None:
     headers = {"session-id": "codex-1"}
-    with httpx.Client(base_url=server.url, headers=headers) as http:
+    with httpx.Client(base_url=server.url, headers=headers, timeout=60) as http:
         programs = {
             http.post("/v1/responses", json={"input": f"say {n}"}).headers["x-quire-program-id"]
             for n in range(2)

@@ -80,7 +80,7 @@ def test_without_keys_everybody_is_the_first_tenant() -> None:
 def test_every_route_but_health_asks_for_a_key(
     keyed: RunningServer, method: str, path: str
 ) -> None:
-    response = httpx.request(method, keyed.url + path)
+    response = httpx.request(method, keyed.url + path, timeout=60)
     assert response.status_code == 401
     assert response.headers["www-authenticate"] == "Bearer"
     assert response.json()["error"]["code"] == "unauthorized"
@@ -90,7 +90,7 @@ def test_every_route_but_health_asks_for_a_key(
 
 @pytest.mark.parametrize("path", ["/health", "/ready"])
 def test_health_is_open(keyed: RunningServer, path: str) -> None:
-    assert httpx.get(keyed.url + path).status_code == 200
+    assert httpx.get(keyed.url + path, timeout=60).status_code == 200
 
 
 def test_a_tenant_sees_its_own_programs_alone(keyed: RunningServer) -> None:
@@ -98,11 +98,12 @@ def test_a_tenant_sees_its_own_programs_alone(keyed: RunningServer) -> None:
         f"{keyed.url}/v1/programs",
         headers=bearer("key-a"),
         json={"program": "text_completion", "args": ["say x"]},
+        timeout=60,
     ).json()
     path = f"{keyed.url}/v1/programs/{launched['id']}"
-    assert httpx.get(path, headers=bearer("key-a")).status_code == 200
-    assert httpx.get(path, headers=bearer("key-b")).status_code == 404
-    listed = httpx.get(f"{keyed.url}/v1/programs", headers=bearer("key-b")).json()
+    assert httpx.get(path, headers=bearer("key-a"), timeout=60).status_code == 200
+    assert httpx.get(path, headers=bearer("key-b"), timeout=60).status_code == 404
+    listed = httpx.get(f"{keyed.url}/v1/programs", headers=bearer("key-b"), timeout=60).json()
     assert listed["data"] == []
 
 
@@ -166,7 +167,9 @@ def test_origins(origin: str, good: bool) -> None:
 def test_every_method_is_checked(
     keyed: RunningServer, method: str, headers: dict[str, str]
 ) -> None:
-    response = httpx.request(method, f"{keyed.url}/health", headers={**bearer("key-a"), **headers})
+    response = httpx.request(
+        method, f"{keyed.url}/health", headers={**bearer("key-a"), **headers}, timeout=60
+    )
     assert response.status_code == 403
 
 
@@ -193,7 +196,7 @@ def test_cors_for_a_configured_origin(keyed: RunningServer) -> None:
     )
     assert preflight.status_code == 200
     assert preflight.headers["access-control-allow-origin"] == "https://app.example"
-    refused = httpx.get(f"{keyed.url}/v1/models", headers=origin)
+    refused = httpx.get(f"{keyed.url}/v1/models", headers=origin, timeout=60)
     assert refused.status_code == 401
     assert refused.headers["access-control-allow-origin"] == "https://app.example"
 
