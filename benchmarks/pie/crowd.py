@@ -7,14 +7,12 @@ nothing of what is run.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import httpx
-from websockets.asyncio.client import connect
 
 T = TypeVar("T")
 
@@ -54,7 +52,6 @@ class Launcher:
 
     def __init__(self, url: str, distance_s: float) -> None:
         self._http = httpx.AsyncClient(base_url=url, timeout=300)
-        self._sockets_url = url.replace("http", "ws", 1)
         self._distance_s = distance_s
 
     async def __aenter__(self) -> Self:
@@ -66,23 +63,12 @@ class Launcher:
     async def run(self, request: dict[str, Any]) -> Any:
         """The result of a program that is launched by ``request`` and awaited."""
         await asyncio.sleep(self._distance_s)
-        launched = await self._http.post("/v1/programs", json=request)
-        launched.raise_for_status()
-        address = f"{self._sockets_url}/v1/programs/{launched.json()['id']}/attach"
-        async with connect(address, max_size=None) as connection:
-            async for text in connection:
-                frame = json.loads(text)
-                if frame["type"] == "ended":
-                    return _result_of(frame["program"])
-                if frame["type"] == "error":
-                    raise SystemExit(f"{address}: {frame}")
-        raise SystemExit(f"{address}: the node went away")
-
-
-def _result_of(program: dict[str, Any]) -> Any:
-    if program["state"] != "finished":
-        raise SystemExit(f"a program has not finished: {program}")
-    return program["result"]
+        answer = await self._http.post("/v1/programs", json={**request, "wait": True})
+        answer.raise_for_status()
+        program = answer.json()
+        if program["state"] != "finished":
+            raise SystemExit(f"a program has not finished: {program}")
+        return program["result"]
 
 
 __all__ = ["Launcher", "Measured", "run_crowd"]

@@ -129,6 +129,25 @@ async def test_what_is_wrong_with_a_call_is_said(node: Client, tmp_path: Path) -
         await node.push("this is no python (")
 
 
+async def test_a_run_returns_what_the_program_returned(node: Client) -> None:
+    told = await node.run("text_completion", ["Rain falls on", "8"], seed=1)
+    launched = await node.launch("text_completion", ["Rain falls on", "8"], seed=1)
+    assert told == await launched.result()
+    with pytest.raises(ProgramFailed, match="on purpose"):
+        await node.run(code=FAILS)
+    with pytest.raises(InvalidArgument, match="either program"):
+        await node.run()
+
+
+async def test_a_run_that_is_cancelled_ends_its_program(node: Client) -> None:
+    running = asyncio.create_task(node.run(code=ECHO, client_id="run-and-leave"))
+    while not (found := [p for p in await node.programs() if p["client_id"] == "run-and-leave"]):
+        pass  # it may still be on its way
+    running.cancel()
+    with pytest.raises(ProgramCancelled, match="has left"):
+        await node.program(found[0]["id"]).result()
+
+
 async def test_where_no_node_is() -> None:
     with pytest.raises(ConfigError, match="no node's address"):
         Client("localhost:8000")

@@ -56,6 +56,11 @@ def trusting() -> Iterator[RunningServer]:
         yield running
 
 
+def listed(http: httpx.Client) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = http.get("/v1/programs").json()["data"]
+    return entries
+
+
 @pytest.fixture
 def api(trusting: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=trusting.url, timeout=60) as http:
@@ -104,6 +109,35 @@ def test_a_library_program_runs_to_its_result(http: httpx.Client, server: Runnin
     assert record["result"] == last["program"]["result"]
     assert record["ended"] >= record["created"]
     assert launched["id"] in [entry["id"] for entry in http.get("/v1/programs").json()["data"]]
+
+
+def test_a_launch_that_waits_answers_with_the_result(http: httpx.Client) -> None:
+    ended = launch(http, program="text_completion", args=["say done"], wait=True)
+    assert ended["state"] == "finished"
+    assert ended["result"] == http.get(f"/v1/programs/{ended['id']}").json()["result"]
+    assert "done" in json.dumps(ended["result"])
+
+
+def test_a_launch_that_waits_tells_of_a_failure(api: httpx.Client) -> None:
+    ended = launch(api, source=RAISES, wait=True)
+    assert (ended["state"], ended["result"]) == ("failed", None)
+    assert "on purpose" in ended["error"]["message"]
+
+
+def test_who_leaves_a_launch_that_waits_ends_its_program(
+    trusting: RunningServer, api: httpx.Client
+) -> None:
+    body = {"source": ECHO, "client_id": "left", "wait": True}
+    impatient = httpx.Timeout(60, read=0.3)
+    with httpx.Client(base_url=trusting.url, timeout=impatient) as http:
+        with pytest.raises(httpx.ReadTimeout):
+            http.post("/v1/programs", json=body)
+    while not (left := [one for one in listed(api) if one["client_id"] == "left"]):
+        pass  # it may still be on its way
+    with attached(trusting, left[0]["id"]) as socket:
+        *_, last = (json.loads(frame) for frame in socket)
+    assert last["program"]["state"] == "cancelled"
+    assert "has left" in last["program"]["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["none", "/etc/passwd", "../x.py", "tests/x.py"])

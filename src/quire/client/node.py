@@ -9,9 +9,10 @@ from typing import Any, Self
 
 import httpx
 
-from quire.client.attachment import Attachment
+from quire.client.attachment import Attachment, result_of
 from quire.client.wire import (
     CODE_TIMEOUT,
+    FOR_EVER,
     TIMEOUT,
     answer_of,
     code_body,
@@ -98,14 +99,30 @@ class Client:
             InvalidArgument: not one of ``program`` and ``code``.
             UnknownHandle: no program has that name.
         """
-        if (program is None) == (code is None):
-            raise InvalidArgument("launch: give either program (a name) or code")
-        chosen = {"program": program} if code is None else code_body(_read(code))
-        optional = {"seed": seed, "priority": priority, "client_id": client_id}
-        given = {name: value for name, value in optional.items() if value is not None}
-        body = {**chosen, "args": list(args), **given}
+        body = _launch_body(program, args, code, seed, priority, client_id)
         launched = await self._call("POST", "/v1/programs", body, CODE_TIMEOUT)
         return RemoteProgram(self, str(launched["id"]))
+
+    async def run(
+        self,
+        program: str | None = None,
+        args: Sequence[str] = (),
+        *,
+        code: str | bytes | Path | None = None,
+        seed: int | None = None,
+        priority: int | None = None,
+        client_id: str | None = None,
+    ) -> Any:
+        """Launch as ``launch`` does and return what the program returned, in one request. If this
+        call is cancelled, the program ends.
+
+        Raises:
+            ProgramFailed: it raised; the message has its traceback.
+            ProgramCancelled: it was cancelled or terminated.
+            QuotaExceeded: it used more than it may.
+        """
+        body = _launch_body(program, args, code, seed, priority, client_id)
+        return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
     async def programs(self) -> list[dict[str, Any]]:
         """The records of this caller's programs, sessions included."""
@@ -183,6 +200,22 @@ class RemoteProgram:
 
     async def _signal(self, body: dict[str, Any]) -> None:
         await self._client._call("POST", f"{program_path(self.id)}/signal", body)
+
+
+def _launch_body(
+    program: str | None,
+    args: Sequence[str],
+    code: str | bytes | Path | None,
+    seed: int | None,
+    priority: int | None,
+    client_id: str | None,
+) -> dict[str, Any]:
+    if (program is None) == (code is None):
+        raise InvalidArgument("launch: give either program (a name) or code")
+    chosen = {"program": program} if code is None else code_body(_read(code))
+    optional = {"seed": seed, "priority": priority, "client_id": client_id}
+    given = {name: value for name, value in optional.items() if value is not None}
+    return {**chosen, "args": list(args), **given}
 
 
 def _read(code: str | bytes | Path) -> bytes:

@@ -22,6 +22,8 @@ TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
 """For what brings code: the first of it builds the node's sandbox, half a minute where nothing else
 runs."""
+FOR_EVER = httpx.Timeout(None, connect=5.0)
+"""For what ends when a program does."""
 
 _WASM_MAGIC = b"\0asm"
 
@@ -94,6 +96,7 @@ def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
 
 __all__ = [
     "CODE_TIMEOUT",
+    "FOR_EVER",
     "TIMEOUT",
     "answer_of",
     "code_body",

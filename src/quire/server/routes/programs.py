@@ -5,15 +5,18 @@ A caller sees the programs and sessions of its own tenant alone.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
 from quire.core.errors import ErrorRecord
-from quire.node import ProcessRecord, ProgramRecord
+from quire.node import ProcessRecord, ProgramHandle, ProgramRecord
 from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
+from quire.server.delivery import disconnected
+from quire.server.errors import HttpError
 from quire.server.schemas.programs import (
     LaunchRequest,
     Library,
@@ -48,6 +51,8 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         parent=body.parent,
         seed=body.seed,
     )
+    if body.wait:
+        await _ended(request, handle)
     return _json(launched(handle.record(), None), 201)
 
 
@@ -112,6 +117,22 @@ async def terminate(request: Request, program: PublicId) -> Response:
     handle = context_of(request).node.program(program, caller_of(request))
     handle.terminate()
     return _json(launched(handle.record(), None), 202)
+
+
+async def _ended(request: Request, handle: ProgramHandle) -> None:
+    """Return when the program has ended; end it if its client leaves before that."""
+    ended = asyncio.create_task(handle.wait_ended())
+    gone = asyncio.create_task(disconnected(request.receive))
+    try:
+        await asyncio.wait((ended, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        if not handle.ended:
+            handle.terminate("its client, which was to wait for its end, has left")
+        ended.cancel()
+        gone.cancel()
+        await asyncio.gather(ended, gone, return_exceptions=True)
+    if not handle.ended:
+        raise HttpError(499, "the client has disconnected")
 
 
 def _json(body: Program | ProgramList | Library | LogLines, status: int = 200) -> Response:

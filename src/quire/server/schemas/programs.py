@@ -23,7 +23,8 @@ class LaunchRequest(RequestModel):
     Both run in the sandbox; ``source`` with the rights of the server's own process where that was
     started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
     caller's process table; ``priority``: as in vLLM, lower runs first. ``seed``: of the program's
-    own randomness (``api.random``); chosen here and told if it is left out.
+    own randomness (``api.random``); chosen here and told if it is left out. ``wait``: answer when
+    it has ended, with its result or error; a client that leaves before ends it.
     """
 
     program: Name | None = None
@@ -34,6 +35,7 @@ class LaunchRequest(RequestModel):
     parent: Name | None = None
     priority: Priority | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    wait: bool = False
 
     @model_validator(mode="after")
     def _one(self) -> LaunchRequest:
