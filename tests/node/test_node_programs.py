@@ -181,10 +181,10 @@ async def test_a_program_that_never_awaits_is_named_and_stops_no_call(
 ) -> None:
     node = await start_node(native=NativeConfig(blocked_after_s=0.01))
     blocked = BlockingProgram()
-    handle = node.launch(blocked.inferlet, tenant=TENANT)
-    await asyncio.to_thread(blocked.blocking.wait)
     reported = asyncio.Event()
     node._programs.note_blocked = _then(node._programs.note_blocked, reported)  # type: ignore[method-assign]
+    handle = node.launch(blocked.inferlet, tenant=TENANT)
+    await asyncio.to_thread(blocked.blocking.wait)
     await reported.wait()
     call = node.session(TENANT).call(exclaim, "still here")
     assert [item async for item in call] == ["still here!"]
