@@ -34,7 +34,8 @@ def _piece(rng: Random, split: Split) -> str:
     return rng.choice(_PLAIN_WORDS)
 
 
-def _repeat(rng: Random, split: Split) -> tuple[str, str]:
+def repetition(rng: Random, split: Split) -> tuple[str, str]:
+    """A question that wants some words again, and these words."""
     text = " ".join(_piece(rng, split) for _ in range(rng.randint(1, 8)))
     forms = ("Repeat: {t}", "Say {t}", 'Repeat "{t}"', "Copy this: {t}", "Echo {t}", "Write: {t}")
     return rng.choice(forms).format(t=text), text
@@ -65,5 +66,5 @@ def sample(rng: Random, split: Split) -> Document:
     if choice < 0.6:
         return conversation("copying", "recall", _recall(rng, split))
     if choice < 0.8:
-        return conversation("copying", "repeat", [_repeat(rng, split) for _ in range(2)])
+        return conversation("copying", "repeat", [repetition(rng, split) for _ in range(2)])
     return conversation("copying", "quote", [_quote(rng, split) for _ in range(2)])
