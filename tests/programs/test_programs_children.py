@@ -21,6 +21,7 @@ from quire.core.events import Quotas
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import ProgramState
+from quire.programs.sdk import Context
 from quire.programs.services.children import MAX_UNREAD
 from quire.testing import LocalNode
 
@@ -146,6 +147,44 @@ class TestChildren:
         assert await node.run(echo_alone) == "unharmed"
         await node.idle()
         assert node.programs() == []
+
+    async def test_children_are_no_way_around_a_quota_of_tokens(self, node: LocalNode) -> None:
+        finished: list[int] = []
+
+        @inferlet()
+        async def writer(api: Api) -> None:
+            await Context(api).fill("once").generate_until(max_tokens=5, ignore_eos=True)
+            finished.append(5)
+
+        async def parent(api: Api) -> None:
+            for _ in range(4):
+                await (await api.launch(writer)).join()
+
+        connect = node.connect("parent", quotas=Quotas(max_generated_tokens=12))
+        with pytest.raises(ProgramFailed) as caught:
+            await node.run(parent, connect=connect)
+        assert "by program 'parent' and those that it has launched" in caught.value.message
+        assert finished == [5, 5]
+
+    async def test_children_are_no_way_around_a_quota_of_pages(self, node: LocalNode) -> None:
+        @inferlet()
+        async def hoard(api: Api) -> None:
+            pages = api.alloc_kvpage(3)
+            await api.synchronize()
+            await api.receive()
+            api.dealloc_kvpage(pages)
+
+        async def parent(api: Api) -> list[str]:
+            children = [await api.launch(hoard) for _ in range(3)]
+            await asyncio.sleep(0)
+            for child in children:
+                await child.send("end")
+            ended = await asyncio.gather(*(c.join() for c in children), return_exceptions=True)
+            return [str(one) for one in ended if one is not None]
+
+        connect = node.connect("parent", quotas=Quotas(max_pages=8))
+        (refused,) = await node.run(parent, connect=connect)
+        assert "6 pages are held by program 'parent' and those that it has launched" in refused
 
     async def test_descendants_that_have_ended_do_not_count(self, node: LocalNode) -> None:
         async def parent(api: Api) -> int:

@@ -6,8 +6,10 @@ Owns nothing and knows no queue's order; raises the error that the issuer gets.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable
+from operator import attrgetter
 from typing import Any
 
+from quire.control.families import require_room
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
 from quire.core import commands as c
@@ -132,13 +134,7 @@ def check_top_k(top_k: int, name: str, queue: CommandQueue) -> None:
 
 def require_page_quota(program: Program, num_pages: int) -> None:
     """Raise ``QuotaExceeded`` if ``program`` may not hold so many more pages."""
-    limit = program.quotas.max_pages
-    if limit is not None and program.num_held_pages + num_pages > limit:
-        raise QuotaExceeded(
-            f"{program.num_held_pages} pages are held, {num_pages} more are asked for and the "
-            f"quota is {limit}: free some first",
-            max_pages=limit,
-        )
+    require_room(program, "max_pages", num_pages, "pages are held", attrgetter("num_held_pages"))
 
 
 __all__ = [

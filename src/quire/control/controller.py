@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from quire.control.engine_life import EngineLife
+from quire.control.families import check_family, join_family, leave_family
 from quire.control.flow import Flow, cancelled
 from quire.control.holdings import Holdings
 from quire.control.host_commands import HostCommands
@@ -124,6 +125,9 @@ class Controller:
 
     def _program_started(self, event: e.ProgramStarted) -> None:
         program = self._table.start(event)
+        parent = None if event.parent is None else self._table.get(event.parent)
+        if event.shares_quotas and parent is not None:
+            join_family(program, parent)
         self._timers.watch(program)
 
     def _program_ended(self, event: e.ProgramEnded) -> None:
@@ -141,6 +145,7 @@ class Controller:
             self._close_queue(queue, reason)
         self._host.owner_ended(program.id)
         self._table.end(program)
+        leave_family(program)
         self._policy.on_program_ended(program.id)
 
     def _terminate(self, program: Program, error: ErrorRecord) -> None:
@@ -282,6 +287,8 @@ class Controller:
         programs = self._table.programs()
         self._table.check_invariants()
         self._holdings.check_invariants(programs)
+        for program in programs:
+            check_family(program)
         for engine in self._engines.values():
             engine.check_invariants(programs, self._host.exports)
 

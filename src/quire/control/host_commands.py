@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from quire.control.checks import require_page_quota
+from quire.control.families import num_pages_left, require_room
 from quire.control.holdings import Holdings
 from quire.control.queues import Entry
 from quire.control.resources.content import Content
@@ -22,7 +23,6 @@ from quire.core.errors import (
     Forbidden,
     InvalidArgument,
     PoolExhausted,
-    QuotaExceeded,
     UnknownHandle,
 )
 from quire.core.ids import EngineId, PageId, ProgramId
@@ -116,14 +116,13 @@ class HostCommands:
             raise InvalidArgument(
                 f"an export called {command.name!r} exists: release it or choose another name"
             )
-        limit = program.quotas.max_exported_pages
-        num_exported = self.exports.num_pages_of(program.id)
-        if limit is not None and num_exported + len(pages) > limit:
-            raise QuotaExceeded(
-                f"{num_exported} pages are exported, {len(pages)} more are asked for and the "
-                f"quota is {limit}: release an export first",
-                max_exported_pages=limit,
-            )
+        require_room(
+            program,
+            "max_exported_pages",
+            len(pages),
+            "pages are exported",
+            lambda member: self.exports.num_pages_of(member.id),
+        )
         memory = self._engines[entry.queue.engine].memory
         snapshots = []
         for page in pages:
@@ -227,9 +226,9 @@ class HostCommands:
         memory, adapter = engine.memory, engine.adapter_index(command.adapter)
         size = memory.page_size
         max_pages = (len(command.tokens) - 1) // size if command.tokens else 0
-        limit = entry.program.quotas.max_pages
-        if limit is not None:
-            max_pages = min(max_pages, max(0, limit - entry.program.num_held_pages))
+        left = num_pages_left(entry.program)
+        if left is not None:
+            max_pages = min(max_pages, left)
         contents = memory.index.match(
             entry.program.tenant, None, command.tokens, max_pages, adapter
         )

@@ -58,7 +58,8 @@ class Program:
     """Everything control knows of one program.
 
     ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
-    ``failed`` remember the others for ``after``.
+    ``failed`` remember the others for ``after``. ``launcher`` and ``launched`` are its family
+    (``control.families``), ``num_family_tokens`` what all below it have generated too.
     """
 
     def __init__(self, started: ProgramStarted, serial: int) -> None:
@@ -68,6 +69,8 @@ class Program:
         self.name = started.name
         self.client_id = started.client_id
         self.parent = started.parent
+        self.launcher: Program | None = None
+        self.launched: dict[ProgramId, Program] = {}
         self.priority = started.priority
         self.deadline_s = started.deadline_s
         self.idle_ttl_s = started.idle_ttl_s
@@ -87,6 +90,7 @@ class Program:
         self.num_running = 0
         self.num_exported_pages = 0
         self.num_generated_tokens = 0
+        self.num_family_tokens = 0
         self.num_prefilled_tokens = 0
         self.num_cached_tokens = 0
         self.service_s = 0.0

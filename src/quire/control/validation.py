@@ -7,6 +7,7 @@ yet (fills, names of exports) is checked when the command starts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import attrgetter
 from typing import Any
 
 from quire.control.checks import (
@@ -24,6 +25,7 @@ from quire.control.checks import (
     require,
     require_page_quota,
 )
+from quire.control.families import require_room
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
 from quire.core import commands as c
@@ -114,13 +116,9 @@ class Validator:
                 f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds}",
                 num_embeds=info.pool.num_embeds,
             )
-        limit = program.quotas.max_embeds
-        if limit is not None and program.num_held_embeds + len(embeds) > limit:
-            raise QuotaExceeded(
-                f"{program.num_held_embeds} embeds are held, {len(embeds)} more are asked for and "
-                f"the quota is {limit}: free some first",
-                max_embeds=limit,
-            )
+        require_room(
+            program, "max_embeds", len(embeds), "embeds are held", attrgetter("num_held_embeds")
+        )
 
     def _dealloc_embeds(
         self, command: c.DeallocEmbeds, queue: CommandQueue, info: EngineInfo

@@ -47,8 +47,9 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on one program. ``None``: unbounded.
 
-    Control enforces the first group on every program, the node ``max_children`` (living descendants
-    of one that a client launched), the sandbox the last group on its guests.
+    Control enforces the first group on every program: of pages, embeds and tokens on the sum of the
+    program and those that it has launched, and that they have. The node enforces ``max_children``
+    (living descendants of one that a client launched), the sandbox the last group on its guests.
     """
 
     max_pages: int | None = None
@@ -71,6 +72,8 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
 
     ``priority``: higher runs first. ``client_id`` is the client's own name for it (a session id).
     ``idle_ttl_s``: the entry ends by itself after so long without a command (sessions).
+    ``shares_quotas``: its parent has launched it, and the parent's quotas of pages, embeds and
+    tokens hold for both together.
     """
 
     program: ProgramId
@@ -83,6 +86,7 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
     deadline_s: float | None = None
     idle_ttl_s: float | None = None
     quotas: Quotas = Quotas()
+    shares_quotas: bool = False
 
 
 class ProgramEnded(EventBase, frozen=True, kw_only=True):

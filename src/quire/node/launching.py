@@ -78,6 +78,7 @@ class ProgramLauncher:
             parent=parent,
             priority=launch.priority,
             quotas=bounds,
+            shares_quotas=family is not None,
         )
         family = family or Family(bounds.max_children)
         ancestry = Ancestry(program, bounds, family, launch.seed, launch.priority)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import ReplySink
-from quire.node.control_thread import ControlThread
+from quire.node.control_thread import ControlThread, EventAt
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramStart:
-    """What control is told of a program when it starts."""
+    """What control is told of a program when it starts: see ``ProgramStarted``."""
 
     tenant: TenantId
     form: ProgramForm
@@ -22,6 +22,22 @@ class ProgramStart:
     parent: ProgramId | None = None
     priority: int = 0
     quotas: Quotas = Quotas()
+    shares_quotas: bool = False
+
+    def event_of(self, program: ProgramId) -> EventAt:
+        """What control is told of ``program``."""
+        return lambda t: ProgramStarted(
+            time_s=t,
+            program=program,
+            tenant=self.tenant,
+            form=self.form,
+            name=self.name,
+            client_id=self.client_id,
+            parent=self.parent,
+            priority=self.priority,
+            quotas=self.quotas,
+            shares_quotas=self.shares_quotas,
+        )
 
 
 def start_program(
@@ -37,19 +53,7 @@ def start_program(
         QuireError: the control thread has failed.
     """
     control.add_program(program, loop, sink)
-    control.post(
-        lambda t: ProgramStarted(
-            time_s=t,
-            program=program,
-            tenant=start.tenant,
-            form=start.form,
-            name=start.name,
-            client_id=start.client_id,
-            parent=start.parent,
-            priority=start.priority,
-            quotas=start.quotas,
-        )
-    )
+    control.post(start.event_of(program))
 
 
 __all__ = ["ProgramStart", "start_program"]

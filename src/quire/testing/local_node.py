@@ -99,8 +99,10 @@ class LocalNode:
         priority: int = 0,
         seed: int = 0,
         family: Family | None = None,
+        parent: ProgramId | None = None,
     ) -> Connect:
-        """What a runtime calls to get the port of a new program."""
+        """What a runtime calls to get the port of a new program; ``parent`` has launched it, into
+        its ``family``."""
         bounds = quotas or Quotas()
 
         def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
@@ -123,8 +125,10 @@ class LocalNode:
                     tenant=TenantId(tenant),
                     form=form,
                     name=name,
+                    parent=parent,
                     priority=priority,
                     quotas=port.quotas,
+                    shares_quotas=parent is not None,
                 )
             )
             return port
@@ -174,6 +178,7 @@ class LocalNode:
             quotas=wanted.quotas,
             seed=wanted.seed,
             family=wanted.family,
+            parent=wanted.parent.program,
         )
         return LocalChild(self.launch(program, *wanted.args, connect=connect))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from quire.control.families import take_tokens, tokens_spent
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.queues import CommandQueue, Entry
@@ -22,7 +23,7 @@ from quire.core.actions import Reply
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
-from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
+from quire.core.errors import EngineFault, ErrorRecord
 from quire.core.interfaces import Policy
 
 _ENDS = list(SequenceEnd)
@@ -248,19 +249,13 @@ class Completion:
     def _within_quota(
         self, entry: Entry, tokens: list[int]
     ) -> tuple[list[int], ErrorRecord | None]:
-        """``tokens`` as far as the program's quota goes, and its error if that cuts them."""
-        program = entry.program
-        limit = program.quotas.max_generated_tokens
-        if limit is None or program.num_generated_tokens + len(tokens) <= limit:
-            program.num_generated_tokens += len(tokens)
+        """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
+        allowed = take_tokens(entry.program, len(tokens))
+        if allowed == len(tokens):
             return tokens, None
-        allowed = tokens[: max(0, limit - program.num_generated_tokens)]
-        program.num_generated_tokens += len(allowed)
-        error = QuotaExceeded(
-            f"the program has generated {limit} tokens, which is its quota: ask for a larger one",
-            max_generated_tokens=limit,
-        )
-        return allowed, error.record()
+        spent = tokens_spent(entry.program)
+        assert spent is not None, "tokens were cut and none is spent"
+        return tokens[:allowed], spent.record()
 
     def _append(self, run: DecodeRun, tokens: list[int]) -> None:
         """``tokens`` were sampled: all before the last one have K and V by now."""

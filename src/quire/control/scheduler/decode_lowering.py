@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from quire.control.families import tokens_spent
 from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.pages import Page
@@ -19,7 +20,7 @@ from quire.control.scheduler.lowering import Outcome, canonical_prefix, find_pag
 from quire.control.scheduler.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
-from quire.core.errors import InvalidArgument, QuotaExceeded
+from quire.core.errors import InvalidArgument
 
 
 class DecodeLowering:
@@ -91,13 +92,8 @@ class DecodeLowering:
                 f"{count} tokens do not fit into output pages with {cursor.num_free_slots} free "
                 "slots: name more pages"
             )
-        quotas, program = entry.program.quotas, entry.program
-        limit = quotas.max_generated_tokens
-        if limit is not None and command.stop.max_tokens and program.num_generated_tokens >= limit:
-            raise QuotaExceeded(
-                f"{program.num_generated_tokens} tokens were generated and the quota is {limit}",
-                max_generated_tokens=limit,
-            )
+        if command.stop.max_tokens and (spent := tokens_spent(entry.program)) is not None:
+            raise spent
         left = self._engine.info.max_model_len - command.position - count
         max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
         sampler = self._seeds.fill(command.sampler)

@@ -1,0 +1,143 @@
+"""Programs and those that they have launched: their quotas hold for the sum.
+
+A program's use counts for itself and for everyone above it, so a fork of children is no way around
+a quota. Tokens are counted as they come, because they stay counted when a child has ended; what is
+held is summed when more is asked for under a quota, so that who has none pays nothing. The sum goes
+over living programs, which ``max_children`` bounds. Owns these links and sums; must not know how
+anything is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from quire.control.process_table import Program
+from quire.core.errors import QuotaExceeded
+
+HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages"]
+
+
+def join_family(program: Program, launcher: Program) -> None:
+    """``program`` was launched by ``launcher``, whose quotas hold for both together."""
+    program.launcher = launcher
+    launcher.launched[program.id] = program
+
+
+def leave_family(program: Program) -> None:
+    """``program`` ends. Those that it has launched may take a moment longer: they go on under the
+    one above it, or else under its own quotas and what was counted there."""
+    above = program.launcher
+    if above is None:
+        return
+    del above.launched[program.id]
+    for child in program.launched.values():
+        join_family(child, above)
+    program.launched = {}
+
+
+def require_room(
+    program: Program,
+    quota: HeldQuota,
+    num_more: int,
+    what: str,
+    num_held: Callable[[Program], int],
+) -> None:
+    """Raise ``QuotaExceeded`` unless ``program`` may hold ``num_more`` more of ``what``."""
+    for owner, limit in _bounds(program, quota):
+        held = sum(map(num_held, _family(owner)))
+        if held + num_more > limit:
+            whose = _of_family(owner) if owner is not program or program.launched else ""
+            raise QuotaExceeded(
+                f"{held} {what}{whose}, {num_more} more are asked for and the quota "
+                f"is {limit}: let go of some first",
+                **{quota: limit},
+            )
+
+
+def num_pages_left(program: Program) -> int | None:
+    """How many more pages it may hold; None: no quota bounds it."""
+    left = [
+        limit - sum(member.num_held_pages for member in _family(owner))
+        for owner, limit in _bounds(program, "max_pages")
+    ]
+    return max(0, min(left)) if left else None
+
+
+def take_tokens(program: Program, num_tokens: int) -> int:
+    """Count generated tokens; how many of them the quotas allow."""
+    owner: Program | None = program
+    while owner is not None:
+        limit = owner.quotas.max_generated_tokens
+        if limit is not None:
+            num_tokens = max(0, min(num_tokens, limit - owner.num_family_tokens))
+        owner = owner.launcher
+    program.num_generated_tokens += num_tokens
+    owner = program
+    while owner is not None:
+        owner.num_family_tokens += num_tokens
+        owner = owner.launcher
+    return num_tokens
+
+
+def tokens_spent(program: Program) -> QuotaExceeded | None:
+    """The error of a program that may generate no more tokens."""
+    owner: Program | None = program
+    while owner is not None:
+        limit = owner.quotas.max_generated_tokens
+        if limit is not None and owner.num_family_tokens >= limit:
+            is_alone = owner is program and owner.num_family_tokens == owner.num_generated_tokens
+            whose = "" if is_alone else _of_family(owner)
+            return QuotaExceeded(
+                f"{owner.num_family_tokens} tokens were generated{whose}, which is the quota: ask "
+                "for a larger one",
+                max_generated_tokens=limit,
+            )
+        owner = owner.launcher
+    return None
+
+
+def check_family(program: Program) -> None:
+    """Its links are mutual, and what its children have generated is counted."""
+    for child in program.launched.values():
+        assert child.launcher is program, "a child is known to its launcher alone"
+    below = sum(child.num_family_tokens for child in program.launched.values())
+    own = program.num_generated_tokens
+    assert program.num_family_tokens >= own + below, "a family counts all of its tokens"
+
+
+def _bounds(program: Program, quota: HeldQuota) -> Iterator[tuple[Program, int]]:
+    """Who bounds ``program``, itself first. One that may hold no less than the one above it adds
+    nothing: there, at least as much is held."""
+    owner: Program | None = program
+    while owner is not None:
+        limit: int | None = getattr(owner.quotas, quota)
+        above = owner.launcher
+        over: int | None = None if above is None else getattr(above.quotas, quota)
+        if limit is not None and (over is None or limit < over):
+            yield owner, limit
+        owner = above
+
+
+def _family(program: Program) -> Iterator[Program]:
+    """Itself and all below it."""
+    waiting = [program]
+    while waiting:
+        member = waiting.pop()
+        yield member
+        waiting += member.launched.values()
+
+
+def _of_family(owner: Program) -> str:
+    return f" by program {owner.name!r} and those that it has launched"
+
+
+__all__ = [
+    "check_family",
+    "join_family",
+    "leave_family",
+    "num_pages_left",
+    "require_room",
+    "take_tokens",
+    "tokens_spent",
+]
