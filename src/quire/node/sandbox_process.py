@@ -8,6 +8,7 @@ requests are made here. The node's process never imports this module.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -57,6 +58,8 @@ from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)
 
+_GC_THRESHOLD = 20_000
+"""Guests leave no cycles behind; a thousand of them need not be looked through at each launch."""
 _LINGER_MS = 1000
 _KEPT_RECORDS = 256
 
@@ -97,6 +100,7 @@ class SandboxProcess:
         self._host: GuestHost | None = None
         self._code: dict[str, bytes] = {}
         self._models: tuple[GuestModel, ...] = ()
+        self._tools_by_model: dict[str, GuestTools] = {}
         self._records: OrderedDict[int, list[Asked]] = OrderedDict()
         self._late: dict[int, list[GuestEvents]] = {}
         """Guests whose code is being compiled, and what has come for them."""
@@ -140,6 +144,8 @@ class SandboxProcess:
         async with new_client() as client:
             self._client = client
             self._host = GuestHost(loop, Collected(self._say))
+            gc.collect()
+            gc.freeze()  # what was loaded stays
             self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))
             try:
                 return await self._end
@@ -204,6 +210,11 @@ class SandboxProcess:
         self._code.update(keep.code)
         if keep.models is not None:
             self._models = keep.models
+            self._tools_by_model = {
+                str(model.id): self._tools[model.engine]
+                for model in keep.models
+                if model.engine in self._tools
+            }
 
     def _start_guest(self, host: GuestHost, start: s.Start) -> None:
         code = self._code[start.digest]
@@ -244,11 +255,6 @@ class SandboxProcess:
 
     def _start(self, host: GuestHost, start: s.Start, code: bytes) -> None:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
-        tools = {
-            str(model.id): self._tools[model.engine]
-            for model in self._models
-            if model.engine in self._tools
-        }
         launch = msgspec.structs.replace(start.launch, models=self._models)
         network = Network(self._client, policy)
         if start.record is not None:
@@ -260,7 +266,7 @@ class SandboxProcess:
             launch,
             limits=start.limits,
             network=network,
-            models=tools,
+            models=self._tools_by_model,
         )
 
     def _recorded(self, record: int) -> list[Asked]:
@@ -327,6 +333,7 @@ def main(read_files: ReadFiles = read_model_files) -> int:
     order = msgspec.json.decode(line, type=s.SandboxOrder)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    gc.set_threshold(_GC_THRESHOLD, 10, 100)
     return asyncio.run(run(order, lifeline, answers, read_files))
 
 

@@ -41,13 +41,6 @@ class Answers:
         self._models = models
         self._log = log
         self._num_asked = 0
-        self._by_name: dict[str, Callable[..., Any]] = {
-            "tokenize": self.tokenize,
-            "detokenize": self.detokenize,
-            "token_bytes": self._token_bytes,
-            "render": self._render,
-            "log": self.log,
-        }
 
     def note_question(self) -> None:
         """For guests that do not ask in words: one more question."""
@@ -62,7 +55,7 @@ class Answers:
         self._num_asked += 1
         try:
             name, *arguments = json.loads(question)
-            return _text(Answer(value=self._by_name[name](*arguments)))
+            return _text(Answer(value=_BY_NAME[name](self, *arguments)))
         except QuireError as exc:
             return _text(Answer(error=exc.record()))
         except Exception as exc:  # a question that is not one
@@ -111,6 +104,15 @@ class Answers:
         if not isinstance(given, dict):
             raise InvalidArgument("the fields of a log line are values by name")
         self._log(level if level in LEVELS else "info", _encodable(str(text)), given)
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "tokenize": Answers.tokenize,
+    "detokenize": Answers.detokenize,
+    "token_bytes": Answers._token_bytes,
+    "render": Answers._render,
+    "log": Answers.log,
+}
 
 
 def _check_ids(token_ids: list[int], tokenizer: Tokenizer) -> None:

@@ -28,37 +28,16 @@ from quire.core.errors import (
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers, GuestTools
 from quire.programs.sandbox.guest_http import GuestHttp
-from quire.programs.sandbox.host_calls import HostCalls
-from quire.programs.sandbox.limits import CallRate, GuestLimits
+from quire.programs.sandbox.hosted import Guest, GuestIo, Runner
+from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.wasm import GuestTrapped
 from quire.programs.services.network import Network
-from quire.programs.services.operations import ProgramServices
 
 logger = logging.getLogger(__name__)
 
 _CALLS = msgspec.msgpack.Encoder()
 ROUND_S = 0.003
 """After so long the loop sends what guests asked for, and looks at sockets and timers."""
-
-
-class Runner(Protocol):
-    """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
-
-    ``cpu_ns``: what its calls have computed so far.
-    """
-
-    @property
-    def cpu_ns(self) -> int: ...
-
-    def attach(self, answers: Answers) -> None:
-        """Before the first call: who answers its questions."""
-        ...
-
-    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn: ...
-
-    def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn: ...
-
-    def close(self) -> None: ...
 
 
 class Report(Protocol):
@@ -73,45 +52,6 @@ class Report(Protocol):
     def round_ended(self) -> None:
         """Nothing more comes for the moment: send what was collected."""
         ...
-
-
-class Guest:
-    """One program in its instance. ``number`` is the host's name for it."""
-
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        start: Callable[[], tuple[Runner, m.GuestLaunch]],
-        limits: GuestLimits,
-        network: Network,
-        now_s: float,
-    ) -> None:
-        self.number = number
-        self.name = name
-        self.start = start
-        self.runner: Runner | None = None
-        self.limits = limits
-        self.network = network
-        self.rate = CallRate(limits.calls_per_s, now_s)
-        self.inbox: list[m.GuestEvents] = []
-        self.scheduled = False
-        self.ended = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.requests: dict[int, asyncio.Task[None]] = {}
-        self.http = GuestHttp(network, limits.outstanding_io)
-        self.host_calls: HostCalls
-        self.own_calls: set[int] = set()
-        """Questions under way that this host answers itself."""
-        self.answers: Answers
-        self.log_bytes_left = limits.log_bytes
-
-    @property
-    def turn_s(self) -> float:
-        """What the next turn may take: its own limit, or what is left of the whole."""
-        spent_ns = 0 if self.runner is None else self.runner.cpu_ns
-        left_ms = self.limits.cpu_ms - spent_ns / 1e6
-        return max(0.0, min(self.limits.turn_ms, left_ms)) / 1000
 
 
 class GuestHost:
@@ -148,9 +88,6 @@ class GuestHost:
         and may raise ``GuestTrapped``."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
-        guest.host_calls = HostCalls(
-            name, ProgramServices([guest.http]).call, partial(self._host_answer, guest)
-        )
         self._guests[number] = guest
         self._schedule(guest)
 
@@ -178,10 +115,11 @@ class GuestHost:
         """Drop every guest; nothing is reported any more."""
         guests = list(self._guests.values())
         tasks = [task for guest in guests for task in guest.requests.values()]
+        streams = [guest.io.http for guest in guests if guest.io is not None]
         for guest in guests:
             self._release(guest)
         await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.gather(*(guest.http.closed() for guest in guests), return_exceptions=True)
+        await asyncio.gather(*(one.closed() for one in streams), return_exceptions=True)
 
     # -- turns -------------------------------------------------------------------------------------
 
@@ -258,11 +196,10 @@ class GuestHost:
         for call in turn.calls:
             if isinstance(call, m.Fetch):
                 self._fetch(guest, call)
-            elif isinstance(call, m.HostCall) and call.name in guest.http.operations:
-                guest.own_calls.add(call.number)
-                guest.host_calls.start(call)
-            elif isinstance(call, m.DropHostCall) and call.number in guest.own_calls:
-                guest.host_calls.drop(call.number)
+            elif isinstance(call, m.HostCall) and call.name in GuestHttp.operations:
+                self._io_of(guest).start(call)
+            elif isinstance(call, m.DropHostCall) and guest.io and guest.io.drop(call.number):
+                pass
             else:
                 outward.append(call)
                 ended = ended or isinstance(call, m.Ended)
@@ -307,8 +244,8 @@ class GuestHost:
             guest.timer.cancel()
         for task in guest.requests.values():
             task.cancel()
-        guest.host_calls.close()
-        guest.http.close()
+        if guest.io is not None:
+            guest.io.close()
         if guest.runner is not None:
             guest.runner.close()
 
@@ -354,10 +291,10 @@ class GuestHost:
         guest.requests.pop(call.request, None)
         self._answer(guest, event)
 
-    def _host_answer(self, guest: Guest, event: m.GuestEvents) -> None:
-        if isinstance(event, m.HostAnswered | m.HostRefused):
-            guest.own_calls.discard(event.number)
-        self._answer(guest, event)
+    def _io_of(self, guest: Guest) -> GuestIo:
+        if guest.io is None:
+            guest.io = GuestIo(guest, partial(self._answer, guest))
+        return guest.io
 
     def _answer(self, guest: Guest, event: m.GuestEvents) -> None:
         if not guest.ended:

@@ -18,7 +18,7 @@ from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.compiler import Compiler
 from quire.programs.sandbox.component import OnProgress, python_component
-from quire.programs.sandbox.hosting import Runner
+from quire.programs.sandbox.hosted import Runner
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import Inspected
 from quire.programs.sandbox.module_runner import REQUIRED_EXPORTS, ModuleRunner

@@ -19,6 +19,8 @@ from typing import Any
 from quire.core.errors import ConfigError
 
 EPOCH_S = 0.01
+_IDLE_TICKS = 10
+"""So long without a call, and the thread that ticks sleeps until the next."""
 _ENGINE_SETTINGS = "epoch,opt-none,stack-1m"
 """Names the settings below, for the key of compiled code."""
 _MAX_STACK_BYTES = 1 << 20
@@ -87,6 +89,7 @@ class WasmEngine:
     def __init__(self) -> None:
         self._engine = new_engine()
         self._busy = threading.Event()
+        self._num_calls = 0
         self._closed = False
         self._clock = _thread_clock()
         self._ticker = threading.Thread(target=self._tick, name="quire-epoch", daemon=True)
@@ -99,19 +102,23 @@ class WasmEngine:
         return self._engine
 
     def _tick(self) -> None:
-        """Advance the epoch by what guests compute; nothing wakes up while none does."""
+        """Advance the epoch by what guests compute; nothing wakes up while none is called."""
         while True:
             self._busy.wait()
-            if self._closed:
-                return
-            self._busy.clear()
-            then_s = self._computed_s()
-            while self.current is not None:
+            then_s, seen, num_idle = self._computed_s(), -1, 0
+            while num_idle < _IDLE_TICKS:
+                if self._closed:
+                    return
+                num_idle = num_idle + 1 if seen == self._num_calls else 0
+                seen = self._num_calls
                 time.sleep(EPOCH_S)
                 ticks = int((self._computed_s() - then_s) / EPOCH_S)
                 then_s += ticks * EPOCH_S
                 for _ in range(ticks):
                     self._engine.increment_epoch()
+            self._busy.clear()
+            if seen != self._num_calls or self.current is not None:
+                self._busy.set()  # a call began just now, and found it set
 
     def _computed_s(self) -> float:
         """Processor time of the thread that calls guests, so that a busy machine ends nobody; where
@@ -120,7 +127,9 @@ class WasmEngine:
 
     def enter(self, guest: object) -> None:
         self.current = guest
-        self._busy.set()
+        self._num_calls += 1
+        if not self._busy.is_set():  # waking a thread costs more than most turns
+            self._busy.set()
 
     def leave(self) -> None:
         self.current = None

@@ -1,7 +1,8 @@
 """Guests that are core modules: compiled once, called through three exports, read through memory.
 
-The wasmtime package comes from ``wasm``. As with Python guests, what is not given here has no
-implementation: a clock, random bytes and standard output are all of WASI that there is.
+The wasmtime package comes from ``wasm``, calls from ``module_instances``. As with Python guests,
+what is not given here has no implementation: a clock, random bytes and standard output are all of
+WASI that there is.
 """
 
 from __future__ import annotations
@@ -14,6 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InvalidArgument
+from quire.programs.sandbox.module_instances import (
+    MAX_VALUES,
+    DirectInstance,
+    Functions,
+    Instance,
+    PackageInstance,
+    find_direct_calls,
+)
 from quire.programs.sandbox.wasi import WASI_FUNCTIONS, WASI_MODULE, WasiFunction
 from quire.programs.sandbox.wasm import (
     EPOCH_S,
@@ -26,6 +35,9 @@ from quire.programs.sandbox.wasm import (
 
 _MAX_TABLE_ELEMENTS = 1 << 16
 """Of each table: they lie outside the guest's memory, 8 bytes an element."""
+
+
+_INITIALISE = "_initialize"
 
 
 def compile_module(wasm: bytes) -> bytes:
@@ -59,6 +71,8 @@ class ModuleTemplate:
                 body = partial(_call_wasi, engine, WASI_FUNCTIONS[entry.name])
                 linker.define_func(WASI_MODULE, entry.name, entry.type, body)
         self._instance_pre = linker.instantiate_pre(self._module)
+        self._functions = callable_exports(self._module)
+        self._direct = find_direct_calls()
 
     def _check(self, wasmtime: Any, exports: Mapping[str, int]) -> None:
         """``exports``: functions of i32 to one i32, with how many parameters."""
@@ -83,7 +97,8 @@ class ModuleTemplate:
         Raises:
             GuestTrapped: they did not end well.
         """
-        store = load_wasmtime().Store(self._engine.raw)
+        wasmtime = load_wasmtime()
+        store = wasmtime.Store(self._engine.raw)
         store.set_limits(
             memory_size=memory_bytes,
             table_elements=_MAX_TABLE_ELEMENTS,
@@ -91,9 +106,29 @@ class ModuleTemplate:
             memories=1,
             tables=4,
         )
-        guest = ModuleGuest(self._engine, store)
-        guest.begin(self._instance_pre, limit_s)
+        guest = ModuleGuest(self._engine, store, wasmtime)
+        guest.begin(self._instance, limit_s, initialise=_INITIALISE in self._functions)
         return guest
+
+    def _instance(self, store: Any) -> Instance:
+        if self._direct is None:
+            return PackageInstance(store, self._instance_pre)
+        return DirectInstance(self._direct, store, self._instance_pre, self._functions)
+
+
+def callable_exports(module: Any) -> Functions:
+    """Those of a compiled ``module``."""
+    wasmtime = load_wasmtime()
+    i32 = wasmtime.ValType.i32()
+    found: dict[str, int] = {}
+    for export in module.exports:
+        if not isinstance(export.type, wasmtime.FuncType):
+            continue
+        parameters, results = list(export.type.params), list(export.type.results)
+        takes_numbers = parameters == [i32] * len(parameters) and len(parameters) <= MAX_VALUES
+        if takes_numbers and (results == [i32] or not (parameters or results)):
+            found[export.name] = len(parameters)
+    return found
 
 
 class ModuleGuest:
@@ -102,42 +137,35 @@ class ModuleGuest:
     ``log`` takes what it writes to WASI's standard output and error, before the first call.
     """
 
-    def __init__(self, engine: WasmEngine, store: Any) -> None:
+    def __init__(self, engine: WasmEngine, store: Any, wasmtime: Any) -> None:
         self._engine = engine
         self._store = store
-        self._wasmtime = load_wasmtime()
-        self._exports: Any = None
-        self._memory: Any = None
-        self._functions: dict[str, Any] = {}
+        self._wasmtime = wasmtime
+        self._instance: Instance | None = None
         self._view = memoryview(b"")
         self._base = 0
-        self.log: Callable[[str, str], None] = lambda level, text: None
+        self.log: Callable[[str, str], None] = _unheard
         self.cpu_ns = 0
 
-    def begin(self, instance_pre: Any, limit_s: float) -> None:
-        instance = self._run(limit_s, instance_pre.instantiate)
-        self._exports = instance.exports(self._store)
-        self._memory = self._exports["memory"]
-        if "_initialize" in list(self._exports):
-            self.call("_initialize", limit_s)
+    def begin(self, make: Callable[[Any], Instance], limit_s: float, *, initialise: bool) -> None:
+        self._instance = self._run(limit_s, make, self._store)
+        if initialise:
+            self.call(_INITIALISE, limit_s)
 
     def call(self, name: str, limit_s: float, *arguments: int) -> int:
         """Call an export; its result as an unsigned number, 0 without one."""
-        function = self._functions.get(name)
-        if function is None:
-            function = self._functions[name] = self._exports[name]
-        result = self._run(limit_s, function, *map(_signed, arguments))
-        return 0 if result is None else int(result) & 0xFFFFFFFF
+        assert self._instance is not None, "it has begun"
+        result: int = self._run(limit_s, self._instance.call, name, *arguments)
+        return result
 
     def memory(self) -> memoryview:
         """The memory as it is now; a call may make it larger, and move it.
 
         Nothing, while the module's start function runs: it cannot be found before that ends.
         """
-        if self._memory is None:
+        if self._instance is None:
             return self._view
-        size = self._memory.data_len(self._store)
-        base = ctypes.cast(self._memory.data_ptr(self._store), ctypes.c_void_p).value or 0
+        base, size = self._instance.memory()
         if size != len(self._view) or base != self._base:
             self._view = memoryview((ctypes.c_char * size).from_address(base)).cast("B")
             self._base = base
@@ -146,17 +174,16 @@ class ModuleGuest:
     def close(self) -> None:
         """Free the instance's memory. Views of it must not be used any more."""
         self._view.release()
-        self._functions.clear()
-        self._exports = self._memory = None
+        self._instance = None
         self._store.close()
 
-    def _run(self, limit_s: float, function: Callable[..., Any], *arguments: int) -> Any:
+    def _run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call into the instance, within its time."""
         self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
         started = time.thread_time_ns()
         self._engine.enter(self)
         try:
-            return function(self._store, *arguments)
+            return function(*arguments)
         except self._wasmtime.Trap as exc:
             interrupted = exc.trap_code is self._wasmtime.TrapCode.INTERRUPT
             raise GuestTrapped(exc.message.strip(), interrupted=interrupted) from exc
@@ -167,14 +194,13 @@ class ModuleGuest:
             self.cpu_ns += time.thread_time_ns() - started
 
 
+def _unheard(level: str, text: str) -> None:
+    """What is written before anybody listens."""
+
+
 def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:
     guest: ModuleGuest = engine.current
     return function(guest.memory(), guest.log, *arguments)
 
 
-def _signed(number: int) -> int:
-    """As wasmtime wants an i32."""
-    return number - (1 << 32) if number >= 1 << 31 else number
-
-
-__all__ = ["ModuleGuest", "ModuleTemplate", "compile_module"]
+__all__ = ["ModuleGuest", "ModuleTemplate", "callable_exports", "compile_module"]
