@@ -20,12 +20,12 @@ from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.node.calls import BuiltIn, Call
-from quire.node.control_thread import ControlThread
+from quire.node.control_thread import ControlThread, EventAt
 from quire.node.conversations import ConversationIndex, Turn
 from quire.node.kept_pages import KeptPages
 from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
-from quire.node.program_start import ProgramStart, start_program
+from quire.node.program_start import ProgramStart
 from quire.node.programs import public_id
 from quire.programs.runtime.event_port import EventPort, Models
 from quire.programs.runtime.running import Runtime
@@ -83,11 +83,10 @@ class SessionHandle:
         self._runtime = runtime
         self._table = table
         self._loop = asyncio.get_running_loop()
-        self._port = EventPort(
-            program, start.quotas, models, control.post_gathered, post_now=control.post
-        )
+        self._port = EventPort(program, start.quotas, models, self._post, post_now=self._post_now)
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False
+        self._entry: EventAt | None = None
         self._num_calls = 0
         self._calls: set[Call[Any]] = set()
         self._kept: set[KeptPages] = set()
@@ -209,8 +208,25 @@ class SessionHandle:
             priority=opened.priority,
             quotas=opened.quotas,
         )
-        start_program(self._control, self.program, start, loop, self._sinks)
+        self._control.add_program(self.program, loop, self._sinks)
         self._started = True
+        self._entry = start.event_of(self.program)
+        self._loop.call_soon(self._enter)
+
+    def _enter(self) -> None:
+        """Into the process table: with the first thing that a call asks for, so that control is
+        woken once for both, or else by itself."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._control.post_gathered(entry)
+
+    def _post(self, event_at: EventAt) -> None:
+        self._enter()
+        self._control.post_gathered(event_at)
+
+    def _post_now(self, event_at: EventAt) -> None:
+        self._enter()
+        self._control.post(event_at)
 
     def _on_terminated(self, error: ErrorRecord) -> None:
         """On the programs' loop: control has ended the session; its calls have been told."""

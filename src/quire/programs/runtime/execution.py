@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVarTuple
 
 from quire.core.errors import (
     ProgramCancelled,
@@ -23,6 +23,8 @@ from quire.programs.api import Api, Issuer
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.runtime.tracebacks import program_failed
+
+Ts = TypeVarTuple("Ts")
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class Execution:
     def request_cancel(self, reason: str) -> None:
         """From any thread."""
         error = ProgramCancelled(f"program {self.inferlet.name!r}: {reason}")
-        self._loop.call_soon_threadsafe(self.stop, ProgramState.CANCELLED, error)
+        on_loop(self._loop, self.stop, ProgramState.CANCELLED, error)
 
     def terminated(self, error: QuireError) -> None:
         """The node has ended the program: what it held is gone already."""
@@ -180,6 +182,18 @@ def _check_json(name: str, result: Any) -> None:
         ) from exc
 
 
+def on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+    """Call ``callback`` on ``loop``: now, if that runs the caller, else soon."""
+    try:
+        here = asyncio.get_running_loop()
+    except RuntimeError:
+        here = None
+    if here is loop:
+        callback(*args)
+    else:
+        loop.call_soon_threadsafe(callback, *args)
+
+
 async def contained(work: Coroutine[Any, Any, Any]) -> Any:
     """A child task's work; ``sys.exit`` in it fails that task instead of the shared loop."""
     try:
@@ -188,4 +202,4 @@ async def contained(work: Coroutine[Any, Any, Any]) -> Any:
         raise RuntimeError(f"a task of a program raised {type(exc).__name__}") from exc
 
 
-__all__ = ["Execution", "ProgramTask", "contained", "current_execution"]
+__all__ = ["Execution", "ProgramTask", "contained", "current_execution", "on_loop"]

@@ -23,6 +23,7 @@ from quire.programs.runtime.execution import (
     ProgramTask,
     contained,
     current_execution,
+    on_loop,
 )
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -90,7 +91,7 @@ class ProgramHost:
         execution.api = Api(issuer, args=args, mailbox=mailbox, network=network, log=running.log)
         self._executions[running] = execution
         running.add_done_callback(self._forget)
-        self.loop.call_soon_threadsafe(execution.start)
+        on_loop(self.loop, execution.start)
         return running
 
     def _forget(self, ended: RunningProgram) -> None:
