@@ -14,7 +14,7 @@ Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionSco
 """``None`` for commands that only finish; see each command for its reply."""
 
 
-class ActionBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ActionBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
     pass
 
 

@@ -23,8 +23,9 @@ from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.ids import CommandId, EmbedId, PageId, TokenSlotId
 
 
-class CommandBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Fields of every command."""
+class CommandBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Fields of every command. Plain data without cycles, as all messages: the garbage collector,
+    which would look at each of them several times, leaves them out (``gc=False``)."""
 
     id: CommandId
     after: tuple[CommandId, ...] = ()
@@ -283,13 +284,13 @@ class Exports(msgspec.Struct, frozen=True, tag=True):
     exports: list[ExportedPages]
 
 
-class Dists(msgspec.Struct, frozen=True, tag=True):
+class Dists(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The reply to ``GetNextDist``, one entry per embed."""
 
     dists: list[Dist]
 
 
-class Sampled(msgspec.Struct, frozen=True, tag=True):
+class Sampled(msgspec.Struct, frozen=True, tag=True, gc=False):
     """The reply to ``Sample``, one token per embed."""
 
     token_ids: list[int]

@@ -68,7 +68,7 @@ class GrammarSpec(msgspec.Struct, frozen=True):
     source: str
 
 
-class Dist(msgspec.Struct, frozen=True):
+class Dist(msgspec.Struct, frozen=True, gc=False):
     """A next-token distribution, truncated to its top K (Pie 4.2).
 
     ``token_ids`` and ``probs`` are sorted by probability, best first, ties by lower id; the
@@ -96,7 +96,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
     top_logprobs: list[float] = msgspec.field(default_factory=list)
 
 
-class DecodeChunk(msgspec.Struct, frozen=True, tag=True):
+class DecodeChunk(msgspec.Struct, frozen=True, tag=True, gc=False):
     """A part of a decode's output, in order. The last one carries ``finish_reason``.
 
     ``num_cached_tokens`` (first chunk only) counts prompt tokens that were not computed because

@@ -18,7 +18,7 @@ from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, Ten
 ProgramForm = Literal["session", "inferlet", "workflow"]
 
 
-class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """``time_s`` is monotonic seconds; it never goes back between two events.
 
     ``more``: another event of the same moment follows. It is taken in, and what to send is decided

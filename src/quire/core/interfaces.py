@@ -85,7 +85,7 @@ class Tokenizer(Protocol):
         ...
 
 
-class ReadyCommand(msgspec.Struct, kw_only=True):
+class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     """What a policy may know of a command (or running decode) that could be scheduled now.
 
     Figures of its program and thread come from the process table. ``arrival_s`` is when it was

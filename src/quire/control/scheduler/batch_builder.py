@@ -125,7 +125,7 @@ class BatchBuilder:
     """Gathers one message. Rows keep the order in which they are added.
 
     ``budget``: tokens that it still has room for; ``prompt_budget``: how many of them may be of
-    prompts that are computed in chunks.
+    prompts that are computed in chunks. ``runs``: decodes that stand in it, opened or advanced.
     """
 
     def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
@@ -139,6 +139,7 @@ class BatchBuilder:
         self.restores: list[tuple[int, list[Content]]] = []
         self.opened: list[DecodeRun] = []
         self.advanced: list[DecodeRun] = []
+        self.runs: set[DecodeRun] = set()
         self.num_tokens = 0
         self._embed_tokens: list[int] = []
         self._embed_slots: list[int] = []
@@ -229,9 +230,11 @@ class BatchBuilder:
         assert run.sequence is not None
         self._row_sequences[-1] = run.sequence
         self.opened.append(run)
+        self.runs.add(run)
 
     def advance(self, run: DecodeRun) -> None:
         self.advanced.append(run)
+        self.runs.add(run)
         self.budget -= 1
 
     def dists(self, entry: Entry, embeds: list[int], top_k: int) -> None:

@@ -72,15 +72,15 @@ class Completion:
         if failures:  # what was sent ahead may stand on what is not there
             for later in self._engine.in_flight:
                 later.filled.clear()
-        for content in message.pins:
-            self._engine.memory.unpin(content)
+        self._engine.memory.unpin_all(message.pins)
         for row, contents in message.restores:
             if ("forward", row) in failures:
                 self._restorer.fail(contents)
         self._charge(message, result)
         queues = {part.entry.queue: None for part in message.parts}
         for part in message.parts:
-            self._read_part(part, result, self._failure_of(part, message, failures))
+            error = _failure_of(part, failures) if failures else None
+            self._read_part(part, result, error)
         self._read_sequences(message, result, failures)
         # a decode that goes on leaves its queue as it was
         queues |= {
@@ -89,14 +89,6 @@ class Completion:
         for queue in queues:
             self._flow.advance(queue)
         return queues
-
-    def _failure_of(
-        self, part: Part, message: InFlight, failures: dict[tuple[str, int], ErrorRecord]
-    ) -> ErrorRecord | None:
-        for index in range(part.start, part.stop):
-            if (part.stage.value, index) in failures:
-                return failures[part.stage.value, index]
-        return None
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
         """Share the message's time by tokens; tell the policy who was served."""
@@ -172,7 +164,7 @@ class Completion:
 
     def _reply(self, part: Part, result: BatchResult) -> Reply:
         if part.stage is Stage.SAMPLES:
-            return Sampled(token_ids=[int(t) for t in result.samples[part.start : part.stop]])
+            return Sampled(token_ids=result.samples[part.start : part.stop].tolist())
         if part.stage is Stage.DISTS:
             starts = result.dist_starts
             return Dists(
@@ -326,6 +318,12 @@ class Completion:
             run.unlock()
         self._engine.running.pop(entry, None)
         self._engine.unfinished.pop(entry, None)
+
+
+def _failure_of(part: Part, failures: dict[tuple[str, int], ErrorRecord]) -> ErrorRecord | None:
+    """Why the first of its items that failed did."""
+    items = ((part.stage.value, index) for index in range(part.start, part.stop))
+    return next((failures[item] for item in items if item in failures), None)
 
 
 def _matched(run: DecodeRun, end: SequenceEnd, matched: int) -> int | bytes | None:

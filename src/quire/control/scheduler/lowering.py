@@ -170,21 +170,21 @@ class Lowering:
             if run is None:
                 return Outcome.WAITS
         assert isinstance(run, ForwardRun)
-        limit = self._engine.info.pool.max_batch_tokens
-        if run.num_to_run > limit and not run.is_splittable:
+        num_to_run, limit = run.num_to_run, self._engine.info.pool.max_batch_tokens
+        if num_to_run > limit and not run.is_splittable:
             raise NeverFits(
-                f"forward of {run.num_to_run} tokens in one piece, but a message holds {limit}: "
+                f"forward of {num_to_run} tokens in one piece, but a message holds {limit}: "
                 "keep K and V (name output pages) and order the inputs by position, so that it "
                 "can be split, or raise max_batch_tokens",
-                num_tokens=run.num_to_run,
+                num_tokens=num_to_run,
                 max_batch_tokens=limit,
             )
-        count = min(run.num_to_run, builder.budget)
-        if count < run.num_to_run and (count <= 0 or not run.is_splittable):
+        count = min(num_to_run, builder.budget)
+        if count < num_to_run and (count <= 0 or not run.is_splittable):
             return Outcome.NO_BUDGET
         if not self._add_forward_row(run, count, builder, reclaim):
             return Outcome.NO_ROOM
-        return Outcome.PARTIAL if run.num_to_run else Outcome.ADDED
+        return Outcome.ADDED if count == num_to_run else Outcome.PARTIAL
 
     def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
         context = find_pages(entry, command.context)
@@ -268,21 +268,20 @@ class Lowering:
 
 
 def canonical_prefix(
-    context: list[Page], output: list[Page], position: int, page_size: int, adapter: int
+    context: list[Page], tail: list[Page], position: int, page_size: int, adapter: int
 ) -> Prefix:
     """What new tokens from ``position`` on stand behind, if they continue a canonical prefix.
 
     The context must show exactly tokens 0..position-1, computed with the same adapter, and the next
-    slot must be the one behind.
+    slot must be the one behind. ``tail``: the output pages from the first that is not full.
     """
     opaque = Prefix(False, None)
     chain = canonical_chain(context, page_size, adapter)
     if chain is None or chain.num_tokens != position:
         return opaque
-    target = next((page for page in output if page.fill < page_size), None)
-    if target is None or position % page_size != target.fill:
+    if not tail or position % page_size != tail[0].fill:
         return opaque
-    if target.fill and chain.last is not target:
+    if tail[0].fill and chain.last is not tail[0]:
         return opaque
     return Prefix(True, chain.parent)
 

@@ -5,8 +5,9 @@ Owns the choice and its order. It does not know when a message is sent nor what 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
+from typing import Any
 
 from quire.control.flow import Flow
 from quire.control.host_commands import HostCommands
@@ -56,6 +57,15 @@ class MessagePlanner:
         self.reclaimer = Reclaimer(engine, table, host, ranking.rank, self.preempt)
         self.blocked: dict[Entry, None] = {}
         self.num_preemptions = 0
+        self._lower: Mapping[type[c.Command], Callable[[Entry, Any, BatchBuilder], Outcome]] = {
+            c.EmbedText: self._lowering.embed_text,
+            c.EmbedImage: self._lowering.embed_image,
+            c.Forward: self._forward,
+            c.GetNextDist: self._lowering.dists,
+            c.Sample: self._lowering.sample,
+            c.Decode: self._decode,
+            c.CopyPage: self._copy_page,
+        }
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
         self._is_ahead = False
@@ -128,7 +138,7 @@ class MessagePlanner:
             run = self._engine.running.get(entry)
             if self._is_full or self._builder.budget <= 0:
                 return
-            if run is None or run in self._builder.opened or run in self._builder.advanced:
+            if run is None or run in self._builder.runs:
                 continue
             # One slot for the token that this step appends, one because a sequence whose cursor
             # reaches its limit ends.
@@ -179,38 +189,26 @@ class MessagePlanner:
 
     def _try(self, entry: Entry) -> Outcome:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
+        builder, command = self._builder, entry.command
         try:
-            outcome = self._lower(entry)
-            lost, self._builder.lost = self._builder.lost, []
-            self.restorer.request(entry, lost)
+            outcome = self._lower[type(command)](entry, command, builder)
+            if builder.lost:
+                lost, builder.lost = builder.lost, []
+                self.restorer.request(entry, lost)
         except QuireError as error:
             self._engine.unfinished.pop(entry, None)
             self._flow.fail(entry, error.record())
             self._flow.advance(entry.queue)
             return Outcome.WAITS
-        run = entry.run
-        is_too_long = isinstance(run, ForwardRun) and not run.is_splittable
-        if outcome is Outcome.NO_ROOM or (outcome is Outcome.NO_BUDGET and is_too_long):
+        if outcome is Outcome.NO_ROOM or (outcome is Outcome.NO_BUDGET and _is_too_long(entry)):
             self.blocked[entry] = None
         return outcome
 
-    def _lower(self, entry: Entry) -> Outcome:
-        command, builder = entry.command, self._builder
-        if isinstance(command, c.EmbedText):
-            return self._lowering.embed_text(entry, command, builder)
-        if isinstance(command, c.Forward):
-            return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
-        if isinstance(command, c.Sample):
-            return self._lowering.sample(entry, command, builder)
-        if isinstance(command, c.GetNextDist):
-            return self._lowering.dists(entry, command, builder)
-        if isinstance(command, c.Decode):
-            return self._decode(entry, command, builder)
-        if isinstance(command, c.EmbedImage):
-            return self._lowering.embed_image(entry, command, builder)
-        if isinstance(command, c.CopyPage):
-            return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
-        raise AssertionError(f"{type(command).__name__} needs no message")
+    def _forward(self, entry: Entry, command: c.Forward, builder: BatchBuilder) -> Outcome:
+        return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
+
+    def _copy_page(self, entry: Entry, command: c.CopyPage, builder: BatchBuilder) -> Outcome:
+        return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
 
     def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
         outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))
@@ -223,10 +221,15 @@ class MessagePlanner:
         def reclaim(num_blocks: int) -> bool:
             if self._is_ahead:
                 return False
-            kept = {run.entry for run in (*self._builder.advanced, *self._builder.opened)}
+            kept = {run.entry for run in self._builder.runs}
             return self.reclaimer.reclaim(num_blocks, entry, kept)
 
         return reclaim
+
+
+def _is_too_long(entry: Entry) -> bool:
+    """Whether what is left of it has to stand in one message."""
+    return isinstance(entry.run, ForwardRun) and not entry.run.is_splittable
 
 
 __all__ = ["MessagePlanner"]

@@ -34,6 +34,9 @@ _STAGES: dict[type[Command], Stage] = {
 }
 
 
+_ORDER = {kind: STAGE_ORDER[stage] for kind, stage in _STAGES.items()}
+
+
 class QueueWindow:
     """What the commands of one queue that are in the message so far read and write."""
 
@@ -49,7 +52,7 @@ class QueueWindow:
 
     def admits(self, entry: Entry) -> bool:
         command = entry.command
-        if self._is_closed or STAGE_ORDER[_STAGES[type(command)]] < self._stage:
+        if self._is_closed or _ORDER[type(command)] < self._stage:
             return False
         if isinstance(command, EmbedText | EmbedImage):
             return self._embedded.isdisjoint(command.embeds)
@@ -65,7 +68,7 @@ class QueueWindow:
 
     def add(self, entry: Entry) -> None:
         command = entry.command
-        self._stage = STAGE_ORDER[_STAGES[type(command)]]
+        self._stage = _ORDER[type(command)]
         if isinstance(command, EmbedText | EmbedImage):
             self._embedded.update(command.embeds)
         elif isinstance(command, Forward):
