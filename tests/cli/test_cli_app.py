@@ -59,7 +59,8 @@ def test_options_come_from_the_environment(
     [
         (("ps", "--url", "http://127.0.0.1:9"), "quire serve"),
         (("ps", "--url", "nonsense"), "http://127.0.0.1:8000"),
-        (("run", "no_such_program"), "react"),
+        (("run", "no_such_program"), "quire run --list"),
+        (("run", "reactt"), "did you mean react or"),
         (("run", "missing.py"), "missing.py"),
         (("replay", "missing.log"), "missing.log"),
         (("models", "missing-directory"), "config.json"),

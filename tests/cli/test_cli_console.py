@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from quire.cli.console import print_error, print_result, show_message
+from quire.cli.console import shown as shown_by
 from quire.core.errors import ProgramFailed
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"
@@ -50,3 +51,24 @@ def test_lines_tabs_and_markup_are_text(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == "[bold]one[/bold]\ntwo ünï 日本\n\n"
     show_message("one\r\ntwo")
     assert "u000d" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        (["a", "", "b\x1b c", "d"], "ab\\u001b cd\n"),
+        (["a\n", "b\n"], "a\nb\n"),
+        (["a", "\n", ""], "a\n"),
+        ([], ""),
+    ],
+)
+def test_pieces_of_one_text_make_one_text(
+    pieces: list[str], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with shown_by(stream=True) as show:
+        for piece in pieces:
+            show(piece)
+    assert capsys.readouterr().out == expected
+    with shown_by(stream=False) as show:
+        show("a")
+    assert capsys.readouterr().out == "a\n"

@@ -91,6 +91,25 @@ async def test_an_error_of_quire_keeps_its_code(host: ProgramHost, ports: Ports)
     assert caught.value.details["code"] == "invalid_argument"
 
 
+@pytest.mark.parametrize("args", [(), ("a", "b", "c", "d")])
+async def test_arguments_that_do_not_fit_show_those_that_do(
+    host: ProgramHost, ports: Ports, args: tuple[str, ...]
+) -> None:
+    async def main(api: Api, text: str, count: str, seed: str = "1") -> None:
+        raise AssertionError
+
+    with pytest.raises(ProgramFailed, match=r"given \d arguments and takes text count \[seed\]: "):
+        await host.launch(program(main), args, ports.connect).result()
+
+
+async def test_a_type_error_of_its_own_is_the_programs(host: ProgramHost, ports: Ports) -> None:
+    async def main(api: Api, *rest: str) -> None:
+        len(5)  # type: ignore[arg-type]
+
+    with pytest.raises(ProgramFailed, match="object of type 'int' has no len"):
+        await host.launch(program(main), ["a"], ports.connect).result()
+
+
 async def test_what_is_not_json_is_no_result(host: ProgramHost, ports: Ports) -> None:
     async def main(api: Api) -> Any:
         return object()

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -60,6 +62,27 @@ def show_message(text: str) -> None:
     output().print(escaped(text), markup=False)
 
 
+@contextmanager
+def shown(stream: bool) -> Iterator[Callable[[str], None]]:
+    """What shows a program's messages: each on lines of its own, or (``stream``) one behind the
+    other, as pieces of one text."""
+    if not stream:
+        yield show_message
+        return
+    last = "\n"
+
+    def show_piece(text: str) -> None:
+        nonlocal last
+        last = text[-1:] or last
+        output().print(escaped(text), markup=False, end="")
+
+    try:
+        yield show_piece
+    finally:
+        if last != "\n":
+            output().print()
+
+
 def print_result(result: Any) -> None:
     """A program's result: strings as for ``show_message``, other values as JSON."""
     if result is None:
@@ -81,4 +104,13 @@ def escaped(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-__all__ = ["escaped", "messages", "output", "print_error", "print_result", "show_message", "table"]
+__all__ = [
+    "escaped",
+    "messages",
+    "output",
+    "print_error",
+    "print_result",
+    "show_message",
+    "shown",
+    "table",
+]

@@ -154,4 +154,4 @@ def _post(
     return True
 
 
-__all__ = ["Program", "converse", "read_lines"]
+__all__ = ["Program", "Show", "converse", "read_lines"]

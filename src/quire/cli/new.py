@@ -45,14 +45,12 @@ def new(
 
         quire new my_agent --template agent
     """
-    texts = scaffold(name, template)
     folder = directory / name
+    if _NAME.fullmatch(name) and folder.exists():
+        raise InvalidArgument(f"{folder} exists already: choose another name, or remove it first")
+    texts = scaffold(name, template)
     try:
         folder.mkdir(parents=True)
-    except FileExistsError as exc:
-        raise InvalidArgument(
-            f"{folder} exists already: choose another name, or remove it first"
-        ) from exc
     except OSError as exc:
         raise InvalidArgument(f"{folder} cannot be made: {exc}") from exc
     for file, text in texts.items():

@@ -387,3 +387,7 @@ Interactive = Annotated[
     bool,
     typer.Option("--interactive", "-i", help="Send each line of stdin to the program."),
 ]
+Stream = Annotated[
+    bool,
+    typer.Option("--stream", help="Messages are pieces of one text: show them without line ends."),
+]

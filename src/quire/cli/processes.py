@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.cli.client import NodeClient
-from quire.cli.console import output, print_result, show_message, table
-from quire.cli.conversation import converse, read_lines
-from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Url
+from quire.cli.console import output, print_result, show_message, shown, table
+from quire.cli.conversation import Show, converse, read_lines
+from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 
@@ -105,6 +105,7 @@ def attach(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     interactive: Interactive = False,
+    stream: Stream = False,
 ) -> None:
     """Show a running program's messages as they come, then its result.
 
@@ -115,13 +116,15 @@ def attach(
         quire attach prog-7f3a --interactive
     """
 
-    async def follow() -> Any:
+    async def follow(show: Show) -> Any:
         lines = read_lines(sys.stdin) if interactive else None
         with NodeClient(url, api_key) as node:
             async with Attachment(node.url, node.headers, node.full_id(program)) as remote:
-                return await converse(remote, show_message, lines)
+                return await converse(remote, show, lines)
 
-    print_result(asyncio.run(follow()))
+    with shown(stream) as show:
+        result = asyncio.run(follow(show))
+    print_result(result)
 
 
 def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +16,8 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, engine_configs
-from quire.cli.console import print_error, print_result, show_message
-from quire.cli.conversation import converse, read_lines
+from quire.cli.console import print_error, print_result, shown
+from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging
 from quire.cli.mcp_servers import read_mcp_servers
@@ -43,6 +44,7 @@ def run(
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
+    stream: o.Stream = False,
     mcp_servers: po.McpServers = None,
     record: o.Record = None,
     list_programs: Annotated[
@@ -66,6 +68,8 @@ def run(
         quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
 
         quire run my_agent.py --url http://127.0.0.1:8000 --interactive
+
+        quire run my_chat.py --stream -- "some question"
     """
     configure_logging(log_level, log_requests=False)
     if list_programs:
@@ -79,11 +83,15 @@ def run(
             record_path=record,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
-        running = _run_embedded(config, library.find(program), args or [], interactive)
+        found = library.find(program)
+        start = partial(_run_embedded, config, found, args or [], interactive)
     else:
-        running = _run_remote(NodeClient(url, api_key), _request(program, args or []), interactive)
+        request = _request(program, args or [])
+        start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
     try:
-        print_result(asyncio.run(running))
+        with shown(stream) as show:
+            result = asyncio.run(start(show))
+        print_result(result)
     except ProgramCancelled as exc:
         print_error(exc)
         raise typer.Exit(EXIT_INTERRUPTED) from exc
@@ -93,23 +101,25 @@ def run(
 
 
 async def _run_embedded(
-    config: NodeConfig, program: Inferlet, args: list[str], interactive: bool
+    config: NodeConfig, program: Inferlet, args: list[str], interactive: bool, show: Show
 ) -> Any:
     node = Node(config)
     with loading_progress() as progress:
         await node.start(progress)
     try:
         handle = node.launch(program, args, tenant=DEFAULT_TENANT)
-        return await converse(EmbeddedProgram(handle), show_message, _lines(interactive))
+        return await converse(EmbeddedProgram(handle), show, _lines(interactive))
     finally:
         await node.stop()
 
 
-async def _run_remote(node: NodeClient, request: dict[str, Any], interactive: bool) -> Any:
+async def _run_remote(
+    node: NodeClient, request: dict[str, Any], interactive: bool, show: Show
+) -> Any:
     with node:
         launched = node.launch(request)
         async with Attachment(node.url, node.headers, launched["id"]) as program:
-            return await converse(program, show_message, _lines(interactive))
+            return await converse(program, show, _lines(interactive))
 
 
 class EmbeddedProgram:
@@ -163,8 +173,8 @@ def _request(program: str, args: list[str]) -> dict[str, Any]:
         return {**code_body(path.read_bytes()), "args": args}
     except OSError as exc:
         raise InvalidArgument(
-            f"{program} is neither a library program ({', '.join(library.LIBRARY)}) nor a "
-            f"file that can be read: {exc}"
+            f"{program} is neither a program of the library ('quire run --list') nor a file that "
+            f"can be read: {exc}"
         ) from exc
 
 

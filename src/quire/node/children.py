@@ -20,7 +20,7 @@ from quire.node.programs import ProgramHandle
 from quire.node.quotas import tightest
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
-from quire.programs.library import LIBRARY
+from quire.programs.library import LIBRARY, suggestion
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import ChildWanted, Family
 
@@ -99,8 +99,8 @@ class ChildLauncher:
             upload = await asyncio.to_thread(self._uploads.find, name, tenant)
         except UnknownHandle as exc:
             raise UnknownHandle(
-                f"launch: no program {name!r}; the library has {', '.join(sorted(LIBRARY))}, and "
-                "the tenant has uploaded no such program"
+                f"launch: no program {name!r} in the library{suggestion(name)}, and the tenant has "
+                "uploaded no such program"
             ) from exc
         return upload.program
 

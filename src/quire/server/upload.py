@@ -19,7 +19,7 @@ from quire.core.errors import Forbidden, InvalidArgument, UnknownHandle
 from quire.core.ids import TenantId
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet, load_inferlet
-from quire.programs.library import LIBRARY
+from quire.programs.library import LIBRARY, suggestion
 from quire.programs.sandbox.program import GuestProgram, is_module
 from quire.server.schemas.programs import LaunchRequest
 
@@ -58,8 +58,8 @@ async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgr
         upload = await asyncio.to_thread(sandbox.uploads.find, name, tenant)
     except UnknownHandle as exc:
         raise UnknownHandle(
-            f"no program {name!r}: the library has {', '.join(sorted(LIBRARY))}; of your own, "
-            "push it first (quire push FILE)",
+            f"no program {name!r}{suggestion(name)}: GET /v1/programs/library lists what is "
+            "shipped; push your own first (quire push FILE)",
             param="program",
         ) from exc
     return upload.program

@@ -7,6 +7,7 @@ asked for, so that a command line that runs one of them does not wait for all.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
@@ -102,8 +103,15 @@ def find(path_or_name: str) -> Inferlet:
     if path_or_name.endswith(".py") or "/" in path_or_name:
         return load_inferlet(Path(path_or_name))
     raise InvalidArgument(
-        f"no program {path_or_name!r}: name a file ending in .py or one of {', '.join(LIBRARY)}"
+        f"no program {path_or_name!r} in the library{suggestion(path_or_name)}: name a file ending "
+        "in .py, or a program that 'quire run --list' shows"
     )
 
 
-__all__ = ["LIBRARY", "THEMES", "Library", "find", "summary_of", "theme_of"]
+def suggestion(name: str) -> str:
+    """A question behind "no program ``name``", if one is nearly called so."""
+    near = get_close_matches(name, LIBRARY, n=3)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""
+
+
+__all__ = ["LIBRARY", "THEMES", "Library", "find", "suggestion", "summary_of", "theme_of"]

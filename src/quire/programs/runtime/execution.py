@@ -7,9 +7,10 @@ loop; only ``request_cancel`` may be called from other threads.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, TypeVarTuple
 
@@ -105,7 +106,7 @@ class Execution:
         self.running.advance(ProgramState.RUNNING)
         result, failure = None, None
         try:
-            result = await self.inferlet.main(self.api, *self._args)
+            result = await self._called()
             _check_json(self.inferlet.name, result)
             await self._drain()
         except asyncio.CancelledError as exc:
@@ -124,6 +125,20 @@ class Execution:
             self._conclude(ProgramState.FAILED, None, failure)
         else:
             self._conclude(ProgramState.FINISHED, result, None)
+
+    def _called(self) -> Awaitable[Any]:
+        """Raises ``ProgramFailed`` for arguments that the program does not take."""
+        main = self.inferlet.main
+        try:
+            return main(self.api, *self._args)
+        except TypeError as exc:
+            if not inspect.iscoroutinefunction(main):
+                raise
+            # nothing of an async function has run when its call fails
+            raise ProgramFailed(
+                f"program {self.inferlet.name!r} was given {len(self._args)} arguments and takes "
+                f"{_usage(main)}: name them behind --, or as args of the launch"
+            ) from exc
 
     async def _drain(self) -> None:
         """Let what was issued end, and tell failures that no await has told."""
@@ -170,6 +185,18 @@ class Execution:
         self.issuer.close(state.value)
         self.ended.set()
         self.running.advance(state, result=result, error=error)
+
+
+def _usage(main: Callable[..., Any]) -> str:
+    """The parameters behind ``api`` as a command line shows them."""
+    shown = []
+    for parameter in list(inspect.signature(main).parameters.values())[1:]:
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            shown.append(f"[{parameter.name} ...]")
+        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            is_needed = parameter.default is parameter.empty
+            shown.append(parameter.name if is_needed else f"[{parameter.name}]")
+    return " ".join(shown) or "none"
 
 
 def _check_json(name: str, result: Any) -> None:
