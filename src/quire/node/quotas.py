@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from quire.core.events import Quotas
 
 
+@lru_cache(maxsize=1024)
 def tightest(*quotas: Quotas | None) -> Quotas:
-    """The smallest of every field; ``None`` (unbounded) only where all are."""
+    """The smallest of every field; ``None`` (unbounded) only where all are.
+
+    Kept, as most launches have the same bounds."""
     given = [one for one in quotas if one is not None]
     bounds: dict[str, int] = {}
     for field in Quotas.__struct_fields__:

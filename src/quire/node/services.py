@@ -7,7 +7,7 @@ the processes of MCP servers are spoken to.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
 from quire.programs.services.children import ChildService
 from quire.programs.services.mcp import McpService
-from quire.programs.services.operations import Identity, ProgramServices
+from quire.programs.services.operations import Identity, ProgramService, ProgramServices
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 
@@ -48,15 +48,19 @@ class NodeServices:
         self, identity: Identity, ancestry: Ancestry, children: ChildLauncher
     ) -> ProgramServices:
         """The services of a launched program; ``children`` launches those that it asks for."""
-        child_service = ChildService(
-            identity,
-            ancestry.family,
-            ancestry.seed,
-            partial(children.spawn, ancestry),
-            self._on_edge,
-            partial(call_on, self._edge),
-        )
-        return self._shared.of(identity, [child_service, McpService(identity, self._ask_mcp)])
+
+        def of_this_node() -> Iterable[ProgramService]:
+            yield ChildService(
+                identity,
+                ancestry.family,
+                ancestry.seed,
+                partial(children.spawn, ancestry),
+                self._on_edge,
+                partial(call_on, self._edge),
+            )
+            yield McpService(identity, self._ask_mcp)
+
+        return self._shared.of(identity, of_this_node)
 
     async def _ask_mcp(
         self, server: str, tenant: TenantId, method: str, params: dict[str, Any]

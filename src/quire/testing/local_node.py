@@ -115,7 +115,7 @@ class LocalNode:
                 _here,
                 loop.call_soon_threadsafe,
             )
-            services = self.services.of(children.identity, [children])
+            services = self.services.of(children.identity, lambda: [children])
             port = LocalPort(self, program, bounds, sink, loop, services, seed)
             self._ports[port.program] = port
             self.submit(

@@ -12,6 +12,7 @@ import threading
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -224,6 +225,7 @@ class SandboxRuntime:
         )
 
 
+@lru_cache(maxsize=1024)
 def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
     """The tightest of what the node allows and what the tenant and the program ask for."""
     bounds = tightest(
@@ -248,6 +250,7 @@ def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
     )
 
 
+@lru_cache(maxsize=1024)
 def allowed_hosts(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[str, ...]:
     """What a manifest's patterns and the node's have in common; ``None`` allows any host."""
     return Capabilities(hosts=wanted).narrowed(Capabilities(hosts=allowed)).hosts or ()

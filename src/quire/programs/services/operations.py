@@ -8,6 +8,7 @@ class of ``@operation`` methods over one program's identity.
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, get_type_hints
@@ -69,38 +70,55 @@ class ProgramService:
 
 
 class ProgramServices:
-    """``Services`` of one program."""
+    """``Services`` of one program: what ``make`` gives when it asks for the first time.
 
-    def __init__(self, services: Iterable[ProgramService]) -> None:
-        self._services = tuple(services)
-        self._by_name = {
-            name: (getattr(service, operation.method), operation.arguments)
-            for service in self._services
-            for name, operation in service.operations.items()
-        }
+    Most programs never do, and a thousand of them need not be given what they could ask for.
+    """
+
+    def __init__(self, make: Callable[[], Iterable[ProgramService]]) -> None:
+        self._make = make
+        self._services: tuple[ProgramService, ...] | None = None
         self._closed = False
+        self._lock = threading.Lock()
+        """Against an end on another thread while the services are made: they are closed too."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
         """See ``ProgramPort.call``."""
-        found = self._by_name.get(name)
-        if found is None:
-            raise InvalidArgument(
-                f"this node has no service {name!r}; it has {', '.join(sorted(self._by_name))}"
-            )
+        services = self._services or self._open(name)
+        for service in services:
+            if (operation := service.operations.get(name)) is not None:
+                break
+        else:
+            names = sorted(one for service in services for one in service.operations)
+            raise InvalidArgument(f"this node has no service {name!r}; it has {', '.join(names)}")
         if self._closed:
-            raise ProgramTerminated(f"the program has ended; {name} is not carried out any more")
-        function, arguments_type = found
+            raise _has_ended(name)
         try:
-            given = msgspec.convert(dict(arguments), arguments_type)
+            given = msgspec.convert(dict(arguments), operation.arguments)
         except msgspec.ValidationError as exc:
             raise InvalidArgument(f"{name}: {exc}") from exc
+        function = getattr(service, operation.method)
         return await function(**{field: getattr(given, field) for field in given.__struct_fields__})
 
+    def _open(self, name: str) -> tuple[ProgramService, ...]:
+        with self._lock:
+            if self._closed:
+                raise _has_ended(name)
+            if self._services is None:
+                self._services = tuple(self._make())
+            return self._services
+
     def close(self) -> None:
-        if not self._closed:
+        with self._lock:
+            if self._closed:
+                return
             self._closed = True
-            for service in self._services:
-                service.close()
+        for service in self._services or ():
+            service.close()
+
+
+def _has_ended(name: str) -> ProgramTerminated:
+    return ProgramTerminated(f"the program has ended; {name} is not carried out any more")
 
 
 def _arguments(function: Function) -> type[msgspec.Struct]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from quire.core.interfaces import Clock
 from quire.programs.services.messaging import MessagingService
@@ -21,10 +21,17 @@ class SharedServices:
         self.topics = Topics()
         self.queues = WorkQueues(clock)
 
-    def of(self, identity: Identity, more: Iterable[ProgramService] = ()) -> ProgramServices:
+    def of(
+        self, identity: Identity, more: Callable[[], Iterable[ProgramService]] = tuple
+    ) -> ProgramServices:
         """The services of one program: these, and ``more`` of its node's."""
-        messaging = MessagingService(identity, self.topics, self.queues)
-        return ProgramServices([messaging, StoreService(identity, self.store), *more])
+
+        def make() -> Iterable[ProgramService]:
+            yield MessagingService(identity, self.topics, self.queues)
+            yield StoreService(identity, self.store)
+            yield from more()
+
+        return ProgramServices(make)
 
     def close(self) -> None:
         """No program is left. Blocks until the store is written."""
