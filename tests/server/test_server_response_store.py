@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.core.errors import InvalidArgument, UnknownHandle
+from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
 from quire.core.ids import EngineId, TenantId
 from quire.node import KeptPages
 from quire.server.frame import Frame
@@ -238,6 +238,38 @@ def test_what_runs_is_not_pushed_out(make: Callable[..., ResponseStore], clock: 
     run.ended = True
     store.put(entry("3"))
     assert not is_there(store, running)
+
+
+def test_events_of_what_runs_count_while_they_come(make: Callable[..., ResponseStore]) -> None:
+    store = make(max_bytes=20_000)
+    old, running, other = entry("old", text="x" * 5000), entry("runs"), entry("other")
+    runs = running.run, other.run = FakeRun(), FakeRun()
+    for one in (old, running, other):
+        store.put(one)
+    runs[0].num_bytes = 6000
+    store.grown(running)
+    assert is_there(store, old)
+    runs[0].num_bytes = 12_000
+    store.grown(running)
+    assert not is_there(store, old), "what has ended makes room"
+    runs[1].num_bytes = 12_000
+    with pytest.raises(QuotaExceeded, match=r"all that is stored and running 2\d{4} of 20000"):
+        store.grown(other)
+    assert is_there(store, running)
+    assert is_there(store, other)
+    runs[1].ended = True
+    store.finish(other)
+    store.grown(running)
+    assert not is_there(store, other), "the one that was too long has ended, and goes"
+    runs[0].num_bytes = 13_000
+    store.grown(running)
+    store.delete(TENANT, running.id)
+    store.put(fresh := entry("fresh", text="y" * 15_000))
+    assert is_there(store, fresh)
+    runs[0].num_bytes = 10**6
+    store.grown(running)
+    store.put(entry("small"))
+    assert is_there(store, fresh), "what was deleted counts no more"
 
 
 def test_tenants_have_shelves_of_their_own(make: Callable[..., ResponseStore]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -18,6 +18,7 @@ from test_server_response_format import formatter
 
 from quire.core.config import ServerConfig
 from quire.core.decoding import FinishReason
+from quire.core.errors import QuotaExceeded
 from quire.programs.builtin import ChoiceChunk
 from quire.server.generation import Generation, PromptChunk
 from quire.server.responses.background import BackgroundRun
@@ -130,13 +131,18 @@ class OneChunk:
         yield PromptChunk(0, chunk)
 
 
-def in_background(generation: OneChunk, ended: list[ResponseObject]) -> BackgroundRun:
+def in_background(
+    generation: OneChunk,
+    ended: list[ResponseObject],
+    on_grown: Callable[[], None] = lambda: None,
+) -> BackgroundRun:
     return BackgroundRun(
         cast(Generation, generation),
         formatter(background=True),
         Mock(),
         on_finished=lambda: None,
         on_end=ended.append,
+        on_grown=on_grown,
         keep_events=True,
     )
 
@@ -162,6 +168,21 @@ async def test_one_that_fails_on_the_way_ends_its_calls() -> None:
     await in_background(generation, ended).wait_ended()
     assert generation.cancelled == "the response has failed"
     assert ended[0].status == "failed"
+
+
+async def test_one_whose_events_are_too_many_fails_and_says_so() -> None:
+    def too_many() -> None:
+        raise QuotaExceeded("too many events")
+
+    ended: list[ResponseObject] = []
+    generation = OneChunk("stop")
+    run = in_background(generation, ended, too_many)
+    await run.wait_ended()
+    assert generation.cancelled == "the response has failed"
+    assert ended[0].status == "failed"
+    assert ended[0].error is not None
+    assert "too many events" in str(ended[0].error)
+    assert b"response.failed" in b"".join([events async for events in run.follow(-1)])
 
 
 def test_cancelling_ends_it_and_frees_its_pages(

@@ -31,7 +31,8 @@ class BackgroundRun:
     """Starts at once. ``on_finished`` is called after a complete answer, ``on_end`` when it has
     ended in whatever way; from then on only its events are left of it.
 
-    ``keep_events``: whether it can be followed.
+    ``keep_events``: whether it can be followed; ``on_grown`` is called when there are more, and
+    what it raises fails the response.
     """
 
     def __init__(
@@ -42,11 +43,13 @@ class BackgroundRun:
         *,
         on_finished: Callable[[], None],
         on_end: Callable[[ResponseObject], None],
+        on_grown: Callable[[], None],
         keep_events: bool,
     ) -> None:
         self._work: _Work | None = _Work(generation, formatter)
         self._events: list[bytes] | None = [] if keep_events else None
         self._num_bytes = 0
+        self._on_grown = on_grown
         self._news = asyncio.Event()
         self._cancelled = False
         self._task = asyncio.create_task(
@@ -108,6 +111,7 @@ class BackgroundRun:
             async for item in work.generation:
                 observer.on_chunk(item.chunk)
                 self._tell(formatter.feed(item))
+                self._on_grown()
             on_finished()
             self._tell(formatter.last_events())
             observer.end("finished")

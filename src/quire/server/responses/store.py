@@ -58,6 +58,8 @@ class StoredResponse:
     kept: KeptPages | None = None
     used_s: float = 0.0
     num_bytes: int = field(default=0)
+    num_event_bytes: int = field(default=0)
+    """Of its run's events, as far as they are counted in ``num_bytes``."""
 
     def current(self) -> ResponseObject:
         """The response as it is now."""
@@ -106,14 +108,33 @@ class ResponseStore:
         shelf.entries[entry.id] = entry
         self._use(shelf, entry)  # first: it may have run for longer than what is unused stays
         self._drop_old()
-        num_bytes = _num_bytes(entry)
-        shelf.num_bytes += num_bytes - entry.num_bytes
-        entry.num_bytes = num_bytes
+        self._count(shelf, entry, _num_bytes(entry))
         for item in entry.items():
             shelf.holders.setdefault(item["id"], {})[entry.id] = entry
-        self._make_room(shelf)
+        self._make_room(shelf, entry)
         if entry.kept is not None:
             self._release_pages(shelf, entry.kept.engine)
+
+    def grown(self, entry: StoredResponse) -> None:
+        """Take note that a response that runs has made events. Others go for them as for anything
+        that is stored; its own may not have all the room.
+
+        Raises:
+            QuotaExceeded: what runs in the background takes all that the tenant may store.
+        """
+        if not self.holds(entry):
+            return  # deleted: its run has been told to end
+        assert entry.run is not None, "what grows runs"
+        shelf, limit = self._shelves[entry.tenant], self._limits.max_bytes
+        more = entry.run.num_bytes - entry.num_event_bytes
+        self._count(shelf, entry, entry.num_bytes + more)
+        self._make_room(shelf, entry)
+        if shelf.num_bytes > limit:
+            raise QuotaExceeded(
+                f"this response has {entry.num_bytes} bytes, and all that is stored and running "
+                f"{shelf.num_bytes} of {limit} that one tenant may have: run fewer in the "
+                "background at a time, or without a stream to follow"
+            )
 
     def finish(self, entry: StoredResponse) -> None:
         """Take note that a response in the background has ended. One that was deleted while it ran
@@ -194,14 +215,21 @@ class ResponseStore:
             for entry in [entry for entry in old if not entry.running]:
                 self._drop(shelf, entry)
 
-    def _make_room(self, shelf: _Shelf) -> None:
-        """The newest stays, whatever its size: its client has just been told that it is stored."""
+    def _count(self, shelf: _Shelf, entry: StoredResponse, num_bytes: int) -> None:
+        shelf.num_bytes += num_bytes - entry.num_bytes
+        entry.num_bytes = num_bytes
+        entry.num_event_bytes = 0 if entry.run is None else entry.run.num_bytes
+
+    def _make_room(self, shelf: _Shelf, wanted: StoredResponse) -> None:
+        """``wanted`` stays, whatever its size: its client has been told that it is stored."""
         limits = self._limits
-        for entry in list(shelf.entries.values())[:-1]:
+        if len(shelf.entries) <= limits.max_responses and shelf.num_bytes <= limits.max_bytes:
+            return
+        for entry in list(shelf.entries.values()):
             is_full = len(shelf.entries) > limits.max_responses
             if not is_full and shelf.num_bytes <= limits.max_bytes:
                 return
-            if not entry.running:
+            if not entry.running and entry is not wanted:
                 self._drop(shelf, entry)
 
     def _release_pages(self, shelf: _Shelf, engine: EngineId) -> None:

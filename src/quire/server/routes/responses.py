@@ -75,6 +75,7 @@ def _in_background(request: Request, creation: Creation) -> Response:
         begun.observer,
         on_finished=begun.finished,
         on_end=on_end,
+        on_grown=lambda: store.grown(entry),
         keep_events=bool(creation.body.stream),
     )
     store.put(entry)
