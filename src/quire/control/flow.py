@@ -116,7 +116,7 @@ class Flow:
         for dependency in set(entry.command.after):
             other = entry.program.entries.get(dependency)
             if other is not None and other.queue is not entry.queue:
-                other.dependents.append(entry)
+                other.dependents += (entry,)
                 entry.num_blockers += 1
 
     # -- progress --------------------------------------------------------------------------------
@@ -273,6 +273,10 @@ class Flow:
         self._holdings.unpin(entry)
         if entry.id in entry.program.entries:
             self._table.end_entry(entry, self.now_s)
+        if entry.dependents:
+            self._wake_dependents(entry)
+
+    def _wake_dependents(self, entry: Entry) -> None:
         for dependent in entry.dependents:
             dependent.num_blockers -= 1
             is_done = entry.state is CommandState.DONE
@@ -281,7 +285,7 @@ class Flow:
             elif not dependent.num_blockers:
                 dependent.ready_s = self.now_s
             self._engines[dependent.queue.engine].stalled[dependent.queue] = None
-        entry.dependents = []
+        entry.dependents = ()
 
 
 def poisoned(failed: CommandId) -> QueuePoisoned:

@@ -152,11 +152,11 @@ class Holdings:
     def free_deallocated(self, entry: Entry) -> None:
         """The place of a dealloc in its queue is reached (or its queue reset behind a failure)."""
         command, program = entry.command, entry.program
-        if isinstance(command, c.DeallocPages):
+        if type(command) is c.DeallocPages:
             for page_id in command.pages:
                 if page_id in program.pages:
                     self.free_page(program.pages[page_id])
-        elif isinstance(command, c.DeallocEmbeds):
+        elif type(command) is c.DeallocEmbeds:
             for embed_id in command.embeds:
                 if embed_id in program.embeds:
                     self.free_embed(program.embeds[embed_id])

@@ -6,7 +6,8 @@ has come.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from quire.control.checks import require_page_quota
 from quire.control.families import num_pages_left, require_room
@@ -56,6 +57,18 @@ class HostCommands:
         self._engines = engines
         self._holdings = holdings
         self.exports = ExportTable()
+        self._effects: Mapping[type[c.Command], Callable[[Entry, Any, float], Reply]] = {
+            c.AllocEmbeds: self._alloc_embeds,
+            c.DeallocPages: self._dealloc,
+            c.DeallocEmbeds: self._dealloc,
+            c.ExportPages: self._export,
+            c.ReleaseExport: self._release_export,
+            c.ListExports: self._list_exports,
+            c.ImportPages: self._import,
+            c.ImportPrefix: self._import_prefix,
+            c.MaskPage: self._mask,
+            c.TruncatePage: self._truncate,
+        }
 
     def run(self, entry: Entry, now_s: float) -> Reply:
         """Take effect and return the reply.
@@ -64,31 +77,15 @@ class HostCommands:
             QuireError: the command fails.
             NotYet: try again when other commands have ended.
         """
-        command = entry.command
-        match command:
-            case c.AllocEmbeds():
-                self._alloc_embeds(entry)
-            case c.DeallocPages() | c.DeallocEmbeds():
-                self._holdings.free_deallocated(entry)
-            case c.ExportPages():
-                self._export(entry, command, now_s)
-            case c.ReleaseExport():
-                self._release_export(entry, command)
-            case c.ListExports():
-                return self._list_exports(entry, command, now_s)
-            case c.ImportPages():
-                return self._import(entry, command, now_s)
-            case c.ImportPrefix():
-                return self._import_prefix(entry, command)
-            case c.MaskPage():
-                self._mask(entry, command)
-            case c.TruncatePage():
-                self._truncate(entry, command)
-            case _:
-                pass
-        return None
+        take_effect = self._effects.get(type(entry.command))
+        return None if take_effect is None else take_effect(entry, entry.command, now_s)
 
-    def _alloc_embeds(self, entry: Entry) -> None:
+    def _dealloc(
+        self, entry: Entry, command: c.DeallocPages | c.DeallocEmbeds, now_s: float
+    ) -> None:
+        self._holdings.free_deallocated(entry)
+
+    def _alloc_embeds(self, entry: Entry, command: c.AllocEmbeds, now_s: float) -> None:
         pool = self._engines[entry.queue.engine].embeds
         if pool.num_free < len(entry.embeds):
             holds_some = any(
@@ -172,7 +169,7 @@ class HostCommands:
         ]
         return c.Exports(sorted(found, key=lambda export: export.name))
 
-    def _release_export(self, entry: Entry, command: c.ReleaseExport) -> None:
+    def _release_export(self, entry: Entry, command: c.ReleaseExport, now_s: float) -> None:
         export = self._find_export(entry, command.name)
         if export.owner not in (None, entry.program.id):
             raise Forbidden(
@@ -221,7 +218,7 @@ class HostCommands:
                 page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
         return self._imported(entry, len(export.pages))
 
-    def _import_prefix(self, entry: Entry, command: c.ImportPrefix) -> c.Imported:
+    def _import_prefix(self, entry: Entry, command: c.ImportPrefix, now_s: float) -> c.Imported:
         engine = self._engines[entry.queue.engine]
         memory, adapter = engine.memory, engine.adapter_index(command.adapter)
         size = memory.page_size
@@ -260,13 +257,13 @@ class HostCommands:
             raise NotYet
         return page
 
-    def _mask(self, entry: Entry, command: c.MaskPage) -> None:
+    def _mask(self, entry: Entry, command: c.MaskPage, now_s: float) -> None:
         page = self._quiet_page(entry, command.page)
         hidden = sum(1 << slot for slot, shown in enumerate(command.visible) if not shown)
         # Slots beyond the fill start visible when they are written.
         page.mask = ~(hidden & ((1 << page.fill) - 1))
 
-    def _truncate(self, entry: Entry, command: c.TruncatePage) -> None:
+    def _truncate(self, entry: Entry, command: c.TruncatePage, now_s: float) -> None:
         if command.fill == 0 and command.page in entry.program.pages:
             # An emptied page is as good as new, whatever became of what it held.
             entry.program.pages[command.page].is_lost = False

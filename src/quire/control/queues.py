@@ -69,7 +69,7 @@ class Entry:
         self.pages: tuple[Page, ...] = ()
         self.embeds: tuple[Embed, ...] = ()
         self.num_blockers = 0
-        self.dependents: list[Entry] = []
+        self.dependents: tuple[Entry, ...] = ()
         self.service_tokens = 0
         self.num_tokens_next = 1
         self.is_cancelled = False

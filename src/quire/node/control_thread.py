@@ -18,11 +18,12 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from quire.control import Controller
-from quire.core.actions import Action, Dispatch, SetTimer, Terminate
+from quire.core.actions import Action, Deliver, Dispatch, SetTimer, Terminate
 from quire.core.batch import Batch, BatchResult
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
+    CommandsIssued,
     EngineDown,
     EngineUp,
     Event,
@@ -292,7 +293,9 @@ class ControlThread:
         for observer in self._observers:
             observer.observe(event, actions)
         for action in actions:
-            if isinstance(action, Dispatch):
+            if isinstance(action, Deliver):
+                self._outbox.add(action)
+            elif isinstance(action, Dispatch):
                 self._engines[action.engine](action.batch)
             elif isinstance(action, SetTimer):
                 self._set_timer(action.at_s)
@@ -300,6 +303,8 @@ class ControlThread:
                 self._outbox.add(action)
                 if isinstance(action, Terminate):
                     self._users.forget(action.program)
+        if isinstance(event, CommandsIssued | StepCompleted):
+            return  # as most are: nobody comes or goes
         self._users.follow(event)
         if isinstance(event, ProgramEnded):
             self._outbox.forget(event.program)

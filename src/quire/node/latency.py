@@ -117,11 +117,14 @@ class LatencyObserver:
             self._queues.setdefault(event.program, {})[event.queue] = event.engine
         for action in actions:
             if isinstance(action, Deliver):
-                self._delivered(action, event.time_s)
+                if self._requests:
+                    self._delivered(action, event.time_s)
             elif isinstance(action, Fail):
                 self._failed(action)
             elif isinstance(action, Terminate):
                 self._queues.pop(action.program, None)
+        if isinstance(event, CommandsIssued):
+            return
         if isinstance(event, ProgramEnded):
             self._queues.pop(event.program, None)
         elif isinstance(event, QueueClosed):

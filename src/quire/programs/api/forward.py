@@ -93,10 +93,12 @@ def issue_forward(
     ikv, iemb, okv, oemb = handles
     if not oemb and okv and isinstance(as_list(cast(Pages, okv))[0], Embed):
         okv, oemb = (), cast(Embeds, okv)
-    context, output = as_list(ikv), as_list(cast(Pages, okv))
-    inputs, outputs = as_list(iemb), as_list(oemb)
+    context, inputs, outputs = as_list(ikv), as_list(iemb), as_list(oemb)
     check_all(issuer, context, KvPage)
-    check_all(issuer, output, KvPage)
+    output = context
+    if okv is not ikv:  # a loop over one list of pages names it for both
+        output = as_list(cast(Pages, okv))
+        check_all(issuer, output, KvPage)
     check_all(issuer, inputs, Embed)
     check_all(issuer, outputs, Embed)
     positions = _positions(inputs, outputs)
@@ -106,12 +108,13 @@ def issue_forward(
         append_positions(output, positions)
     for embed, position in zip(reversed(outputs), reversed(positions), strict=False):
         embed.position = position
+    context_ids = [page.page_id for page in context]
     command = ForwardCommand(
         id=issuer.command_id(),
         after=queue.dependencies,
-        context=[page.page_id for page in context],
+        context=context_ids,
         inputs=[embed.embed_id for embed in inputs],
-        output=[page.page_id for page in output],
+        output=context_ids if output is context else [page.page_id for page in output],
         outputs=[embed.embed_id for embed in outputs],
         mask=None if mask is None else [list(row) for row in mask],
         adapter=adapter,

@@ -59,18 +59,15 @@ class Handle:
 class KvPage(Handle):
     """A page of KV cache: ``size`` slots, each empty or written at a position."""
 
-    __slots__ = ("_num_decodes", "_positions", "size")
+    __slots__ = ("_num_decodes", "_positions", "page_id", "size")
     kind = "page"
 
     def __init__(self, owner: object, lane: Lane, page: PageId, positions: Iterable[int] = ()):
         super().__init__(owner, lane, page)
+        self.page_id = page
         self.size = lane.model.info.pool.page_size
         self._positions: list[int] | None = list(positions)
         self._num_decodes = 0
-
-    @property
-    def page_id(self) -> PageId:
-        return PageId(self.id)
 
     @property
     def positions(self) -> tuple[int, ...] | None:
@@ -115,16 +112,13 @@ class KvPage(Handle):
 class Embed(Handle):
     """One embedding slot: an input of ``forward`` or a final hidden state."""
 
-    __slots__ = ("position",)
+    __slots__ = ("embed_id", "position")
     kind = "embed"
 
     def __init__(self, owner: object, lane: Lane, embed: EmbedId) -> None:
         super().__init__(owner, lane, embed)
+        self.embed_id = embed
         self.position: int | None = None
-
-    @property
-    def embed_id(self) -> EmbedId:
-        return EmbedId(self.id)
 
 
 class TokenSlot(Handle):
@@ -212,19 +206,22 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
     """
     for page in pages:
         page.before_write()
-    if any(page.fill is None for page in pages):
+    fills = [page.fill for page in pages]
+    known = [fill for fill in fills if fill is not None]
+    if len(known) < len(fills):
         for page in pages:  # behind an unknown fill nobody knows what lands where
             page.lose_track()
         return
-    room = sum(page.size - (page.fill or 0) for page in pages)
+    room = sum([page.size for page in pages]) - sum(known)
     if room < len(positions):
         raise InvalidArgument(
             f"{len(positions)} tokens do not fit into {len(pages)} output pages with {room} free "
             "slots: allocate more pages"
         )
     rest: Iterator[int] = iter(positions)
-    for page in pages:
-        page.append(list(islice(rest, page.size - (page.fill or 0))))
+    for page, fill in zip(pages, known, strict=True):
+        if fill < page.size:
+            page.append(list(islice(rest, page.size - fill)))
 
 
 __all__ = [

@@ -39,7 +39,7 @@ class Answer:
         self._owner = owner
         self._done = False
         self._error: ErrorRecord | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: tuple[asyncio.Future[None], ...] = ()
 
     def done(self) -> bool:
         return self._done
@@ -88,11 +88,11 @@ class Answer:
         """Wait until something arrives."""
         self._owner.flush()
         future = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
+        self._waiters += (future,)
         yield from future
 
     def _wake(self) -> None:
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters = self._waiters, ()
         for future in waiters:
             if not future.done():
                 future.set_result(None)
@@ -146,7 +146,8 @@ class Reply(Answer, Generic[T]):
     def on_reply(self, reply: actions.Reply, last: bool) -> None:
         self._result = self._convert(reply)
         self._done = True
-        self._wake()
+        if self._waiters:
+            self._wake()
 
 
 __all__ = ["Answer", "CommandOwner", "News", "Reply"]
