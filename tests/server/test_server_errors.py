@@ -117,7 +117,7 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
     assert response.status_code == 400
     said = check_shape(response)["message"]
     assert said.startswith(message)
-    assert "more problems" not in said
+    assert "more problem" not in said
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from quire.core.errors import ModelNotFound
 from quire.node import SHIPPED_MODEL, resolve_source
 
 PURPOSES = {
-    "cuda": "FlashInfer attention; not used by this release yet",
-    "sandbox": "untrusted programs; not used by this release yet",
+    "cuda": "attention on CUDA devices: FlashInfer and Triton",
+    "sandbox": "untrusted programs, as WebAssembly guests",
     "ray": "more than one node; not used by this release yet",
     "rag": "PostgreSQL as a vector store; not used by this release yet",
     "otel": "traces to OpenTelemetry; not used by this release yet",

@@ -159,7 +159,8 @@ def validation_response(error: RequestValidationError) -> JSONResponse:
     elif first["type"] == "extra_forbidden":
         message = "no such parameter; check its spelling or leave it out"
     where = f"{param}: " if param else ""
-    more = f" (and {len(problems) - 1} more problems)" if len(problems) > 1 else ""
+    num_more = len(problems) - 1
+    more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
     return JSONResponse(
         error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param), 400
     )
