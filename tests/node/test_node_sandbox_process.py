@@ -1,14 +1,27 @@
-"""What goes wrong in a sandbox process while a program is prepared is said to whoever waits."""
+"""What goes wrong in a sandbox process while a program is prepared is said to whoever waits; one
+that is told to end while it builds does so."""
 
 from __future__ import annotations
 
+import asyncio
+import os
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
-from quire.core.errors import ErrorRecord
+import pytest
+from sandbox_node import CHILD, needs_sandbox
+
+from quire.core.config import SandboxConfig
+from quire.core.errors import Draining, ErrorRecord
+from quire.node.loops import in_daemon_thread
 from quire.node.sandbox import messages as s
+from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox_process import SandboxProcess
+from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.limits import GuestLimits
+from quire.testing import FakeClock
 
 
 class FullDisk:
@@ -58,3 +71,53 @@ async def test_a_guest_whose_program_cannot_be_prepared_ends() -> None:
     ((number, error),) = host.refused
     assert (number, error.code) == (7, "program_terminated")
     assert not sandbox._late
+
+
+@needs_sandbox
+async def test_a_process_that_builds_ends_when_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.Event()
+    builders: list[int] = []
+
+    def progress(stage: str, fraction: float) -> None:
+        builders.append(int(stage))
+        begun.set()
+
+    command = (sys.executable, str(CHILD), "building")
+    settings = LinkSettings(
+        SandboxConfig(cache_dir=tmp_path / "cache"), (), command, on_progress=progress
+    )
+    link = SandboxLink("0", settings, FakeClock())
+    starting = asyncio.create_task(link.ready())
+    await begun.wait()
+    await link.close()
+    await asyncio.gather(starting, return_exceptions=True)
+    assert "is killed" not in caplog.text, "it has not ended by itself"
+    with pytest.raises(ProcessLookupError):
+        os.kill(builders[0], 0)
+
+
+async def test_a_build_that_was_ended_is_an_error_and_none_begins() -> None:
+    processes, forever = BuildProcesses(), (sys.executable, "-c", "import signal; signal.pause()")
+    process = processes.start(forever)
+    processes.end()
+    assert await in_daemon_thread(process.wait) < 0
+    processes.ended(process)
+    with pytest.raises(Draining, match="builds nothing any more"):
+        processes.start(forever)
+
+
+async def test_a_thread_that_never_returns_is_left_behind() -> None:
+    never = threading.Event()
+    waiting = asyncio.create_task(in_daemon_thread(never.wait))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    never.set()
+
+
+async def test_a_threads_error_comes_through() -> None:
+    with pytest.raises(ZeroDivisionError):
+        await in_daemon_thread(lambda: 1 // 0)

@@ -1,12 +1,15 @@
-"""Event loops: calling onto one of another thread, seldom; waking all who wait on one."""
+"""Event loops: calling onto one of another thread, seldom; waking all who wait on one; waiting for
+work that blocks."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import TypeVarTuple
+from functools import partial
+from typing import TypeVar, TypeVarTuple
 
+T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
@@ -22,6 +25,28 @@ def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
             return False
         raise
     return True
+
+
+async def in_daemon_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
+    """As ``asyncio.to_thread``, on a thread of its own that the end of the process need not wait
+    for. A wait that is cancelled leaves it behind."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(tell: Callable[[], None]) -> None:
+        if not future.done():
+            tell()
+
+    def work() -> None:
+        try:
+            result = function(*args)
+        except BaseException as exc:
+            call_on(loop, settle, partial(future.set_exception, exc))
+        else:
+            call_on(loop, settle, partial(future.set_result, result))
+
+    threading.Thread(target=work, name=f"quire-{function.__name__}", daemon=True).start()
+    return await future
 
 
 class Wake:
@@ -100,4 +125,4 @@ class Bell:
         await self._rung.wait()
 
 
-__all__ = ["Bell", "Wake", "call_on"]
+__all__ = ["Bell", "Wake", "call_on", "in_daemon_thread"]

@@ -42,6 +42,7 @@ from quire.node.child_process import (
     take_stdin,
     take_stdout,
 )
+from quire.node.loops import in_daemon_thread
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
@@ -51,6 +52,7 @@ from quire.programs.runtime.replay_log import Asked
 from quire.programs.runtime.replay_port import RecordedNetwork
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
+from quire.programs.sandbox.component import OnProgress
 from quire.programs.sandbox.hosting import GuestHost
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
 from quire.programs.sandbox.templates import Templates
@@ -60,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 _GC_THRESHOLD = 20_000
 """Guests leave no cycles behind; a thousand of them need not be looked through at each launch."""
+_ABANDON_S = 1.0
 _LINGER_MS = 1000
 _KEPT_RECORDS = 256
 
@@ -136,8 +139,8 @@ class SandboxProcess:
         try:
             cache = BuildCache(Path(self._order.cache_dir))
             self._templates = Templates(loop, cache, self._order.num_warm)
-            await self._templates.load(progress)
-            await asyncio.to_thread(self._read_models)
+            if not await self._loaded(progress):
+                return self._end.result()
         except QuireError as exc:
             self._say(LoadFailed(error=exc.record()))
             return EXIT_LOAD_FAILED
@@ -154,6 +157,27 @@ class SandboxProcess:
                     task.cancel()
                 await self._host.close()
                 self._templates.close()
+
+    async def _loaded(self, progress: OnProgress) -> bool:
+        """False: it was told to end before, and has ended what it was building."""
+        loading = asyncio.create_task(self._load(progress))
+        either: list[asyncio.Future[Any]] = [loading, self._end]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._end.done():
+            loading.result()
+            return True
+        self._templates.abandon()
+        await asyncio.wait({loading}, timeout=_ABANDON_S)  # it cleans up behind itself
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        self._templates.close()
+        return False
+
+    async def _load(self, progress: OnProgress) -> None:
+        """On threads that nobody waits for at the end: a build may wait for that of another node,
+        and nothing can end that."""
+        self._templates.load(await in_daemon_thread(self._templates.build, progress))
+        await in_daemon_thread(self._read_models)
 
     def _read_models(self) -> None:
         for config in self._order.engines:

@@ -16,17 +16,24 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, InvalidArgument
+from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.cache import BuildCache
 
 COMPILE_COMMAND = (sys.executable, "-P", "-m", "quire.programs.sandbox.compile_process")
 
 
 class Compiler:
-    """``command`` starts the process. ``compile`` may be called from any thread; it blocks, and
-    does one file at a time."""
+    """``command`` starts the process, one of ``processes``. ``compile`` may be called from any
+    thread; it blocks, and does one file at a time."""
 
-    def __init__(self, cache: BuildCache, command: Sequence[str] = COMPILE_COMMAND) -> None:
+    def __init__(
+        self,
+        cache: BuildCache,
+        command: Sequence[str] = COMPILE_COMMAND,
+        processes: BuildProcesses | None = None,
+    ) -> None:
         self._cache = cache
+        self._processes = processes or BuildProcesses()
         self._command = command
         self._lock = threading.Lock()
         self._process: subprocess.Popen[str] | None = None
@@ -37,6 +44,7 @@ class Compiler:
         Raises:
             InvalidArgument: it does not compile, or not within ``limit_s``.
             ConfigError: the process cannot be started, or has crashed.
+            Draining: builds were ended.
         """
         with self._lock, tempfile.TemporaryDirectory(prefix="quire-compile-") as folder:
             target = Path(folder) / "compiled"
@@ -77,8 +85,8 @@ class Compiler:
         raise ConfigError(f"the compiler has crashed (status {process.returncode})")
 
     def _start(self) -> subprocess.Popen[str]:
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        self._process = self._processes.start(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         return self._process
 
@@ -88,6 +96,7 @@ class Compiler:
             return
         process.kill()
         process.wait()
+        self._processes.ended(process)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with suppress(OSError):

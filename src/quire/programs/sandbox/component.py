@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from quire.core.errors import ConfigError
+from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.bundle import APP_MODULE, WORLD, bundle_digest, component_files, world
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.compiler import Compiler
@@ -31,11 +32,14 @@ _KEPT_FILES = 6
 _COMPONENTIZE = "import sys, componentize_py; sys.exit(componentize_py.script())"
 
 
-def python_component(cache: BuildCache, compiler: Compiler, on_progress: OnProgress) -> Path:
-    """The compiled component, from the cache or built now; blocks.
+def python_component(
+    cache: BuildCache, compiler: Compiler, processes: BuildProcesses, on_progress: OnProgress
+) -> Path:
+    """The compiled component, from the cache or built now by ``processes``; blocks.
 
     Raises:
         ConfigError: a package is missing, or a build failed; the message has its last words.
+        Draining: builds were ended.
     """
     name = _component_name()
     compiled_name = f"{name}-{_short(engine_version())}.cwasm"
@@ -45,7 +49,7 @@ def python_component(cache: BuildCache, compiler: Compiler, on_progress: OnProgr
         if (compiled := cache.find(compiled_name)) is not None:
             return compiled
         on_progress("building the Python sandbox (once per release)", 0.0)
-        component = cache.find(f"{name}.wasm") or _build(cache, f"{name}.wasm")
+        component = cache.find(f"{name}.wasm") or _build(cache, processes, f"{name}.wasm")
         on_progress("compiling the Python sandbox (once per release)", 0.6)
         compiled = compiler.compile("component", component, compiled_name, COMPILE_LIMIT_S)
         cache.keep_newest("python-", _KEPT_FILES)
@@ -67,7 +71,7 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _build(cache: BuildCache, name: str) -> Path:
+def _build(cache: BuildCache, processes: BuildProcesses, name: str) -> Path:
     with tempfile.TemporaryDirectory(prefix="quire-component-") as folder:
         root = Path(folder)
         for path, content in component_files().items():
@@ -79,28 +83,29 @@ def _build(cache: BuildCache, name: str) -> Path:
             [sys.executable, "-P", "-c", _COMPONENTIZE, "-q", "-d", str(wit), "-w", "guest",
              "componentize", APP_MODULE, "-p", str(root), "-o", str(target)],
             BUILD_LIMIT_S,
+            processes,
         )  # fmt: skip
         return cache.put(name, target.read_bytes())
 
 
-def _run(command: list[str], limit_s: float) -> None:
+def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:
+    process = processes.start(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=limit_s,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
+        said, complained = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired as exc:
         raise ConfigError(
             f"building the sandbox took more than {limit_s:g} s and was stopped: "
             f"{' '.join(command[3:5])}"
         ) from exc
-    if done.returncode:
-        words = (done.stderr or done.stdout).strip()[-2000:]
-        raise ConfigError(f"building the sandbox failed with status {done.returncode}:\n{words}")
+    finally:
+        process.kill()
+        process.communicate()
+        processes.ended(process)
+    if process.returncode:
+        words = (complained or said).strip()[-2000:]
+        raise ConfigError(f"building the sandbox failed with status {process.returncode}:\n{words}")
 
 
 __all__ = ["OnProgress", "python_component"]

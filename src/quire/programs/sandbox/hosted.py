@@ -83,7 +83,9 @@ class GuestIo:
     def __init__(self, guest: Guest, tell: Callable[[m.GuestEvents], None]) -> None:
         self.http = GuestHttp(guest.network, guest.limits.outstanding_io)
         self._tell = tell
-        self._calls = HostCalls(guest.name, ProgramServices(lambda: [self.http]).call, self._answered)
+        self._calls = HostCalls(
+            guest.name, ProgramServices(lambda: [self.http]).call, self._answered
+        )
         self._under_way: set[int] = set()
 
     def start(self, call: m.HostCall) -> None:

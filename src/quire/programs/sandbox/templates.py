@@ -15,6 +15,7 @@ from pathlib import Path
 from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
 from quire.programs.sandbox.abi import MANIFEST_EXPORT
 from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.compiler import Compiler
 from quire.programs.sandbox.component import OnProgress, python_component
@@ -36,32 +37,41 @@ _KEPT_MODULES = 1024
 
 
 class Templates:
-    """``load`` builds what is missing; it blocks, on a thread of the caller's choice."""
+    """``build`` makes what is missing: it blocks, on a thread of the caller's choice, and ``load``
+    takes it then. ``abandon`` ends builds, from any thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cache: BuildCache, num_warm: int) -> None:
         self._loop = loop
         self._cache = cache
-        self._compiler = Compiler(cache)
+        self._processes = BuildProcesses()
+        self._compiler = Compiler(cache, processes=self._processes)
         self._num_warm = num_warm
         self._engine = WasmEngine()
         self._modules: OrderedDict[str, ModuleTemplate] = OrderedDict()
         self._compiling: dict[str, asyncio.Task[ModuleTemplate]] = {}
         self._runners: Runners | None = None
 
-    async def load(self, on_progress: OnProgress) -> None:
+    def build(self, on_progress: OnProgress) -> Path:
         """The Python component, from the cache or built now.
 
         Raises:
             ConfigError: it cannot be built here.
+            Draining: it was abandoned.
         """
-        compiled = await asyncio.to_thread(
-            python_component, self._cache, self._compiler, on_progress
-        )
-        template = PythonTemplate(self._engine, compiled)
+        return python_component(self._cache, self._compiler, self._processes, on_progress)
+
+    def load(self, component: Path) -> None:
+        """Take what ``build`` has made."""
+        template = PythonTemplate(self._engine, component)
         self._runners = Runners(self._loop, template, self._num_warm)
+
+    def abandon(self) -> None:
+        """Builds that are under way end with an error, and none begins."""
+        self._processes.end()
 
     def close(self) -> None:
         """Every runner must have been closed."""
+        self.abandon()
         if self._runners is not None:
             self._runners.close()
         self._engine.close()
