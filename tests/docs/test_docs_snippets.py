@@ -90,12 +90,14 @@ def test_an_inferlet_runs_as_the_text_says(
 ) -> None:
     """The command stands in the text before the block: `quire run FILE -- ARGUMENTS`."""
     before = block.page.read_text(encoding="utf-8").splitlines()[: block.line - 1]
-    found = re.findall(r"`(?:\.venv/bin/)?quire run (\S+\.py)( -- [^`]*)?`", "\n".join(before))
+    found = re.findall(
+        r"`(?:\.venv/bin/)?quire run (\S+\.py)( --stream)?( -- [^`]*)?`", "\n".join(before)
+    )
     assert found, f"{block.place}: no command before the block says how to run it"
-    name, arguments = found[-1]
+    name, stream, arguments = found[-1]
     (tmp_path / name).write_text(block.text, encoding="utf-8")
     command = [sys.executable, "-m", "quire.cli", "run", name, "--url", shipped_server]
-    ran = _run(command + shlex.split(arguments), tmp_path)
+    ran = _run(command + shlex.split(stream + arguments), tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip()
 
