@@ -10,6 +10,7 @@ import sys
 import msgspec
 import pytest
 
+from quire.core.errors import EngineLost
 from quire.node.child_process import EXIT_NODE_GONE
 from quire.node.transports.child import LifeLimits, NodeChild
 
@@ -63,3 +64,17 @@ async def test_what_a_process_has_started_ends_with_it() -> None:
     async with asyncio.timeout(60):
         assert "exited with 7" in await ended
         await child.close()
+
+
+async def test_what_cannot_be_started_is_lost_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine that has no process to spare has one later: the supervisor's business."""
+    child = NodeChild("child", print, LifeLimits(), (sys.executable,))
+
+    async def refuse(*args: object, **kwargs: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "subprocess_exec", refuse)
+    with pytest.raises(EngineLost, match=r"engine child: .*temporarily unavailable"):
+        await child.spawn(msgspec.Struct())

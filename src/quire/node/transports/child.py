@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from quire.core.errors import EngineLost
 from quire.node.transports.messages import Pulse
 
 ENGINE_COMMAND = (
@@ -74,14 +75,24 @@ class NodeChild:
         return self._process.pid
 
     async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
-        """Start it with its launch order; ``num_threads`` bounds its thread pools."""
+        """Start it with its launch order; ``num_threads`` bounds its thread pools.
+
+        Raises:
+            EngineLost: the system starts no process now; it may later.
+        """
         loop = asyncio.get_running_loop()
-        transport, protocol = await loop.subprocess_exec(
-            lambda: _GroupProtocol(_MAX_LINE_BYTES, loop),
-            *self._command,
-            env=_environment(num_threads),
-            start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
-        )
+        try:
+            transport, protocol = await loop.subprocess_exec(
+                lambda: _GroupProtocol(_MAX_LINE_BYTES, loop),
+                *self._command,
+                env=_environment(num_threads),
+                start_new_session=True,  # Ctrl-C is for the node, which then drains its engines
+            )
+        except OSError as exc:
+            raise EngineLost(
+                f"no process can be started for {self._kind} {self._name}: {exc}; look at the "
+                "machine's memory and at its limits of processes and files"
+            ) from exc
         self._process = asyncio.subprocess.Process(transport, protocol, loop)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
