@@ -162,6 +162,10 @@ _SWITCH_INTERVAL_S = 0.0005
 """Control shares the interpreter with the edge; it must not wait Python's 5 ms, which is longer
 than a message, for its turn."""
 
+_GC_YOUNG_OBJECTS = 20_000
+"""So many objects are made before the collector looks at them. A request at work is a thousand that
+all live: with Python's 700 a burst of requests would be looked through again and again."""
+
 
 def _run(node: NodeConfig, server: ServerConfig) -> None:
     names = ", ".join(engine.name for engine in node.engines)
@@ -176,6 +180,7 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         gc.freeze()  # what was imported and built stays: nobody waits while it is looked through
 
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    gc.set_threshold(_GC_YOUNG_OBJECTS)
     with ExitStack() as starting, loading_progress() as progress:
         starting.enter_context(errors_of_starting_raised_only())
         run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)

@@ -51,7 +51,7 @@ class Generation:
         self._cancelled: str | None = None
 
     def __aiter__(self) -> AsyncIterator[PromptChunk]:
-        return self._single() if len(self._requests) == 1 else self._merged()
+        return self._chunks(0) if len(self._requests) == 1 else self._merged()
 
     def cancel(self, reason: str) -> None:
         if self._cancelled is None:
@@ -71,18 +71,15 @@ class Generation:
             call.cancel(self._cancelled)
         return call
 
-    async def _single(self) -> AsyncIterator[PromptChunk]:
-        request = self._requests[0]
-        async for chunk in _to_the_end(self._start(request), request.num_choices):
-            yield PromptChunk(0, chunk)
+    def _chunks(self, index: int) -> AsyncIterator[PromptChunk]:
+        request = self._requests[index]
+        return _to_the_end(self._start(request), index, request.num_choices)
 
     async def _merged(self) -> AsyncIterator[PromptChunk]:
         arrived: asyncio.Queue[PromptChunk | _End] = asyncio.Queue(MAX_MERGED_CHUNKS)
         pumps = [
-            asyncio.create_task(
-                _pump(index, _to_the_end(self._start(request), request.num_choices), arrived)
-            )
-            for index, request in enumerate(self._requests)
+            asyncio.create_task(_pump(self._chunks(index), arrived))
+            for index in range(len(self._requests))
         ]
         num_running = len(pumps)
         try:
@@ -102,17 +99,23 @@ class Generation:
             await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _to_the_end(call: Call[ChoiceChunk], num_choices: int) -> AsyncIterator[ChoiceChunk]:
-    """The call's chunks; a cancelled call merely stops giving any, which is told apart here."""
+async def _to_the_end(
+    call: Call[ChoiceChunk], prompt: int, num_choices: int
+) -> AsyncIterator[PromptChunk]:
+    """The call's chunks as those of ``prompt``, until every choice has ended: nobody waits while
+    the call gives back what it holds. A cancelled call merely stops giving any, which is told apart
+    here."""
     num_ended = 0
     async for chunk in call:
-        num_ended += chunk.finish_reason is not None
-        yield chunk
-    if num_ended < num_choices:
-        raise ProgramCancelled(
-            f"the call was cancelled when {num_ended} of {num_choices} choices were complete: the "
-            "server is stopping, or the session has been ended; send the request again"
-        )
+        yield PromptChunk(prompt, chunk)
+        if chunk.finish_reason is not None:
+            num_ended += 1
+            if num_ended == num_choices:
+                return
+    raise ProgramCancelled(
+        f"the call was cancelled when {num_ended} of {num_choices} choices were complete: the "
+        "server is stopping, or the session has been ended; send the request again"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,12 @@ class _End:
 
 
 async def _pump(
-    index: int, chunks: AsyncIterator[ChoiceChunk], arrived: asyncio.Queue[PromptChunk | _End]
+    chunks: AsyncIterator[PromptChunk], arrived: asyncio.Queue[PromptChunk | _End]
 ) -> None:
     error: Exception | None = None
     try:
         async for chunk in chunks:
-            await arrived.put(PromptChunk(index, chunk))
+            await arrived.put(chunk)
     except Exception as exc:  # raised again by the one who reads
         error = exc
     await arrived.put(_End(error))

@@ -70,15 +70,15 @@ def identify(headers: Headers, body: IdentityFields) -> Identity:
         parent_thread=parent_thread,
         hint=reader.name("x-llm-d-inference-fairness-id") or body.prompt_cache_key,
         final=reader.flag("x-quire-final") or reader.flag("x-dynamo-session-final"),
-        priority=_priority(body),
+        priority=priority_of(body),
     )
 
 
 class _Reader:
-    """Headers as validated names and flags."""
+    """Headers as validated names and flags; of one that was sent twice the first counts."""
 
     def __init__(self, headers: Headers) -> None:
-        self._headers = headers
+        self._headers = dict(reversed(headers.items()))
 
     def name(self, header: str) -> str | None:
         value = self._headers.get(header, "").strip()
@@ -116,7 +116,8 @@ def _session(
     return own, thread, parent, None
 
 
-def _priority(body: IdentityFields) -> int:
+def priority_of(body: IdentityFields) -> int:
+    """The call's priority, higher first: no header has one."""
     if body.nvext is not None and body.nvext.agent_hints is not None:
         hinted = body.nvext.agent_hints.priority
         if hinted is not None:
@@ -124,4 +125,4 @@ def _priority(body: IdentityFields) -> int:
     return -(body.priority or 0)
 
 
-__all__ = ["Identity", "identify"]
+__all__ = ["Identity", "identify", "priority_of"]

@@ -83,7 +83,8 @@ class RequestObserver:
             num_generated=self.num_completion_tokens,
             finish_reasons=self._finish_reasons,
         )
-        logger.info("%s", json.dumps(self._line(outcome, elapsed_s, error, reason)))
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s", json.dumps(self._line(outcome, elapsed_s, error, reason)))
 
     def _line(
         self, outcome: Outcome, elapsed_s: float, error: QuireError | None, reason: str

@@ -195,7 +195,7 @@ def open_generation(request: Request, work: Work) -> Begun:
         parent=identity.parent,
         priority=identity.priority,
     )
-    route = request.url.path
+    route = request.scope["path"]
     labels = RequestLabels(
         request_id=request_id_of(request),
         route=route,

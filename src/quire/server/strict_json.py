@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -71,15 +71,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(root: Any) -> None:
-    """Level after level: token ids come by the million, and nothing is made for a single one."""
+    """Level after level. Token ids come by the million: a list of nothing but integers is looked at
+    as a whole, and nothing is made for a single one."""
     level, depth = [root], 0
     while level:
         below: list[Any] = []
         for value in level:
             kind = type(value)
             if kind is int:
-                if not -MAX_INTEGER < value < MAX_INTEGER:
-                    raise _bad("an integer of the body needs more than 64 bits")
+                _check_integers((value,))
             elif kind is str:
                 _check_string(value)
             elif kind is float:
@@ -88,10 +88,19 @@ def _check(root: Any) -> None:
             elif kind is list or kind is dict:
                 if depth >= MAX_DEPTH:
                     raise _bad(f"the body is nested deeper than {MAX_DEPTH} levels")
-                below += value  # of an object the keys
                 if kind is dict:
+                    below += value
                     below += value.values()
+                elif set(map(type, value)) == {int}:
+                    _check_integers(value)
+                else:
+                    below += value
         level, depth = below, depth + 1
+
+
+def _check_integers(values: Sequence[int]) -> None:
+    if min(values) <= -MAX_INTEGER or max(values) >= MAX_INTEGER:
+        raise _bad("an integer of the body needs more than 64 bits")
 
 
 def _check_string(value: str) -> None:

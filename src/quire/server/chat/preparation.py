@@ -21,7 +21,7 @@ from quire.server.chat.images import ImageReader
 from quire.server.chat.parsing import Reading
 from quire.server.chat.prompt import ChatPrompt, Conversation
 from quire.server.context import ServerContext, context_of
-from quire.server.identity import identify
+from quire.server.identity import priority_of
 from quire.server.planning import Reporting, check_num_choices, completion_request
 from quire.server.schemas.chat import ChatCompletionRequest
 from quire.server.schemas.tools import NamedToolChoice
@@ -70,7 +70,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         default_max_tokens=_default_max_tokens(model),
         grammar=grammar,
         reporting=Reporting(num_logprobs),
-        priority=identify(request.headers, body).priority,
+        priority=priority_of(body),
         images=prompt.images,
     )
     reading = Reading(_max_calls(body), prompt.opens_reasoning)

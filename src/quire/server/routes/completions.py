@@ -14,7 +14,7 @@ from quire.server.chat.constraint import structured_grammar
 from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, PromptText
 from quire.server.context import context_of
 from quire.server.frame import new_frame
-from quire.server.identity import identify
+from quire.server.identity import priority_of
 from quire.server.planning import Reporting, Work, begin, check_num_choices, completion_request
 from quire.server.schemas.base import Responses
 from quire.server.schemas.completions import Completion, CompletionsRequest
@@ -44,7 +44,7 @@ async def create_completion(request: Request, body: CompletionsRequest) -> Respo
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
     scored = bool(body.echo) and body.logprobs is not None
-    priority = identify(request.headers, body).priority
+    priority = priority_of(body)
     requests = [
         completion_request(
             body,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
@@ -66,9 +66,10 @@ class CompletionsRequest(GenerationFields):
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]
+        # the shape that the prompt was checked against is that of its first item
         if isinstance(prompt[0], int):
-            return [[token for token in prompt if isinstance(token, int)]]
-        return [item for item in prompt if not isinstance(item, int)]
+            return [prompt]
+        return cast(list[str | list[int]], prompt)
 
 
 class CompletionLogprobs(ResponseModel):
