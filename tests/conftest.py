@@ -9,13 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-settings.register_profile("untimed", deadline=None)
-"""On a busy machine the first example of a test may take long."""
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--hypothesis-profile", None) is None:
-        settings.load_profile("untimed")
+settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take long
+settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later
 
 
 @pytest.fixture(scope="session")
