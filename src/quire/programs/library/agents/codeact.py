@@ -63,14 +63,13 @@ _BLOCK = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
 
 
 class Interpreter:
-    """Runs Python in a child of ``api``'s program, which starts at once. Use ``async with``."""
+    """Runs Python in a child of ``api``'s program. Use ``async with``."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._child: Child | None = None
 
     async def __aenter__(self) -> Interpreter:
-        self._child = await self._launched()  # it gets ready while the model writes
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,7 +81,7 @@ class Interpreter:
     async def run(self, code: str) -> str:
         """What ``code`` printed, and its error if it raised one, as the model is to read it."""
         if self._child is None:
-            self._child = await self._launched()
+            self._child = await self._api.launch(source=INTERPRETER, quotas=QUOTAS)
         try:
             await self._child.send(code)
             answer = json.loads(await self._child.receive())
@@ -90,9 +89,6 @@ class Interpreter:
             return await self._lost(self._child)
         told = [answer["printed"].rstrip("\n"), answer["error"] and f"error: {answer['error']}"]
         return shortened("\n".join(part for part in told if part))
-
-    async def _launched(self) -> Child:
-        return await self._api.launch(source=INTERPRETER, quotas=QUOTAS)
 
     async def _lost(self, child: Child) -> str:
         """The child has ended in the middle of a block: why, as its owner is told."""
