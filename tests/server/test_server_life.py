@@ -224,7 +224,7 @@ def test_an_error_in_the_middle_of_a_stream_is_an_event(request_lines: RequestLi
         assert request_lines.next()["error"] == "quota_exceeded"
         with (
             openai.OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client,
-            pytest.raises(openai.APIError, match="which is its quota"),
+            pytest.raises(openai.APIError, match="which is the quota"),
         ):
             list(
                 client.chat.completions.create(

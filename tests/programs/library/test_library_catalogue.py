@@ -38,7 +38,7 @@ def test_a_name_stands_under_one_theme() -> None:
 
 
 def test_find_names_what_there_is() -> None:
-    with pytest.raises(InvalidArgument, match="text_completion"):
+    with pytest.raises(InvalidArgument, match="quire run --list"):
         find("no_such_program")
     assert "no_such_program" not in LIBRARY
     assert LIBRARY.get("no_such_program") is None
