@@ -129,9 +129,11 @@ def test_who_leaves_a_launch_that_waits_ends_its_program(
 ) -> None:
     body = {"source": ECHO, "client_id": "left", "wait": True}
     impatient = httpx.Timeout(60, read=0.3)
-    with httpx.Client(base_url=trusting.url, timeout=impatient) as http:
-        with pytest.raises(httpx.ReadTimeout):
-            http.post("/v1/programs", json=body)
+    with (
+        httpx.Client(base_url=trusting.url, timeout=impatient) as http,
+        pytest.raises(httpx.ReadTimeout),
+    ):
+        http.post("/v1/programs", json=body)
     while not (left := [one for one in listed(api) if one["client_id"] == "left"]):
         pass  # it may still be on its way
     with attached(trusting, left[0]["id"]) as socket:
