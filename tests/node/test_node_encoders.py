@@ -18,10 +18,10 @@ from transformers import BertConfig, BertModel
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import (
-    CapacityError,
     EngineLost,
     InvalidArgument,
     ModelNotFound,
+    QuotaExceeded,
     UnsupportedModel,
 )
 from quire.core.ids import ModelId, TenantId
@@ -79,12 +79,28 @@ def test_what_nobody_waits_for_is_passed_over_and_not_counted() -> None:
     gone, stays = job(A, 1, 1), job(A, 1)
     queue.add(gone)
     queue.add(stays)
-    with pytest.raises(CapacityError, match="3 sequences are waiting"):
-        queue.add(job(B, 1))
+    with pytest.raises(QuotaExceeded, match="3 sequences of this tenant are waiting"):
+        queue.add(job(A, 1))
     queue.end(gone)
     queue.end(gone)
-    assert queue.num_pending == 1
+    assert queue.num_pending == {A: 1}
     assert [item.job for item in queue.next_items()] == [stays]
+
+
+def test_a_tenant_that_floods_keeps_no_other_out() -> None:
+    queue = EncodeQueue(max_pending=3, max_batch_tokens=2)
+    flood, single = job(A, 1, 1, 1), job(B, 1)
+    queue.add(flood)
+    for _ in range(2):
+        with pytest.raises(QuotaExceeded, match="3 sequences of this tenant are waiting"):
+            queue.add(job(A, 1))
+        queue.add(single)
+        assert single in [item.job for item in queue.next_items()]
+        queue.end(single)
+        single = job(B, 1)
+    queue.end(flood)
+    assert not queue.num_pending
+    queue.add(job(A, 1, 1, 1))
 
 
 def test_whose_sequence_did_not_fit_has_the_next_turn() -> None:
@@ -204,8 +220,8 @@ async def test_what_is_cancelled_is_not_run() -> None:
     core.gate.clear()
     asked = asyncio.create_task(service.encode(A, [text(1)] * 10))
     await asyncio.to_thread(core.arrived.wait)
-    with pytest.raises(CapacityError):
-        await service.encode(B, [text(2)])
+    with pytest.raises(QuotaExceeded):
+        await service.encode(A, [text(2)])
     asked.cancel()
     await asyncio.wait([asked])
     waiting = asyncio.create_task(service.encode(B, [text(2)]))

@@ -89,7 +89,7 @@ class EncoderConfig:
     """An embedding model or cross-encoder in a process of its own.
 
     ``source``: a Hugging Face or sentence-transformers directory, or a hub id. ``max_batch_tokens``
-    bounds a batch, ``max_pending`` the sequences that may wait; more are refused.
+    bounds a batch, ``max_pending`` the sequences of one tenant that may wait; more are refused.
     """
 
     source: str

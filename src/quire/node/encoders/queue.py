@@ -1,11 +1,12 @@
 """Sequences that wait for an encoder, and which of them make the next batch.
 
-Owns the order: the tenants take turns, each tenant's own sequences stand in line. Does no I/O.
+Owns the order: the tenants take turns, each tenant's own sequences stand in line. Each line has a
+bound, so that a tenant that floods keeps no other out. Does no I/O.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from quire.core.batch import F32, I32
 from quire.core.encoding import EncodeBatch
-from quire.core.errors import CapacityError
+from quire.core.errors import QuotaExceeded
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 
@@ -44,21 +45,24 @@ class Item:
 
 @dataclass(slots=True)
 class EncodeQueue:
-    """``max_pending`` bounds what waits or runs, ``max_batch_tokens`` a batch of several."""
+    """``max_pending`` bounds what waits or runs of one tenant, ``max_batch_tokens`` a batch of
+    several sequences."""
 
     max_pending: int
     max_batch_tokens: int
-    num_pending: int = 0
+    num_pending: Counter[TenantId] = field(default_factory=Counter)
     _waiting: OrderedDict[TenantId, deque[Item]] = field(default_factory=OrderedDict)
 
     def add(self, job: Job) -> None:
-        """Raises ``CapacityError``: too many are waiting."""
-        if self.num_pending + len(job.texts) > self.max_pending:
-            raise CapacityError(
-                f"{self.num_pending} sequences are waiting for this encoder and {len(job.texts)} "
-                f"more are asked for, {self.max_pending} may: send fewer, or try again"
+        """Raises ``QuotaExceeded``: too many of the tenant are waiting."""
+        num_pending = self.num_pending[job.tenant]
+        if num_pending + len(job.texts) > self.max_pending:
+            raise QuotaExceeded(
+                f"{num_pending} sequences of this tenant are waiting for this encoder and "
+                f"{len(job.texts)} more are asked for, {self.max_pending} may: send fewer, or try "
+                "again"
             )
-        self.num_pending += len(job.texts)
+        self.num_pending[job.tenant] += len(job.texts)
         line = self._waiting.setdefault(job.tenant, deque())
         line.extend(Item(job, index) for index in range(len(job.texts)))
 
@@ -73,7 +77,9 @@ class EncodeQueue:
         if job.over:
             return
         job.over = True
-        self.num_pending -= len(job.texts)
+        self.num_pending[job.tenant] -= len(job.texts)
+        if not self.num_pending[job.tenant]:
+            del self.num_pending[job.tenant]
         line = self._waiting.get(job.tenant)
         if line is None or not job.num_left:
             return

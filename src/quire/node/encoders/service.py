@@ -99,7 +99,7 @@ class EncoderService:
         """A row for each of ``sequences`` [S, D]. Cancel it and nothing more is computed for it.
 
         Raises:
-            CapacityError: too many sequences are waiting.
+            QuotaExceeded: too many sequences of the tenant are waiting.
             EngineLost: the encoder was lost twice under one of them, or is given up.
             InvalidArgument: a sequence that the model cannot run.
         """
