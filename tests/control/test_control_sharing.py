@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from control_world import ENGINE, World, alone
 
-from quire.control.resources.exports import Export, ExportTable
+from quire.control.resources.exports import Export, ExportTable, PageSnapshot
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramEnded, QueueClosed, Quotas, Tick
@@ -165,6 +165,36 @@ def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -
     assert world.controller.statistics().num_exports == 1
     (imported,) = world.do(2, load(world, [7], name="y"))
     assert imported.status == "done", "the one that was left last"
+
+
+def test_nobodys_exports_go_because_another_tenant_leaves_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quire.control.resources.exports.MAX_LEFT", 2)
+    table = ExportTable()
+    page = PageSnapshot(None, 0, (), 0)
+
+    def leave(tenant: str, name: str, num_pages: int) -> None:
+        owner, pages = ProgramId(1), (page,) * num_pages
+        made = Export(TenantId(tenant), name, owner, ENGINE, pages, 1e9, 1e9)
+        table.add(made)
+        table.leave(made)
+        for gone in table.surplus(made.tenant):
+            table.remove(gone)
+
+    leave("quiet", "mine", 2)
+    for number in range(5):
+        leave("flood", str(number), 3)
+    assert [export.name for export in table.exports()] == ["mine", "3", "4"]
+    # memory is needed: the flood's two come before the quiet one's, however long that was unused
+    assert [export.name for export in table.left(ENGINE)] == ["3", "4", "mine"]
+    leave("quiet", "large", 5)
+    assert [export.name for export in table.left(ENGINE)] == ["mine", "3", "large", "4"]
+    table.touch(table.get(TenantId("quiet"), "mine"), 1.0)
+    assert [export.name for export in table.left(ENGINE)] == ["large", "3", "4", "mine"]
+    for export in list(table.exports()):
+        table.remove(export)
+    assert table.left(ENGINE) == []
 
 
 def test_ends_that_are_put_off_or_never_come_are_not_piled_up() -> None:

@@ -143,7 +143,7 @@ class Controller:
                 entry.is_answered = True
         for queue in list(program.queues.values()):
             self._close_queue(queue, reason)
-        self._host.owner_ended(program.id)
+        self._host.owner_ended(program)
         self._table.end(program)
         leave_family(program)
         self._policy.on_program_ended(program.id)

@@ -12,6 +12,7 @@ from typing import Any
 from quire.control.checks import require_page_quota
 from quire.control.families import num_pages_left, require_room
 from quire.control.holdings import Holdings
+from quire.control.process_table import Program
 from quire.control.queues import Entry
 from quire.control.resources.content import Content
 from quire.control.resources.exports import Export, ExportTable, PageSnapshot
@@ -26,7 +27,7 @@ from quire.core.errors import (
     PoolExhausted,
     UnknownHandle,
 )
-from quire.core.ids import EngineId, PageId, ProgramId
+from quire.core.ids import EngineId, PageId
 
 PASSING: frozenset[type[c.Command]] = frozenset(
     {c.AllocPages, c.DeallocPages, c.AllocEmbeds, c.DeallocEmbeds, c.Synchronize}
@@ -177,14 +178,14 @@ class HostCommands:
             )
         self.remove_export(export)
 
-    def owner_ended(self, program: ProgramId) -> None:
+    def owner_ended(self, program: Program) -> None:
         """What it exported for a time is left to its tenant; the rest goes with it."""
-        for export in self.exports.owned_by(program):
+        for export in self.exports.owned_by(program.id):
             if export.ttl_s is None:
                 self.remove_export(export)
             else:
                 self.exports.leave(export)
-        for export in self.exports.surplus():
+        for export in self.exports.surplus(program.tenant):
             self.remove_export(export)
 
     def remove_export(self, export: Export) -> None:

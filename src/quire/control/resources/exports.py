@@ -2,7 +2,9 @@
 
 Owns names, owners and times to live. A snapshot holds a reference on each content, so whoever
 writes a page afterwards copies it first. An export with a time to live may outlive its owner: it is
-then left to the tenant, and goes when memory is needed.
+then left to the tenant, and goes when memory is needed. Each tenant has a bound of its own for what
+is left to it, and memory is taken from whoever has the most there: nobody's exports go because
+another leaves many.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from quire.control.resources.content import Content
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_LEFT = 4096
-"""Exports without an owner on one node."""
+"""Exports without an owner, of one tenant."""
 _MAX_STALE = 64
 
 
@@ -51,7 +53,8 @@ class ExportTable:
     def __init__(self) -> None:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
-        self._left: OrderedDict[tuple[TenantId, str], Export] = OrderedDict()
+        self._left: dict[TenantId, OrderedDict[str, Export]] = {}
+        """Without an owner: of each tenant, the longest unused first."""
         self._expiries: list[tuple[float, int, Export]] = []
         """For each export with an end one entry, at its end or before, and some of removed ones."""
         self._num_scheduled = 0
@@ -74,21 +77,32 @@ class ExportTable:
         if export.ttl_s is not None:
             export.expires_s = now_s + export.ttl_s  # its entry moves when it comes up
         if export.owner is None:
-            self._left.move_to_end((export.tenant, export.name))
+            self._left[export.tenant].move_to_end(export.name)
 
     def leave(self, export: Export) -> None:
         """Its owner ends and leaves it to the tenant."""
         self._disown(export)
         export.owner = None
-        self._left[export.tenant, export.name] = export
+        self._left.setdefault(export.tenant, OrderedDict())[export.name] = export
 
     def left(self, engine: EngineId) -> list[Export]:
-        """Those on ``engine`` that no living program owns, the longest unused first."""
-        return [export for export in self._left.values() if export.engine == engine]
+        """Those on ``engine`` that no living program owns, in the order in which they go: the
+        longest unused of whichever tenant has the most pages there by then."""
+        ranked: list[tuple[int, Export]] = []
+        for exports in self._left.values():
+            num_pages = 0
+            for export in reversed(exports.values()):
+                if export.engine == engine:
+                    num_pages += len(export.pages)
+                    ranked.append((num_pages, export))
+        ranked.sort(key=lambda entry: entry[0], reverse=True)
+        return [export for _, export in ranked]
 
-    def surplus(self) -> list[Export]:
-        """Those that were left and are more than ``MAX_LEFT``, the longest unused first."""
-        return list(islice(self._left.values(), max(0, len(self._left) - MAX_LEFT)))
+    def surplus(self, tenant: TenantId) -> list[Export]:
+        """Those that were left to ``tenant`` and are more than ``MAX_LEFT``, the longest unused
+        first."""
+        exports = self._left.get(tenant, OrderedDict())
+        return list(islice(exports.values(), max(0, len(exports) - MAX_LEFT)))
 
     def _schedule(self, export: Export) -> None:
         if export.expires_s is not None:
@@ -103,8 +117,15 @@ class ExportTable:
         if len(self._expiries) > 2 * len(self._exports) + _MAX_STALE:
             self._expiries = [entry for entry in self._expiries if self._is_kept(entry[2])]
             heapq.heapify(self._expiries)
-        self._left.pop((export.tenant, export.name), None)
+        if export.owner is None:
+            self._forget_left(export)
         self._disown(export)
+
+    def _forget_left(self, export: Export) -> None:
+        exports = self._left[export.tenant]
+        del exports[export.name]
+        if not exports:
+            del self._left[export.tenant]
 
     def _disown(self, export: Export) -> None:
         if export.owner is None:
