@@ -66,9 +66,11 @@ class SequenceReport:
         entries, tokens, _ = _ragged(steps)
         if not len(entries):  # a loop in which every sequence failed at once
             return []
-        present, starts = np.unique(entries, return_index=True)
-        parts = np.split(tokens.astype(np.int32), starts[1:])
-        sequences = self.entries.sequences[present].tolist()
+        starts = np.concatenate(([0], np.flatnonzero(np.diff(entries)) + 1))
+        sequences = self.entries.sequences[entries[starts]].tolist()
+        spans = zip(starts.tolist(), [*starts[1:].tolist(), len(tokens)], strict=True)
+        tokens_32 = tokens.astype(np.int32)
+        parts = [tokens_32[start:end] for start, end in spans]
         return list(zip(sequences, parts, strict=True))
 
     def result(self, sequences: Sequences) -> SequenceTokens:

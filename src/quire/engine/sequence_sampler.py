@@ -38,11 +38,13 @@ class SequenceSampler:
         self._table = SamplerTable(sequences.capacity, vocab_size, device, installed())
         self._known: list[SequenceObjects | None] = [None] * sequences.capacity
         self._masks = GrammarMasks(vocab_size)
+        self._last_plan: tuple[I64, SamplingPlan] | None = None
 
     def plan(self, rows_S: I64) -> SamplingPlan:
         """A plan for these sequences, from their samplers and histories as they are now.
 
-        Only sequences that were opened since, or sampled elsewhere, are looked at one by one.
+        Only sequences that were opened since, or sampled elsewhere, are looked at one by one; where
+        there are none, the plan of the same sequences stays valid.
         """
         table, sequences = self._table, self._sequences
         remembers_S = table.needs_counts[rows_S] | table.needs_history[rows_S]
@@ -54,7 +56,10 @@ class SequenceSampler:
             objects = known[row] = sequences.objects(row)
             history = objects.history
             table.set(row, SamplingRow(objects.sampler, history.tokens, history.generated))
-        return SamplingPlan.over(table, rows_S)
+        last = self._last_plan
+        if stale or last is None or not np.array_equal(last[0], rows_S):
+            self._last_plan = last = rows_S, SamplingPlan.over(table, rows_S)
+        return last[1]
 
     def sample(
         self,

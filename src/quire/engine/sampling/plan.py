@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -135,10 +136,18 @@ class SamplingPlan:
         kinds_S = table.kind[rows_S]
         kinds = np.unique(kinds_S).tolist()
         self._members = [np.flatnonzero(kinds_S == kind) for kind in kinds]
-        self._indices = [table.index(members) for members in self._members]
-        self._groups = [SamplingGroup(table, rows_S[members]) for members in self._members]
 
-    @property
+    # Rows that a backend chooses for by itself never come to what follows: made when first used.
+
+    @cached_property
+    def _indices(self) -> list[Tensor]:
+        return [self._table.index(members) for members in self._members]
+
+    @cached_property
+    def _groups(self) -> list[SamplingGroup]:
+        return [SamplingGroup(self._table, self._rows_S[members]) for members in self._members]
+
+    @cached_property
     def common(self) -> CommonParameters | None:
         """The parameters as columns if no row wants more than the common subset, else None."""
         table, rows_S = self._table, self._rows_S

@@ -80,7 +80,6 @@ inline void multiply(const bf16* left, int64_t left_stride, RightA right_a, Righ
 struct Scratch {
   std::vector<bf16> q, probs, values;
   std::vector<float> scores, out;
-  std::vector<const bf16*> keys;
   ChunkLanes chunk;
 };
 
@@ -153,24 +152,68 @@ float soften(float* scores, bf16* probs, int64_t num_tiles, int64_t padded_tiles
   return factor;
 }
 
-// One head of the block.
-void attend_head(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
-                 const QueryBlock& block, int64_t head, Scratch& scratch, const float* q,
-                 int64_t q_stride, float* out, int64_t out_stride) {
+// One query head of a block: its queries, and the softmax so far.
+struct HeadState {
+  int64_t head;
+  bf16* queries;  // [32][dim]
+  float* out;     // [32][dim]
+  float maxima[kQueries], sums[kQueries];
+};
+
+void begin_head(const AttentionStep& step, const LayerAttention& layer, const QueryBlock& block,
+                const float* q, int64_t q_stride, HeadState& state) {
+  const int64_t dim = step.shape.padded_dim, size = step.shape.head_dim;
+  std::fill(state.maxima, state.maxima + kQueries, layer.sinks ? layer.sinks[state.head] : kNothing);
+  std::fill(state.sums, state.sums + kQueries, layer.sinks ? 1.0f : 0.0f);
+  std::memset(state.out, 0, static_cast<size_t>(kQueries * dim) * sizeof(float));
+  for (int64_t query = 0; query < kQueries; query++) {
+    const float* source = q + (block.first_token + query) * q_stride + state.head * size;
+    const int64_t count = query < block.num_queries ? size : 0;
+    for (int64_t d = 0; d < dim; d += kWidth) {
+      const int64_t left = std::clamp<int64_t>(count - d, 0, kWidth);
+      store(state.queries + query * dim + d, load_n(left > 0 ? source + d : q, left));
+    }
+  }
+}
+
+// Probabilities of a chunk in bf16, [32][stride], from the scores; scales what was summed before.
+void soften_head(const QueryBlock& block, const ChunkLanes& chunk, const LayerAttention& layer,
+                 int64_t dim, int64_t num_tiles, float* scores, bf16* probs, HeadState& state) {
+  const int64_t stride = num_tiles * kTileSlots;
+  for (int64_t query = 0; query < kQueries; query++) {
+    bf16* of_query = probs + query * stride;
+    const uint16_t* lanes = chunk.lanes.data() + query * chunk.num_tiles;
+    const bool sees = query < block.num_queries &&
+                      std::any_of(lanes, lanes + chunk.num_tiles, [](uint16_t l) { return l; });
+    if (!sees) {
+      std::memset(of_query, 0, static_cast<size_t>(stride) * sizeof(bf16));
+      continue;
+    }
+    const float factor = soften(scores + query * stride, of_query, chunk.num_tiles, num_tiles,
+                                lanes, layer, state.maxima[query], state.sums[query]);
+    if (factor == 1.0f) continue;
+    for (int64_t d = 0; d < dim; d += 16)
+      store(state.out + query * dim + d, load(state.out + query * dim + d) * factor);
+  }
+}
+
+void end_head(const AttentionStep& step, const QueryBlock& block, const HeadState& state, float* out,
+              int64_t out_stride) {
+  const int64_t dim = step.shape.padded_dim, size = step.shape.head_dim;
+  for (int64_t query = 0; query < block.num_queries; query++) {
+    float* target = out + (block.first_token + query) * out_stride + state.head * size;
+    const float sum = state.sums[query];
+    const float factor = sum > 0 ? 1.0f / sum : (sum == 0 ? 0.0f : sum);
+    for (int64_t d = 0; d < size; d += kWidth)
+      store_n(target + d, load(state.out + query * dim + d) * factor, size - d);
+  }
+}
+
+// All query heads of one KV head, chunk by chunk: what a chunk shows and its V are found once.
+void attend_heads(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
+                  const QueryBlock& block, std::vector<HeadState>& states, Scratch& scratch) {
   const KVShape& shape = step.shape;
   const int64_t dim = shape.padded_dim;
-  bf16* queries = aligned(scratch.q, static_cast<size_t>(kQueries * dim));
-  float* sums_out = aligned(scratch.out, static_cast<size_t>(kQueries * dim));
-  float maxima[kQueries], sums[kQueries];
-  std::memset(queries, 0, static_cast<size_t>(kQueries * dim) * sizeof(bf16));
-  std::memset(sums_out, 0, static_cast<size_t>(kQueries * dim) * sizeof(float));
-  for (int64_t query = 0; query < kQueries; query++) {
-    maxima[query] = layer.sinks ? layer.sinks[head] : kNothing;
-    sums[query] = layer.sinks ? 1.0f : 0.0f;
-    if (query >= block.num_queries) continue;
-    const float* source = q + (block.first_token + query) * q_stride + head * shape.head_dim;
-    for (int64_t d = 0; d < shape.head_dim; d++) queries[query * dim + d] = to_bf16(source[d]);
-  }
   const AttentionContext::Row& row = step.context->row(block.row);
   const bf16* keys = static_cast<const bf16*>(cache.keys) + block.kv_head * shape.head_elements();
   const bf16* values =
@@ -183,45 +226,29 @@ void attend_head(const AttentionStep& step, const LayerAttention& layer, const L
     float* scores = aligned(scratch.scores, static_cast<size_t>(kQueries * stride));
     bf16* probs = aligned(scratch.probs, static_cast<size_t>(kQueries * stride));
     bf16* chunk_values = aligned(scratch.values, static_cast<size_t>(stride * dim));
+    gather_values(step, chunk, values, num_tiles, chunk_values);
     const auto key_tile = [&](int64_t i) {
       const int64_t last = std::min(i, chunk.num_tiles - 1);
       return keys + step.context->tile(chunk.first_tile + last).tile * shape.tile_elements();
     };
-    for (int64_t i = 0; i < num_tiles; i += 2) {
-      const bf16 *a = key_tile(i), *b = key_tile(i + 1);
-      multiply(
-          queries, dim, [=](int64_t s) { return a + s * 512; }, [=](int64_t s) { return b + s * 512; },
-          64, dim / 32, scores + i * kTileSlots, stride, false);
-    }
-    gather_values(step, chunk, values, num_tiles, chunk_values);
-    for (int64_t query = 0; query < kQueries; query++) {
-      bf16* of_query = probs + query * stride;
-      const uint16_t* lanes = chunk.lanes.data() + query * chunk.num_tiles;
-      const bool sees = query < block.num_queries &&
-                        std::any_of(lanes, lanes + chunk.num_tiles, [](uint16_t l) { return l; });
-      if (!sees) {
-        std::memset(of_query, 0, static_cast<size_t>(stride) * sizeof(bf16));
-        continue;
+    for (HeadState& state : states) {
+      for (int64_t i = 0; i < num_tiles; i += 2) {
+        const bf16 *a = key_tile(i), *b = key_tile(i + 1);
+        multiply(
+            state.queries, dim, [=](int64_t s) { return a + s * 512; },
+            [=](int64_t s) { return b + s * 512; }, 64, dim / 32, scores + i * kTileSlots, stride,
+            false);
       }
-      const float factor = soften(scores + query * stride, of_query, chunk.num_tiles, num_tiles,
-                                  lanes, layer, maxima[query], sums[query]);
-      if (factor == 1.0f) continue;
-      for (int64_t d = 0; d < dim; d += 16)
-        store(sums_out + query * dim + d, load(sums_out + query * dim + d) * factor);
+      soften_head(block, chunk, layer, dim, num_tiles, scores, probs, state);
+      for (int64_t d = 0; d < dim; d += 32) {
+        const bf16* right = chunk_values + 2 * d;
+        const int64_t step_elements = 2 * shape.head_elements();
+        multiply(
+            probs, stride, [=](int64_t s) { return right + s * step_elements; },
+            [=](int64_t s) { return right + s * step_elements + 32; },
+            dim * static_cast<int64_t>(2 * sizeof(bf16)), num_tiles / 2, state.out + d, dim, true);
+      }
     }
-    for (int64_t d = 0; d < dim; d += 32) {
-      const bf16* right = chunk_values + 2 * d;
-      const int64_t step_elements = 2 * shape.head_elements();
-      multiply(
-          probs, stride, [=](int64_t s) { return right + s * step_elements; },
-          [=](int64_t s) { return right + s * step_elements + 32; },
-          dim * static_cast<int64_t>(2 * sizeof(bf16)), num_tiles / 2, sums_out + d, dim, true);
-    }
-  }
-  for (int64_t query = 0; query < block.num_queries; query++) {
-    float* target = out + (block.first_token + query) * out_stride + head * shape.head_dim;
-    const float factor = sums[query] > 0 ? 1.0f / sums[query] : (sums[query] == 0 ? 0 : sums[query]);
-    for (int64_t d = 0; d < shape.head_dim; d++) target[d] = sums_out[query * dim + d] * factor;
   }
 }
 
@@ -233,14 +260,25 @@ void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const
                    const QueryBlock& block, const float* q, int64_t q_stride, float* out,
                    int64_t out_stride) {
   static thread_local Scratch scratch;
+  static thread_local std::vector<HeadState> states;
+  const int64_t heads = step.num_heads / step.shape.num_kv_heads;
+  const int64_t size = kQueries * step.shape.padded_dim;
+  states.resize(static_cast<size_t>(heads));
+  bf16* queries = aligned(scratch.q, static_cast<size_t>(heads * size));
+  float* sums = aligned(scratch.out, static_cast<size_t>(heads * size));
+  for (int64_t i = 0; i < heads; i++) {
+    HeadState& state = states[static_cast<size_t>(i)];
+    state.head = block.kv_head * heads + i;
+    state.queries = queries + i * size;
+    state.out = sums + i * size;
+    begin_head(step, layer, block, q, q_stride, state);
+  }
   const TileConfig config;
   // Not the intrinsic: GCC 12 tells the optimiser of the first 8 of these 64 bytes only.
   asm volatile("ldtilecfg %0" ::"m"(config));
-  const int64_t heads = step.num_heads / step.shape.num_kv_heads;
-  for (int64_t i = 0; i < heads; i++)
-    attend_head(step, layer, cache, block, block.kv_head * heads + i, scratch, q, q_stride, out,
-                out_stride);
+  attend_heads(step, layer, cache, block, states, scratch);
   _tile_release();
+  for (const HeadState& state : states) end_head(step, block, state, out, out_stride);
 }
 
 #endif

@@ -117,7 +117,8 @@ class Product {
         sums += num_rows * kPanelColumns;
       }
     }
-    finish(first_row, num_rows, first_panel, last_panel);
+    if (num_rows <= rows_at_once_)
+      finish(first_row, num_rows, first_panel, last_panel, sums_);
   }
 
   const uint8_t* part(int64_t panel, int64_t tile) const {
@@ -136,15 +137,21 @@ class Product {
     task.lines = (lines_per_tile + num_blocks - 1) / num_blocks;
     task.fetch = num_blocks == 1 ? Fetch::kNear : Fetch::kFar;
     task.next = num_blocks == 1 ? after_ : task.panel + w_.panel_bytes;
+    // No sums are kept between parts of a panel where it has one only: the same ones, in L1, serve
+    // all rows.
+    const bool at_once = num_blocks > 1 && task.num_tiles == num_tiles_;
     for (int64_t row = first_row; row < last_row; row += rows_at_once_) {
       const int64_t num_rows = std::min(rows_at_once_, last_row - row);
       task.upper_rows = std::min(kBlockRows, num_rows);
       task.lower_rows = num_rows - task.upper_rows;
       task.upper = block(row, task.upper_rows, tile);
       task.lower = block(row + kBlockRows, task.lower_rows, tile);
-      task.sums = sums + (row - first_row) * kPanelColumns;
+      float* of_rows = at_once ? sums_ : sums + (row - first_row) * kPanelColumns;
+      task.sums = of_rows;
       multiply(task);
-      if (num_blocks > 1) task.next += task.lines * 64;
+      if (num_blocks == 1) continue;
+      task.next += task.lines * 64;
+      if (last_tile == num_tiles_) finish(row, num_rows, panel, panel + 1, of_rows);
     }
   }
 
@@ -159,20 +166,22 @@ class Product {
     amx_product(w_.type, task);
   }
 
-  // Row by row, so that what one row gets from the group is written together; y is rarely in a cache,
-  // hence the prefetch.
-  void finish(int64_t first_row, int64_t num_rows, int64_t first_panel, int64_t last_panel) {
-    const int64_t sums_stride = num_rows * kPanelColumns;
+  // The complete sums of some rows and panels: of many rows as soon as a panel is done with a block of
+  // them, while they are in L1; of few rows for a whole group, so that what one row gets is written
+  // together. y rarely is in a cache, hence the prefetch.
+  void finish(int64_t first_row, int64_t num_rows, int64_t first_panel, int64_t last_panel,
+              float* sums) {
+    const int64_t stride = num_rows * kPanelColumns;
     if (w_.type == WeightType::kInt8)
       for (int64_t panel = first_panel; panel < last_panel; panel++)
         dequantize(w_, panel, x_.scales + first_row, num_rows,
-                   sums_ + (panel - first_panel) * sums_stride);
+                   sums + (panel - first_panel) * stride);
     for (int64_t row = 0; row < num_rows; row++) {
       if (row + kFinishAhead < num_rows)
         results_.fetch(first_row + row + kFinishAhead, first_panel, last_panel);
       for (int64_t panel = first_panel; panel < last_panel; panel++)
         results_.take(first_row + row, panel,
-                      sums_ + (panel - first_panel) * sums_stride + row * kPanelColumns);
+                      sums + (panel - first_panel) * stride + row * kPanelColumns);
     }
   }
 
