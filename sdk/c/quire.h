@@ -1,4 +1,4 @@
-/* Programs for Quire in C: the guest ABI, version 1.2 (docs/reference/guest-abi.md).
+/* Programs for Quire in C: the guest ABI, version 1.3 (docs/reference/guest-abi.md).
  *
  * Needs no C library. One file of a program defines QUIRE_PROGRAM before it includes this header,
  * and defines
@@ -142,6 +142,12 @@ static inline uint32_t quire_sleep(uint32_t milliseconds) {
    the arguments, a JSON object. Topics and stores are those that the manifest names. */
 static inline uint32_t quire_call(const char *text, uint32_t name_length, uint32_t length) {
   return quire_text(QUIRE_CALL, name_length, text, length);
+}
+
+/* Gives up a call or a command on a queue, by its id. It still has an answer: what it did before, or
+ * status QUIRE_CANCELLED. */
+static inline void quire_cancel(uint32_t id) {
+  quire_issue(QUIRE_CANCEL)->a = id;
 }
 
 static inline uint32_t quire_tokenize(uint32_t model, const char *text, uint32_t length) {

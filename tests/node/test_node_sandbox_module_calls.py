@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 from fake_node import TENANT
-from sandbox_node import needs_sandbox, sandbox_config, sandbox_node
+from sandbox_node import needs_sandbox, program, sandbox_config, sandbox_node
 from wasm_programs import COMMANDS, DATA, command, escaped, module
 
 from quire.core.errors import QuireError
@@ -92,3 +93,45 @@ async def test_a_bad_call_is_an_error_of_the_program(node: Node, code: bytes, wo
     with pytest.raises(QuireError) as caught:
         await result_of(node, code)
     assert words in caught.value.message
+
+
+PULL = '{"queue":"news"}'
+PULLER = program(
+    """
+    @inferlet("puller", topics=["news"])
+    async def puller(api):
+        return await api.pull("news")
+    """
+)
+
+
+def pushing(text: str) -> bytes:
+    arguments = json.dumps({"queue": "news", "message": text, "ttl_s": 60.0})
+    return calling("queue.push", arguments)
+
+
+async def test_a_message_larger_than_the_inbox_goes_back(node: Node) -> None:
+    text = "x" * 300
+    await result_of(node, pushing(text))
+    with pytest.raises(QuireError):
+        await result_of(node, calling("queue.pull", PULL))
+    assert await result_of(node, PULLER) == text
+
+
+async def test_a_pull_that_is_given_up_takes_nothing(node: Node) -> None:
+    text = "queue.pull" + PULL
+    ring = command(Op.CALL, id=1, a=10, address=DATA, length=len(text))
+    ring += command(Op.CANCEL, a=1)
+    manifest = b'{"name": "caller", "topics": ["news"]}\0'
+    giving_up = module(
+        data=f'(data (i32.const {COMMANDS}) "{escaped(ring)}") '
+        f'(data (i32.const {DATA}) "{escaped(text.encode())}") '
+        f'(data (i32.const {MANIFEST}) "{escaped(manifest)}")',
+        functions=f'(func (export "quire_manifest") (result i32) (i32.const {MANIFEST}))',
+        start="(i32.const 2)",
+        poll=END_WITH_ANSWER,
+    )
+    with pytest.raises(QuireError, match="nobody waits for it"):
+        await result_of(node, giving_up)
+    await result_of(node, pushing("kept"))
+    assert await result_of(node, PULLER) == "kept"

@@ -60,6 +60,7 @@ class SandboxedProgram:
         self._passing: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._starting: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
         self._readable = asyncio.Semaphore(_UNREAD)
         self._host_calls: HostCalls | None = None
         self.limits = MailboxLimits()
@@ -203,8 +204,16 @@ class SandboxedProgram:
                 self._host_calls.start(call)
             case m.DropHostCall() if self._host_calls is not None:
                 self._host_calls.drop(call.number)
+            case m.Ended() if self._host_calls is not None and self._host_calls.num_unanswered:
+                self._ending = self._loop.create_task(self._end_later(call, self._host_calls))
             case m.Ended():
                 self._ended(call)
+
+    async def _end_later(self, ended: m.Ended, calls: HostCalls) -> None:
+        """What it asked for last, and put back, is done first: its services end with it."""
+        await calls.settled(self._grace_s)
+        if not self.running.state.ended:
+            self._ended(ended)
 
     def _ended(self, ended: m.Ended) -> None:
         error = None if ended.error is None else from_record(ended.error)

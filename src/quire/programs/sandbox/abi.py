@@ -1,4 +1,4 @@
-"""The guest ABI, version 1.2, as numbers and layouts; docs/reference/guest-abi.md is its text.
+"""The guest ABI, version 1.3, as numbers and layouts; docs/reference/guest-abi.md is its text.
 
 All numbers are little-endian; addresses are byte offsets into the module's memory.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from quire.core.errors import ErrorRecord
 
 ABI_EXPORT = "quire_abi_1"
-MINOR = 2
+MINOR = 3
 """Operations are added, never changed; a guest finds this number in its model's answer."""
 START_EXPORT = "quire_start"
 POLL_EXPORT = "quire_poll"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from quire.core.errors import ProgramCancelled, ProgramError, QuireError, QuotaExceeded
@@ -31,8 +32,8 @@ class HostCalls:
         self._name = name
         self._call = call
         self._tell = tell
-        self._under_way: dict[int, asyncio.Task[None]] = {}
-        self._unanswered: set[asyncio.Task[None]] = set()
+        self._under_way: dict[int, asyncio.Task[m.GuestEvents]] = {}
+        self._unanswered: set[asyncio.Task[m.GuestEvents]] = set()
 
     def start(self, call: m.HostCall) -> None:
         num_under_way = len(self._under_way) + len(self._unanswered)
@@ -46,6 +47,7 @@ class HostCalls:
         task = asyncio.get_running_loop().create_task(self._carry_out(call))
         if call.number:
             self._under_way[call.number] = task
+            task.add_done_callback(partial(self._answered, call))
         else:
             self._unanswered.add(task)
             task.add_done_callback(self._unanswered.discard)
@@ -56,28 +58,38 @@ class HostCalls:
         if task is not None:
             task.cancel()
 
+    @property
+    def num_unanswered(self) -> int:
+        """Those under way whose answer nobody wants: what is put back is one."""
+        return len(self._unanswered)
+
+    async def settled(self, limit_s: float) -> None:
+        """What nobody waits for has been done, or ``limit_s`` have passed."""
+        if self._unanswered:
+            await asyncio.wait(self._unanswered, timeout=limit_s)
+
     def close(self) -> None:
         """The guest has ended."""
         for task in (*self._under_way.values(), *self._unanswered):
             task.cancel()
 
-    async def _carry_out(self, call: m.HostCall) -> None:
-        event: m.GuestEvents
+    def _answered(self, call: m.HostCall, task: asyncio.Task[m.GuestEvents]) -> None:
+        self._under_way.pop(call.number, None)
+        if task.cancelled():  # perhaps before it began
+            given_up = ProgramCancelled(f"{call.name}: nobody waits for it any more")
+            self._tell(m.HostRefused(call.number, given_up.record()))
+        else:
+            self._tell(task.result())
+
+    async def _carry_out(self, call: m.HostCall) -> m.GuestEvents:
         try:
-            value = await self._call(call.name, call.arguments)
-            event = m.HostAnswered(call.number, value)
-        except asyncio.CancelledError:
-            cancelled = ProgramCancelled(f"{call.name}: nobody waits for it any more")
-            event = m.HostRefused(call.number, cancelled.record())
+            return m.HostAnswered(call.number, await self._call(call.name, call.arguments))
         except QuireError as exc:
-            event = m.HostRefused(call.number, exc.record())
+            return m.HostRefused(call.number, exc.record())
         except Exception as exc:  # a fault of ours; the guest's others go on
             logger.exception("service %s failed for program %s", call.name, self._name)
             wrong = ProgramError(f"{call.name} failed in the node: {type(exc).__name__}")
-            event = m.HostRefused(call.number, wrong.record())
-        self._under_way.pop(call.number, None)
-        if call.number:
-            self._tell(event)
+            return m.HostRefused(call.number, wrong.record())
 
 
 __all__ = ["MAX_HOST_CALLS", "HostCalls"]

@@ -15,11 +15,13 @@ from quire.core.commands import Dists, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
 from quire.programs.sandbox import abi
+from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, Status
 
 
 class RingEvent(msgspec.Struct, frozen=True):
-    """An event for the guest. ``payload`` goes into its inbox."""
+    """An event for the guest. ``payload`` goes into its inbox; ``undo`` puts back what it took, if
+    it finds no room there."""
 
     op: int
     command: int
@@ -29,6 +31,7 @@ class RingEvent(msgspec.Struct, frozen=True):
     b: int = 0
     c: int = 0
     last: bool = True
+    undo: m.HostCall | None = None
 
 
 def reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:

@@ -31,8 +31,9 @@ from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.module_commands import Memory, queue_call, service_call, with_adapter
+from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
+from quire.programs.sandbox.module_services import ModuleServices
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
@@ -59,14 +60,13 @@ class ModuleRunner:
         self._messages: deque[str] = deque()
         self._sleeps: list[tuple[float, int]] = []
         self._requests: dict[int, tuple[int, Op]] = {}
-        self._service_calls: dict[int, int] = {}
-        """Commands that services of the node are to answer, by the call's number."""
         self._input_closed = False
         self._num_read = 0
         self._client_gone: ErrorRecord | None = None
         self._cancel_reason: str | None = None
         self._host_ids = count(abi.HOST_IDS)
         self._request_numbers = count(1)
+        self._services = ModuleServices(self._request_numbers)
         self._answers: Answers
         self._launch: m.GuestLaunch
         self._io: abi.IoArea
@@ -114,7 +114,7 @@ class ModuleRunner:
             self._take(event)
         self._take_due()
         if not self._events:
-            return m.Turn(self._read_calls(), self._next_sleep_s())
+            return m.Turn(self._own_calls(), self._next_sleep_s())
         return self._turn(self._guest.call(abi.POLL_EXPORT, limit_s, self._write_events()))
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ class ModuleRunner:
         ring = memory.take(self._io.commands, num_commands * abi.COMMAND.size)
         entries = [RingCommand(*fields) for fields in abi.COMMAND.iter_unpack(ring)]
         self._check_bytes(entries)
-        calls: list[m.GuestCalls] = self._read_calls()
+        calls: list[m.GuestCalls] = self._own_calls()
         for entry in entries:
             call = self._carry_out(entry, memory)
             if call is None:
@@ -171,7 +171,7 @@ class ModuleRunner:
 
     def _check_waits(self) -> None:
         waits = self._waiting, self._sends, self._receives, self._sleeps, self._requests
-        if not any(waits) and not self._service_calls:
+        if not any(waits) and not self._services:
             raise ProgramFailed(
                 "the program waits for nothing: it returned without a command that has an answer, "
                 "and nothing is left to answer"
@@ -185,6 +185,7 @@ class ModuleRunner:
             event = self._events[0]
             if len(event.payload) > io.inbox_bytes:
                 size = len(event.payload)
+                self._services.undelivered(event)
                 event = RingEvent(event.op, event.command, status=Status.TOO_LARGE, c=size)
             elif used + len(event.payload) > io.inbox_bytes:
                 break
@@ -204,6 +205,8 @@ class ModuleRunner:
 
     def _carry_out(self, entry: RingCommand, memory: Memory) -> m.GuestCalls | None:
         command = CommandId(entry.id or next(self._host_ids))
+        if entry.op == Op.CANCEL and (dropped := self._services.drop(entry.a)) is not None:
+            return dropped
         engines = [model.engine for model in self._launch.models]
         call = queue_call(entry, command, memory, engines)
         if call is not None:
@@ -238,11 +241,7 @@ class ModuleRunner:
             case Op.HTTP_GET | Op.HTTP_POST:
                 return self._fetch(entry, memory)
             case Op.CALL:
-                number = next(self._request_numbers) if entry.id else 0
-                call = service_call(entry, number, memory)
-                if number:
-                    self._service_calls[number] = entry.id
-                return call
+                return self._services.start(entry, memory)
             case Op.END:
                 return self._end(entry, memory)
         raise InvalidArgument(f"the program asked for operation {entry.op}, which does not exist")
@@ -334,13 +333,9 @@ class ModuleRunner:
             case m.FetchFailed():
                 command, op = self._requests.pop(event.request)
                 self._events.append(failed(op, command, event.error))
-            case m.HostAnswered():
-                if (called := self._service_calls.pop(event.number, None)) is not None:
-                    payload = msgspec.json.encode(event.value)
-                    self._events.append(RingEvent(Op.CALL, called, payload))
-            case m.HostRefused():
-                if (called := self._service_calls.pop(event.number, None)) is not None:
-                    self._events.append(failed(Op.CALL, called, event.error))
+            case m.HostAnswered() | m.HostRefused():
+                if (answer := self._services.event(event)) is not None:
+                    self._events.append(answer)
             case m.CancelAsked():
                 self._cancel_reason = event.reason
                 reason = event.reason.encode("utf-8", "replace")
@@ -349,10 +344,11 @@ class ModuleRunner:
                 pass
         self._pass_message()
 
-    def _read_calls(self) -> list[m.GuestCalls]:
-        """What the host is to know of messages that were read."""
+    def _own_calls(self) -> list[m.GuestCalls]:
+        """What the host is to know of messages that were read, and what goes back."""
         num_read, self._num_read = self._num_read, 0
-        return [m.Received(num_read)] if num_read else []
+        calls = self._services.take_put_back()
+        return [m.Received(num_read), *calls] if num_read else calls
 
     def _pass_message(self) -> None:
         """Give messages to those who wait for one."""
