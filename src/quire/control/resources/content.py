@@ -41,9 +41,14 @@ class ChainNode:
         return iter(self.path())
 
 
-def chain_key(parent_key: bytes, tokens: Sequence[int]) -> bytes:
-    """SHA-256 over the parent's key and this page's tokens."""
-    return hashlib.sha256(parent_key + array("q", tokens).tobytes()).digest()
+def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iterator[bytes]:
+    """The key of each full page of ``tokens``, one behind the other: SHA-256 over the key before it
+    and its tokens."""
+    numbers = array("q", tokens)
+    packed, num_bytes = numbers.tobytes(), numbers.itemsize * page_size
+    for end in range(num_bytes, len(packed) + 1, num_bytes):
+        parent_key = hashlib.sha256(parent_key + packed[end - num_bytes : end]).digest()
+        yield parent_key
 
 
 class Content:
@@ -95,4 +100,4 @@ class Content:
         self.node = None
 
 
-__all__ = ["ChainNode", "Content", "chain_key"]
+__all__ = ["ChainNode", "Content", "chain_keys"]

@@ -10,8 +10,9 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from quire.control.resources.content import ChainNode, Content, chain_key
+from quire.control.resources.content import ChainNode, Content, chain_keys
 from quire.core.ids import TenantId
 
 
@@ -62,7 +63,8 @@ class PrefixIndex:
     ) -> ChainNode:
         """The node of one full page of ``tokens`` behind ``parent``, which has the same adapter."""
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
-        return ChainNode(parent, tuple(tokens), chain_key(parent_key, tokens))
+        (key,) = chain_keys(parent_key, tokens, self._page_size)
+        return ChainNode(parent, tuple(tokens), key)
 
     def match(
         self,
@@ -76,13 +78,11 @@ class PrefixIndex:
         found: list[Content] = []
         size = self._page_size
         parent_key = self.root_key(tenant, adapter) if parent is None else parent.key
-        for page in range(min(max_pages, len(tokens) // size)):
-            key = chain_key(parent_key, tokens[page * size : (page + 1) * size])
+        for key in islice(chain_keys(parent_key, tokens, size), max_pages):
             content = self._contents.get(key)
             if content is None:
                 break
             found.append(content)
-            parent_key = key
         self._num_query_tokens += len(tokens)
         self._num_hit_tokens += len(found) * size
         return found
