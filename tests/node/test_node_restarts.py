@@ -15,7 +15,7 @@ from sandbox_node import needs_sandbox
 from web_stub import WebStub
 
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
-from quire.core.errors import ProgramFailed, ProgramTerminated
+from quire.core.errors import ProgramCancelled, ProgramFailed, ProgramTerminated
 from quire.core.ids import ModelId
 from quire.node import Node, ProgramHandle, RestartLimits, read_model_files
 from quire.programs.inferlet import Inferlet, load_inferlet
@@ -93,6 +93,37 @@ async def main(api):
     await api.send("ready")
     await api.receive()
     await api.get_next_dist(queue, embeds[0])
+'''
+
+PARENT = '''
+from quire.programs.sdk import inferlet
+
+
+async def child(api):
+    await api.send("child is here")
+    return await api.receive()
+
+
+PROGRAMS = {"child": inferlet("child")(child)}
+
+
+@inferlet("parent", restartable=True)
+async def main(api):
+    """Has a child and a masked page when its engine is lost."""
+    launched = await api.launch(PROGRAMS["child"])
+    heard = await launched.receive()
+    queue = api.create_queue()
+    page, embeds = api.alloc_kvpage(queue, 1), api.alloc_emb(queue, 2)
+    api.embed_txt(queue, [5, 6], [0, 1], embeds)
+    api.forward(queue, [], embeds, page, embeds)
+    visible = [slot != 1 for slot in range(api.available_models()[0].page_size)]
+    api.mask_kvpage(queue, page[0], visible)
+    await api.synchronize(queue)
+    await api.send(launched.id)
+    await api.receive()
+    await api.get_next_dist(queue, embeds[0])
+    await launched.send("from the parent")
+    return [heard, await launched.join()]
 '''
 
 
@@ -199,3 +230,35 @@ async def test_one_that_does_not_repeat_itself_is_ended(
     await asyncio.wait_for(drive(node, handle, kill_at=1), 60)
     with pytest.raises(ProgramTerminated, match="did not repeat itself"):
         await handle.result()
+
+
+async def test_the_children_of_a_program_live_on_while_it_begins_again(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    node = await started(start_node, model_directory)
+    handle = node.launch(native(tmp_path, PARENT), tenant=TENANT)
+    number = handle.program
+    (child,) = await drive(node, handle, kill_at=1)
+    assert await handle.result() == ["child is here", "from the parent"]
+    assert handle.program != number, "it has begun again"
+    assert await node.program(child, TENANT).result() == "from the parent"
+    assert len(node.programs(TENANT)) == 2, "no child was launched twice"
+
+
+async def test_children_end_with_a_program_that_has_begun_again(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    node = await started(start_node, model_directory)
+    source = PARENT.replace("await launched.send(", "return await api.receive() and (")
+    handle = node.launch(native(tmp_path, source), tenant=TENANT)
+    number = handle.program
+    attachment = handle.attach()
+    child = node.program((await anext(attachment)).text, TENANT)
+    kill_engine(node)
+    await node.wait_health(lambda health: not health.ready)
+    await handle.send("on")
+    await handle.send("end")
+    await handle.result()
+    assert handle.program != number, "it has begun again"
+    with pytest.raises(ProgramCancelled, match="its parent has ended"):
+        await child.result()

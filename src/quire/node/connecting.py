@@ -59,7 +59,7 @@ class ProgramConnector:
             start.quotas,
             self._models.models,
             self._control.post_gathered,
-            self._services.of(identity, ancestry, children),
+            self._services.of(identity, ancestry, children, restarts),
             ancestry.seed,
             post_now=self._control.post,
         )

@@ -262,7 +262,7 @@ class ProgramHandle:
         for task in running.leaked_tasks:
             self._note("warning", f"a task was still running at the end: {task}")
         if self._restarts is not None:
-            self._restarts.stop()
+            self._restarts.end()
         self._ended_s = time.time()
         self._messages.close()
         self._ended.set()

@@ -12,6 +12,7 @@ import asyncio
 from quire.core.errors import MailboxClosed, QuireError
 from quire.programs.runtime.replay_log import ReplayLog, not_repeated
 from quire.programs.runtime.running import RunningProgram
+from quire.programs.services.children import ChildService
 
 _MAX_KEPT_CHARS = 8 << 20
 
@@ -21,6 +22,8 @@ class Restarts:
 
     def __init__(self, log: ReplayLog) -> None:
         self.log = log
+        self.children: ChildService | None = None
+        """Those that the program has launched, once it has: they live on while it begins again."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
@@ -105,6 +108,12 @@ class Restarts:
         self._feeding = None
         if self._input_closed:
             running.close_input()
+
+    def end(self) -> None:
+        """The program has ended, for good."""
+        self.stop()
+        if self.children is not None:
+            self.children.end()
 
     def stop(self) -> None:
         if self._feeding is not None:

@@ -18,6 +18,7 @@ from quire.core.interfaces import Clock
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
+from quire.node.restarts import Restarts
 from quire.programs.services.children import ChildService
 from quire.programs.services.mcp import McpService
 from quire.programs.services.operations import Identity, ProgramService, ProgramServices
@@ -45,22 +46,45 @@ class NodeServices:
         await asyncio.to_thread(self._shared.close)
 
     def of(
-        self, identity: Identity, ancestry: Ancestry, children: ChildLauncher
+        self,
+        identity: Identity,
+        ancestry: Ancestry,
+        children: ChildLauncher,
+        restarts: Restarts | None = None,
     ) -> ProgramServices:
-        """The services of a launched program; ``children`` launches those that it asks for."""
+        """The services of a launched program; ``children`` launches those that it asks for, which
+        live on while it begins again."""
 
         def of_this_node() -> Iterable[ProgramService]:
-            yield ChildService(
-                identity,
-                ancestry.family,
-                ancestry.seed,
-                partial(children.spawn, ancestry),
-                self._on_edge,
-                partial(call_on, self._edge),
-            )
+            if restarts is None:
+                yield self._child_service(identity, ancestry, children)
+            else:
+                if restarts.children is None:
+                    service = self._child_service(identity, ancestry, children, lasting=True)
+                    restarts.children = service
+                restarts.children.identity = identity
+                yield restarts.children
             yield McpService(identity, self._ask_mcp)
 
         return self._shared.of(identity, of_this_node)
+
+    def _child_service(
+        self,
+        identity: Identity,
+        ancestry: Ancestry,
+        children: ChildLauncher,
+        *,
+        lasting: bool = False,
+    ) -> ChildService:
+        return ChildService(
+            identity,
+            ancestry.family,
+            ancestry.seed,
+            partial(children.spawn, ancestry),
+            self._on_edge,
+            partial(call_on, self._edge),
+            lasting=lasting,
+        )
 
     async def _ask_mcp(
         self, server: str, tenant: TenantId, method: str, params: dict[str, Any]

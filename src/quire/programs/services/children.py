@@ -105,7 +105,9 @@ OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 class ChildService(ProgramService):
     """The children of one program, whose ``seed`` theirs follow from.
 
-    ``on_node`` brings work to the loop of the family, ``end_soon`` a callback from any thread.
+    ``on_node`` brings work to the loop of the family, ``end_soon`` a callback from any thread. One
+    that is ``lasting`` serves a program that may begin again, whose children do not: ``close`` ends
+    one run of it, ``end`` the program. ``identity`` is that of the present run.
     """
 
     def __init__(
@@ -116,8 +118,11 @@ class ChildService(ProgramService):
         spawn: Spawn,
         on_node: OnNode,
         end_soon: Callable[[Callable[[], None]], object],
+        *,
+        lasting: bool = False,
     ) -> None:
         self.identity = identity
+        self._lasting = lasting
         self._family = family
         self._seed = seed
         self._num_launched = 0
@@ -131,6 +136,11 @@ class ChildService(ProgramService):
 
     def close(self) -> None:
         """The parent has ended: so do its children."""
+        if not self._lasting:
+            self.end()
+
+    def end(self) -> None:
+        """As ``close``, whether it is lasting or not."""
         self._end_soon(self._end_children)
 
     def _end_children(self) -> None:
