@@ -34,7 +34,6 @@ from quire.engine.step import Step
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from quire.engine.torch_backend import TorchBackend
 from quire.engine.vision.encoder import ImageEncoder
-from quire.engine.vision.image_processor import ImageProcessor
 from quire.engine.weights import Progress
 
 
@@ -86,6 +85,7 @@ class Engine:
             images = _image_encoder(config, loaded)
             self._info = _describe(config, loaded, backend, runner, ranks, images)
             self._step: Step | None = _assemble(config, loaded, runner, tokenizer, images)
+            self._images = images
 
     @property
     def info(self) -> EngineInfo:
@@ -115,6 +115,8 @@ class Engine:
 
     def close(self) -> None:
         self._step = None
+        if self._images is not None:
+            self._images.close()
         if self._own_ranks is not None:
             self._own_ranks.close()
 
@@ -175,7 +177,7 @@ def _image_encoder(config: EngineConfig, loaded: LoadedModel) -> ImageEncoder | 
         return None
     tower, processor = loaded.vision
     num_threads = choose_num_threads(config.num_threads, loaded.num_parameters)
-    return ImageEncoder(tower, ImageProcessor(processor), loaded.device, num_threads)
+    return ImageEncoder(tower, processor, loaded.device, num_threads)
 
 
 def _assemble(

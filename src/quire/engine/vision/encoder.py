@@ -9,27 +9,26 @@ import torch
 from torch import Tensor
 
 from quire.core.engine_info import ImageInput
-from quire.engine.vision.image_processor import (
-    FORMATS,
-    MAX_IMAGE_BYTES,
-    MAX_IMAGE_PIXELS,
-    ImageProcessor,
-)
+from quire.engine.vision.image_processor import ImageProcessor, ImageProcessorConfig
 from quire.engine.vision.tower import VisionTower
+from quire.engine.vision.unpacker import MAX_IMAGE_BYTES, Unpacker
+from quire.engine.vision.unpacking_worker import FORMATS, MAX_IMAGE_PIXELS
 
 
 class ImageEncoder:
-    """Belongs to one engine. ``num_threads``: for the tower's products on a processor."""
+    """Belongs to one engine, which closes it. ``num_threads``: for the tower's products on a
+    processor."""
 
     def __init__(
         self,
         tower: VisionTower,
-        processor: ImageProcessor,
+        processor: ImageProcessorConfig,
         device: torch.device,
         num_threads: int,
     ) -> None:
         self._tower = tower
-        self._processor = processor
+        self._unpacker = Unpacker()
+        self._processor = ImageProcessor(processor, self._unpacker)
         self._device = device
         self._num_threads = num_threads
 
@@ -43,6 +42,10 @@ class ImageEncoder:
             max_pixels=MAX_IMAGE_PIXELS,
             formats=FORMATS,
         )
+
+    def close(self) -> None:
+        """End the process that unpacks files. Idempotent."""
+        self._unpacker.close()
 
     def __call__(self, file: bytes) -> Tensor:
         """Embeddings ``[E, H]``.

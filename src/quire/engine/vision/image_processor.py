@@ -1,30 +1,23 @@
 """Image files to pixels, as the processor in a model's directory says.
 
 Equal, value for value, to the PIL processors of transformers for CLIP, SigLIP and LLaVA. Files are
-read by Pillow, which nothing else imports, within bounds: the format, the size in the header before
-anything is unpacked, and the size that resizing would lead to.
+unpacked and resized outside of the engine's process (``unpacker``), within bounds: the format, the
+size in the header before anything is unpacked, and the size that resizing would lead to.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
 
 from quire.core.batch import F32
-from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
+from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.vision.config import VisionConfig
-
-FORMATS = ("PNG", "JPEG")
-MAX_IMAGE_BYTES = 16 << 20
-MAX_IMAGE_PIXELS = 32 << 20
-"""Unpacked, an image of so many takes 96 MiB."""
+from quire.engine.vision.unpacker import Unpack
+from quire.engine.vision.unpacking_worker import Resizing
 
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _HALF = [0.5, 0.5, 0.5]
@@ -109,10 +102,12 @@ def _square(config: ConfigReader, name: str, default: int) -> int:
 
 
 class ImageProcessor:
-    """Files to pixels ``[3, S, S]``, float32."""
+    """Files to pixels ``[3, S, S]``, float32. ``unpack`` opens and resizes them."""
 
-    def __init__(self, config: ImageProcessorConfig) -> None:
+    def __init__(self, config: ImageProcessorConfig, unpack: Unpack) -> None:
         self.config = config
+        self._unpack = unpack
+        self._resizing = Resizing(config.shortest_edge, config.size, config.resample)
 
     def __call__(self, file: bytes) -> F32:
         """
@@ -120,8 +115,7 @@ class ImageProcessor:
             InvalidArgument: no PNG or JPEG, damaged, or over a bound.
         """
         config = self.config
-        image = self._resize(open_image(file))
-        pixels: NDArray[np.generic] = np.asarray(image)
+        pixels: NDArray[np.generic] = self._unpack(file, self._resizing)
         if config.crop is not None:
             pixels = _center_crop(pixels, config.crop)
         values = pixels.astype(np.float32)
@@ -131,58 +125,6 @@ class ImageProcessor:
             mean, std = (np.array(one, np.float32) for one in (config.mean, config.std))
             values = (values - mean) / std
         return np.ascontiguousarray(values.transpose(2, 0, 1))
-
-    def _resize(self, image: Image.Image) -> Image.Image:
-        config = self.config
-        width, height = image.size
-        if config.size is not None:
-            width = height = config.size
-        elif config.shortest_edge is not None:
-            short, long = sorted((width, height))
-            longer = int(config.shortest_edge * long / short)
-            portrait = (config.shortest_edge, longer)
-            width, height = portrait if width <= height else portrait[::-1]
-        if width * height > MAX_IMAGE_PIXELS:
-            raise InvalidArgument(
-                f"an image of {image.width} x {image.height} pixels would be resized to {width} x "
-                f"{height}: send one that is less narrow"
-            )
-        return image.resize((width, height), Image.Resampling(config.resample))
-
-
-def open_image(file: bytes) -> Image.Image:
-    """The picture in ``file``, upright (as its EXIF data says) and in RGB, on white.
-
-    Raises:
-        InvalidArgument: no PNG or JPEG, damaged, or over a bound.
-    """
-    if len(file) > MAX_IMAGE_BYTES:
-        raise InvalidArgument(
-            f"the image has {len(file)} bytes; at most {MAX_IMAGE_BYTES} are read: make it smaller"
-        )
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Pillow warns of what is suspicious
-            image = Image.open(io.BytesIO(file), formats=FORMATS)
-            if math.prod(image.size) > MAX_IMAGE_PIXELS:
-                raise InvalidArgument(
-                    f"the image has {image.width} x {image.height} pixels; at most "
-                    f"{MAX_IMAGE_PIXELS} are unpacked: make it smaller"
-                )
-            return _in_rgb(ImageOps.exif_transpose(image))
-    except InvalidArgument:
-        raise
-    except UnidentifiedImageError as exc:
-        raise InvalidArgument("the file is no PNG or JPEG image: convert it to one") from exc
-    except Exception as exc:  # what a damaged file makes Pillow raise is not one family
-        raise InvalidArgument(f"the image cannot be read, it may be damaged: {exc}") from exc
-
-
-def _in_rgb(image: Image.Image) -> Image.Image:
-    if "A" not in image.getbands() and image.info.get("transparency") is None:
-        return image.convert("RGB")
-    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def _center_crop(pixels: NDArray[np.generic], edge: int) -> NDArray[np.generic]:
@@ -199,12 +141,4 @@ def _center_crop(pixels: NDArray[np.generic], edge: int) -> NDArray[np.generic]:
     return padded[top : top + edge, left : left + edge]
 
 
-__all__ = [
-    "FORMATS",
-    "MAX_IMAGE_BYTES",
-    "MAX_IMAGE_PIXELS",
-    "ImageProcessor",
-    "ImageProcessorConfig",
-    "open_image",
-    "read_image_processor",
-]
+__all__ = ["ImageProcessor", "ImageProcessorConfig", "read_image_processor"]

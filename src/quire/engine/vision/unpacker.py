@@ -1,0 +1,136 @@
+"""Image files to RGB in a process of their own, within limits of time and memory.
+
+Files come from strangers, and decoders are written in C: one that crashes, hangs or takes all
+memory must not take the engine with it. Owns that process: started by the first file, killed when a
+file takes too long, replaced by the next file. Belongs to one thread.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quire.core.errors import InvalidArgument
+from quire.engine.vision.unpacking_worker import Resizing
+
+Pixels = NDArray[np.uint8]
+"""``[height, width, 3]``."""
+Unpack = Callable[[bytes, Resizing], Pixels]
+
+WORKER = (sys.executable, "-P", str(Path(__file__).with_name("unpacking_worker.py")))
+MAX_IMAGE_BYTES = 16 << 20
+TIMEOUT_S = 10.0
+"""The largest image that is taken needs a quarter of it on a slow processor."""
+MAX_MEMORY_BYTES = 1 << 30
+
+
+class Unpacker:
+    """``close`` it; one that is forgotten ends its process too. ``command`` starts a process that
+    does what ``unpacking_worker`` does."""
+
+    def __init__(
+        self,
+        command: Sequence[str] = WORKER,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        max_memory_bytes: int = MAX_MEMORY_BYTES,
+    ) -> None:
+        self._command = (*command, str(max_memory_bytes))
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._end: Callable[[], object] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process, while there is one."""
+        return None if self._process is None else self._process.pid
+
+    def __call__(self, file: bytes, resizing: Resizing) -> Pixels:
+        """The picture in ``file``, upright and resized.
+
+        Raises:
+            InvalidArgument: no PNG or JPEG, damaged, or over a bound; the limits of time and memory
+                are bounds too.
+        """
+        if len(file) > MAX_IMAGE_BYTES:
+            raise InvalidArgument(
+                f"the image has {len(file)} bytes; at most {MAX_IMAGE_BYTES} are read: make it "
+                "smaller"
+            )
+        if self._process is None:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            self._end = weakref.finalize(self, _end_process, self._process)
+        process, too_long = self._process, threading.Event()
+
+        def end() -> None:
+            too_long.set()
+            process.kill()
+
+        timer = threading.Timer(self._timeout_s, end)
+        timer.start()
+        try:
+            pixels = _ask(process, file, resizing)
+        except (OSError, EOFError) as exc:
+            self.close()
+            why = f"took more than {self._timeout_s:g} s" if too_long.is_set() else "ended it"
+            raise InvalidArgument(
+                f"the image cannot be read: it {why} in the process that unpacks images; send it "
+                "in another form"
+            ) from exc
+        finally:
+            timer.cancel()
+            timer.join()
+        if too_long.is_set():
+            self.close()  # it was killed just behind its answer
+        return pixels
+
+    def close(self) -> None:
+        """End the process; the next file starts another. Idempotent."""
+        if self._end is not None:
+            self._end()
+        self._process = None
+
+
+def _end_process(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        assert pipe is not None
+        with suppress(OSError):  # what was not sent cannot be sent any more
+            pipe.close()
+    process.wait()
+
+
+def _ask(process: subprocess.Popen[bytes], file: bytes, resizing: Resizing) -> Pixels:
+    """Raises ``OSError`` or ``EOFError``: the process has ended meanwhile."""
+    questions, answers = process.stdin, process.stdout
+    assert questions is not None
+    assert answers is not None
+    questions.write(json.dumps({"num_bytes": len(file), **asdict(resizing)}).encode() + b"\n")
+    questions.write(file)
+    questions.flush()
+    line = answers.readline()
+    if not line.endswith(b"\n"):
+        raise EOFError
+    answer = json.loads(line)
+    if "error" in answer:
+        raise InvalidArgument(answer["error"])
+    width, height = answer["width"], answer["height"]
+    pixels = answers.read(width * height * 3)
+    if len(pixels) < width * height * 3:
+        raise EOFError
+    return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
+
+
+__all__ = ["MAX_IMAGE_BYTES", "MAX_MEMORY_BYTES", "TIMEOUT_S", "Pixels", "Unpack", "Unpacker"]
