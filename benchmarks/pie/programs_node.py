@@ -20,6 +20,7 @@ from typing import Any
 from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
+from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.node import ModelFiles, Node
 from quire.node.transports import InProcessTransport
 from quire.programs.inferlet import Inferlet, load_inferlet
@@ -68,7 +69,10 @@ async def started_node(**sandbox: Any) -> AsyncIterator[Node]:
         model_files=_model_files,
         sandbox_command=(sys.executable, "-P", str(HERE / "sandbox_child.py")),
     )
+    take_short_turns()  # these three as ``quire serve`` does
+    collect_seldom()
     await node.start()
+    settle()
     try:
         yield node
     finally:

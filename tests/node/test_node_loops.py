@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quire.node.loops import Wake
+from quire.node.loops import LONG_TURN_S, Wake
 
 
 class Consumer:
@@ -19,7 +19,8 @@ class Consumer:
         self.inbox: deque[int] = deque()
         self.taken: list[int] = []
         self.num_turns = 0
-        self.wake = Wake(self._take)
+        self.now_s = 0.0
+        self.wake = Wake(self._take, lambda: self.now_s)
         self._more = threading.Condition()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -63,6 +64,20 @@ def test_a_turn_wakes_at_most_twice(consumer: Consumer) -> None:
     asyncio.run(produce())
     assert consumer.wait(1000) == list(range(1000))
     assert consumer.num_turns <= 2
+
+
+def test_what_is_left_does_not_wait_for_the_end_of_a_long_turn(consumer: Consumer) -> None:
+    async def produce() -> None:
+        consumer.put(0)
+        consumer.wait(1)
+        consumer.put(1)
+        consumer.now_s += 2 * LONG_TURN_S
+        consumer.put(2)
+        assert consumer.wait(3) == [0, 1, 2]
+        consumer.put(3)
+
+    asyncio.run(produce())
+    assert consumer.wait(4) == [0, 1, 2, 3]
 
 
 def test_every_turn_of_a_producer_is_heard(consumer: Consumer) -> None:

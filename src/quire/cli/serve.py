@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from contextlib import ExitStack
 
 from quire.cli import options as o
@@ -22,6 +20,7 @@ from quire.core.config import (
     ServerConfig,
 )
 from quire.core.ids import ModelId
+from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.server.serve import run as run_server
 
 _ENGINE = EngineConfig(source="", name=ModelId(""))
@@ -158,15 +157,6 @@ def serve(
     _run(node, server)
 
 
-_SWITCH_INTERVAL_S = 0.0005
-"""Control shares the interpreter with the edge; it must not wait Python's 5 ms, which is longer
-than a message, for its turn."""
-
-_GC_YOUNG_OBJECTS = 20_000
-"""So many objects are made before the collector looks at them. A request at work is a thousand that
-all live: with Python's 700 a burst of requests would be looked through again and again."""
-
-
 def _run(node: NodeConfig, server: ServerConfig) -> None:
     names = ", ".join(engine.name for engine in node.engines)
 
@@ -177,10 +167,10 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         starting.close()
         text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
         messages().print(text, markup=False)
-        gc.freeze()  # what was imported and built stays: nobody waits while it is looked through
+        settle()
 
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    gc.set_threshold(_GC_YOUNG_OBJECTS)
+    take_short_turns()  # control shares the interpreter with the edge
+    collect_seldom()
     with ExitStack() as starting, loading_progress() as progress:
         starting.enter_context(errors_of_starting_raised_only())
         run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)

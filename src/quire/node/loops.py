@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, TypeVarTuple
+
+LONG_TURN_S = 0.005
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -54,13 +57,17 @@ class Wake:
     leaving something.
 
     Rings until the callback begins are one. Of those that one turn of a producer's loop makes, the
-    first wakes at once and all others wake once more at the turn's end. Waking is a system call,
-    which lets go of the interpreter's lock: a thousand of them in a turn would hand it to and fro
-    a thousand times, and on a busy machine each time may take milliseconds.
+    first wakes at once, all others once more at the turn's end, or after ``LONG_TURN_S`` of a turn
+    that is long: what is left there meanwhile is not to wait for it. Waking is a system call, which
+    lets go of the interpreter's lock: a thousand of them in a turn would hand it to and fro a
+    thousand times, and on a busy machine each time may take milliseconds.
     """
 
-    def __init__(self, callback: Callable[[], object]) -> None:
+    def __init__(
+        self, callback: Callable[[], object], now_s: Callable[[], float] = time.monotonic
+    ) -> None:
         self._callback = callback
+        self._now_s = now_s
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending = False
         self._turn = _Turn()
@@ -82,8 +89,13 @@ class Wake:
             return
         if turn.loop is producer:
             turn.missed = True
+            now_s = self._now_s()
+            if now_s > turn.wakes_s:
+                turn.missed, turn.wakes_s = False, now_s + LONG_TURN_S
+                self._wake()
             return
         turn.loop = producer
+        turn.wakes_s = self._now_s() + LONG_TURN_S
         producer.call_soon(self._turn_ended)
         self._wake()
 
@@ -108,6 +120,8 @@ class _Turn(threading.local):
 
     loop: asyncio.AbstractEventLoop | None = None
     missed = False
+    wakes_s = 0.0
+    """When rings of this turn wake again."""
 
 
 class Bell:
@@ -125,4 +139,4 @@ class Bell:
         await self._rung.wait()
 
 
-__all__ = ["Bell", "Wake", "call_on", "in_daemon_thread"]
+__all__ = ["LONG_TURN_S", "Bell", "Wake", "call_on", "in_daemon_thread"]

@@ -8,7 +8,6 @@ requests are made here. The node's process never imports this module.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -33,6 +32,7 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.ids import ModelId
+from quire.core.interpreter import collect_seldom, settle
 from quire.core.wire import PROTOCOL_VERSION
 from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED
 from quire.node.child_process import (
@@ -60,8 +60,6 @@ from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)
 
-_GC_THRESHOLD = 20_000
-"""Guests leave no cycles behind; a thousand of them need not be looked through at each launch."""
 _ABANDON_S = 1.0
 _LINGER_MS = 1000
 _KEPT_RECORDS = 256
@@ -147,8 +145,7 @@ class SandboxProcess:
         async with new_client() as client:
             self._client = client
             self._host = GuestHost(loop, Collected(self._say))
-            gc.collect()
-            gc.freeze()  # what was loaded stays
+            settle()
             self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))
             try:
                 return await self._end
@@ -357,7 +354,7 @@ def main(read_files: ReadFiles = read_model_files) -> int:
     order = msgspec.json.decode(line, type=s.SandboxOrder)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
-    gc.set_threshold(_GC_THRESHOLD, 10, 100)
+    collect_seldom()
     return asyncio.run(run(order, lifeline, answers, read_files))
 
 
