@@ -78,6 +78,11 @@ class Lane:
         return self.may_fail or any(parent.is_disturbed for parent in self.parents)
 
     @property
+    def is_unknown(self) -> bool:
+        """One of its commands has failed, or of a queue whose pages it goes on behind."""
+        return self.is_broken or any(parent.is_unknown for parent in self.parents)
+
+    @property
     def is_exact(self) -> bool:
         return self.is_open and not (self.is_disturbed or self.is_broken)
 
@@ -291,7 +296,7 @@ class World:
     def _settle(self, lane: Lane, expectation: Expectation) -> bool:
         """Whether the command has ended; what it gave until now is right."""
         outcome, reply = expectation.outcome, expectation.reply
-        if lane.is_broken:
+        if lane.is_unknown:
             return outcome.status != "pending"
         if isinstance(reply, DecodeChunk):
             given = outcome.tokens
