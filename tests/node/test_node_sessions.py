@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 from fake_node import TENANT, StartNode, fake_config, until
 
+from quire.core.actions import Action
 from quire.core.config import TenantConfig
 from quire.core.errors import (
     Draining,
@@ -18,6 +19,7 @@ from quire.core.errors import (
     ProgramTerminated,
     QuotaExceeded,
 )
+from quire.core.events import CommandsIssued, Event, ProgramStarted, QueueCreated
 from quire.core.ids import TenantId
 from quire.node import Node, SessionLimits, Turn
 from quire.node.sessions import SessionHandle
@@ -102,6 +104,28 @@ async def test_a_nameless_call_is_a_program_of_one(node: Node) -> None:
     session = node.session(TENANT)
     await token_ids(session, request())
     assert node.processes() == []
+
+
+async def test_control_is_told_of_a_session_with_what_its_call_asks_for(node: Node) -> None:
+    seen: list[Event] = []
+
+    class Watch:
+        def observe(self, event: Event, actions: Sequence[Action]) -> None:
+            seen.append(event)
+
+        def observe_failure(self, event: Event, error: Exception) -> None: ...
+
+        def flush(self) -> None: ...
+
+    node._observers.append(Watch())
+    await token_ids(node.session(TENANT), request())
+    started, created, issued = seen[:3]
+    assert isinstance(started, ProgramStarted)
+    assert isinstance(created, QueueCreated)
+    assert isinstance(issued, CommandsIssued)
+    assert started.more
+    assert created.more
+    assert not issued.more
 
 
 async def test_a_conversation_is_recognised_by_our_answer(node: Node) -> None:

@@ -52,6 +52,8 @@ def test_any_bytes_give_a_value_or_a_400(body: bytes) -> None:
         (b"[" * 100_000, "nested deeper"),
         (b'{"a": [1, {"b": [2, 9223372036854775808]}]}', "64 bits"),
         (b'[["x", {"y": 1e999}]]', "too large"),
+        (b"[1, -9223372036854775808]", "64 bits"),
+        (b"[true, 1, 9223372036854775808]", "64 bits"),
         (b"1" * 5000, "too many digits"),
         (str(MAX_INTEGER).encode(), "64 bits"),
         (str(-MAX_INTEGER).encode(), "64 bits"),
