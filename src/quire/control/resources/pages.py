@@ -67,7 +67,7 @@ class Page:
     @property
     def is_plain(self) -> bool:
         """Nothing written is hidden."""
-        return self.mask == -1 or self.visible == (1 << self.fill) - 1
+        return self.visible == (1 << self.fill) - 1
 
     @property
     def is_canonical(self) -> bool:
@@ -77,7 +77,7 @@ class Page:
             content is not None
             and content.canonical
             and len(content.tokens) >= self.fill
-            and self.is_plain
+            and (self.mask == -1 or self.is_plain)
         )
 
     def lock(self, queue: CommandQueue) -> None:
