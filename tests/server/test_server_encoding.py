@@ -207,7 +207,7 @@ def test_what_a_client_that_leaves_has_waiting_is_not_run(request_lines: Request
         encoder.gate.set()
         answer = httpx.post(f"{server.url}/v1/embeddings", json={"input": "a"}, timeout=60)
         assert answer.status_code == 200
-    assert encoder.num_sequences < 500, "two batches were under way"
+    assert encoder.num_sequences < 600, "at most two batches of 264 were under way"
 
 
 def test_keys_are_asked_for() -> None:

@@ -59,6 +59,7 @@ class Engine:
         ranks: RankGroup | None = None,
     ) -> None:
         self._own_ranks: RankGroup | None = None
+        self._images: ImageEncoder | None = None
         if config.tensor_parallel > 1 and ranks is None:
             ranks = self._own_ranks = RankGroup.start(config)
         try:
@@ -82,10 +83,9 @@ class Engine:
             else:
                 loaded, runner = lead(config, directory, progress, ranks)
             tokenizer = load_tokenizer(str(directory.path))
-            images = _image_encoder(config, loaded)
+            images = self._images = _image_encoder(config, loaded)
             self._info = _describe(config, loaded, backend, runner, ranks, images)
             self._step: Step | None = _assemble(config, loaded, runner, tokenizer, images)
-            self._images = images
 
     @property
     def info(self) -> EngineInfo:

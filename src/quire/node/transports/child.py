@@ -93,6 +93,7 @@ class NodeChild:
                 f"no process can be started for {self._kind} {self._name}: {exc}; look at the "
                 "machine's memory and at its limits of processes and files"
             ) from exc
+        self._transport = transport
         self._process = asyncio.subprocess.Process(transport, protocol, loop)
         assert self._process.stdin is not None
         self._process.stdin.write(msgspec.json.encode(order) + b"\n")
@@ -127,6 +128,8 @@ class NodeChild:
         code = await self._process.wait()
         self._pulse.cancel()
         await asyncio.wait({self._pulse})
+        self._transport.close()  # its pipes, which what it has started may hold
+        await asyncio.sleep(0)  # they are closed in the loop's next turn
         if not self._closing:
             reason = self._reason(code)
             words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
