@@ -191,3 +191,109 @@ def test_idle_opaque_pages_in_full_tiers_do_not_wedge(num_held: int, grow: bool)
     assert outcome.status != "pending"
     assert outcome.error is None or outcome.error.retriable
     world.finish()
+
+
+def fill(world: World, lane: Lane, text: bytes, position: int = 0) -> list[PageId]:
+    """Pages full of ``text``; from another position than 0 on they are opaque."""
+    pages = world.alloc_pages(lane, len(text) // world.pool.page_size)
+    (outcome,) = world.issue(
+        lane,
+        c.Decode(
+            id=world.command_id(lane),
+            context=[],
+            output=pages,
+            tokens=list(text),
+            position=position,
+            sampler=SamplerSpec(),
+            stop=StopSpec(max_tokens=0),
+        ),
+    )
+    world.run_until_ended(outcome)
+    assert outcome.status == "done"
+    return pages
+
+
+def tiny_world(num_blocks: int, max_batch_tokens: int = 64) -> World:
+    """Without host memory: what does not fit is dropped, and computed again where it can be."""
+    world = World(
+        page_size=4, num_blocks=num_blocks, num_host_blocks=0, max_batch_tokens=max_batch_tokens
+    )
+    world.tolerated = frozenset({"pool_exhausted"})
+    return world
+
+
+def test_lost_pages_of_one_command_do_not_take_turns() -> None:
+    """It names two pages that cannot both be there: computing either again drops neither."""
+    world = tiny_world(6)
+    lane = world.start_program().lanes[0]
+    first, second = fill(world, lane, b"abcd"), fill(world, lane, b"efgh")
+    fill(world, lane, bytes(range(20)), position=5)
+    outcome = decode(
+        world, lane, world.alloc_pages(lane, 1), context=first + second, position=8, max_tokens=0
+    )
+    world.run_until_ended(outcome)
+    assert outcome.error is not None
+    assert (outcome.error.code, outcome.error.retriable) == ("pool_exhausted", True)
+    world.finish()
+
+
+def test_a_deep_chain_may_drop_shallow_pages_of_its_command() -> None:
+    """Its four pages and the two others never fit at once, but those that are named do."""
+    world = tiny_world(6)
+    lane = world.start_program().lanes[0]
+    chain = fill(world, lane, b"abcdefghijklmnop")
+    others = [*fill(world, lane, b"qrst"), *fill(world, lane, b"uvwx")]
+    opaque = fill(world, lane, bytes(range(24)), position=5)
+    world.issue(lane, c.DeallocPages(id=world.command_id(lane), pages=opaque[1:]))
+    outcomes = [
+        decode(world, lane, world.alloc_pages(lane, 1), context=named, position=24, max_tokens=0)
+        for named in (others, [chain[3], *others])
+    ]
+    world.finish()
+    assert [outcome.status for outcome in outcomes] == ["done", "done"]
+
+
+def test_the_oldest_claims_what_is_being_computed_again() -> None:
+    """A chain half way through finds no room, and holds blocks that are no page's."""
+    world = tiny_world(9, max_batch_tokens=4)
+    old, young = world.start_program().lanes[0], world.start_program().lanes[0]
+    chain = fill(world, young, b"abcdefghijklmnopqrstuvwx")
+    opaque = fill(world, young, bytes(range(36)), position=5)
+    world.issue(young, c.DeallocPages(id=world.command_id(young), pages=opaque))
+    opaque = fill(world, old, bytes(range(16)), position=5)
+    last = decode(
+        world, young, world.alloc_pages(young, 1), context=chain[5:], position=24, max_tokens=0
+    )
+    world.harness.step()
+    first = decode(world, old, world.alloc_pages(old, 1), max_tokens=0)
+    world.issue(old, c.DeallocPages(id=world.command_id(old), pages=opaque))
+    world.finish()
+    assert [first.status, last.status] == ["done", "done"]
+
+
+@pytest.mark.parametrize("num_steps", range(6))
+def test_what_is_computed_again_is_not_copied_before_it_is_there(num_steps: int) -> None:
+    """Operations of a message run before its rows, the one that computes their source included."""
+    world = tiny_world(8, max_batch_tokens=4)
+    actor = world.start_program()
+    lane, fork = actor.lanes[0], world.create_lane(actor)
+    chain = fill(world, lane, b"abcdefgh")
+    opaque = fill(world, lane, bytes(range(32)), position=5)
+    world.issue(lane, c.DeallocPages(id=world.command_id(lane), pages=opaque))
+    decode(world, lane, world.alloc_pages(lane, 1), context=chain, position=8, max_tokens=0)
+    (target,) = world.alloc_pages(fork, 1)
+    fork.reference.pages[chain[1]] = lane.reference.pages[chain[1]]
+    for _ in range(num_steps):
+        world.harness.step()
+    copy = c.CopyPage(
+        id=world.command_id(fork),
+        source=chain[1],
+        source_offset=0,
+        target=target,
+        target_offset=0,
+        num_slots=4,
+    )
+    world.issue(fork, copy)
+    outcome = decode(world, fork, world.alloc_pages(fork, 2), context=[target], position=8)
+    world.finish()
+    assert outcome.status == "done"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from quire.control.resources.pages import Page
 
 
+Seniority = tuple[float, ...]
+
+
 class Entry:
     """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
 
@@ -78,6 +81,12 @@ class Entry:
         self.run: object | None = None
         self.reply: Reply = None
         self.error: ErrorRecord | None = None
+
+    @property
+    def seniority(self) -> Seniority:
+        """The smaller, the more senior; it never changes. Programs by age, a program's commands as
+        they were issued."""
+        return (self.program.serial, self.arrival_s, self.id)
 
     def move(self, to: CommandState) -> None:
         self.state = advance(self.state, to)
@@ -166,4 +175,4 @@ class CommandQueue:
         self.entries.remove(entry)
 
 
-__all__ = ["CommandQueue", "Entry"]
+__all__ = ["CommandQueue", "Entry", "Seniority"]

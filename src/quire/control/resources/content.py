@@ -94,6 +94,11 @@ class Content:
     def is_lost(self) -> bool:
         return self.block is None and self.host_block is None
 
+    @property
+    def depth(self) -> int:
+        """How many full pages stand before it in its chain."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
     def forget_tokens_from(self, fill: int) -> None:
         """The owner writes from slot ``fill`` on: what stood there is no longer meant."""
         del self.tokens[fill:]

@@ -15,6 +15,7 @@ from quire.control.process_table import ProcessTable
 from quire.control.queues import CommandQueue, Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.decode_lowering import DecodeLowering
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
@@ -23,7 +24,7 @@ from quire.control.scheduler.forward_run import ForwardRun
 from quire.control.scheduler.lowering import Lowering, Outcome
 from quire.control.scheduler.ranking import Ranking, priority_of
 from quire.control.scheduler.reclaimer import Reclaimer
-from quire.control.scheduler.restorer import Restorer
+from quire.control.scheduler.restorer import RestoreJob, Restorer
 from quire.control.scheduler.seeds import SeedSource
 from quire.control.scheduler.window import QueueWindow
 from quire.core import commands as c
@@ -34,7 +35,8 @@ class MessagePlanner:
     """Fills one ``BatchBuilder`` after the other.
 
     ``blocked``: commands that found no memory in the last message. They go first in the next one,
-    before any decode, so that their claims can be met by preemption.
+    before any decode, so that their claims can be met by preemption. ``held_up``: commands that
+    waited for another one to end when they were looked at last.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class MessagePlanner:
         self.restorer = Restorer(engine)
         self.reclaimer = Reclaimer(engine, table, host, ranking.rank, self.preempt)
         self.blocked: dict[Entry, None] = {}
+        self.held_up: set[Entry] = set()
         self.num_preemptions = 0
         self._lower: Mapping[type[c.Command], Callable[[Entry, Any, BatchBuilder], Outcome]] = {
             c.EmbedText: self._lowering.embed_text,
@@ -81,12 +84,12 @@ class MessagePlanner:
             self._engine.next_step, self._engine.info.pool.max_batch_tokens, prompt_budget
         )
         claimants, self.blocked = self.blocked, {}
+        self.held_up.intersection_update(self._waiting())
+        self.restorer.sweep()
         self._add_claimants(claimants)
         self.restorer.add_rows(self._builder, self._reclaim_for)
         self._add_decodes(self._engine.running)
-        heads = [queue.next_entry for queue in self._engine.ready]
-        waiting = [*self._engine.unfinished, *(entry for entry in heads if entry is not None)]
-        self._add_all(entry for entry in waiting if entry not in self.blocked)
+        self._add_all(entry for entry in self._waiting() if entry not in self.blocked)
         self.restorer.add_rows(self._builder, self._reclaim_for)
         return self._builder
 
@@ -104,6 +107,11 @@ class MessagePlanner:
     def _is_full(self) -> bool:
         limit = self._max_commands
         return limit is not None and self._builder.num_commands >= limit
+
+    def _waiting(self) -> list[Entry]:
+        """Commands that wait for a message."""
+        heads = (queue.next_entry for queue in self._engine.ready)
+        return [*self._engine.unfinished, *(entry for entry in heads if entry is not None)]
 
     def _is_waiting(self, entry: Entry) -> bool:
         queue = entry.queue
@@ -124,12 +132,13 @@ class MessagePlanner:
         if not claimants:
             return
         oldest = self.reclaimer.oldest()
-        for group in (
-            [entry for entry in claimants if entry.program is oldest],
-            [entry for entry in claimants if entry.program is not oldest],
-        ):
-            self._add_decodes(entry for entry in group if entry in self._engine.running)
-            self._add_all(entry for entry in group if self._is_waiting(entry))
+        self._add_group([entry for entry in claimants if entry.program is oldest])
+        self.restorer.add_rows(self._builder, self._reclaim_for, oldest)
+        self._add_group([entry for entry in claimants if entry.program is not oldest])
+
+    def _add_group(self, claimants: Collection[Entry]) -> None:
+        self._add_decodes(entry for entry in claimants if entry in self._engine.running)
+        self._add_all(entry for entry in claimants if self._is_waiting(entry))
 
     # -- decodes ---------------------------------------------------------------------------------
 
@@ -200,6 +209,10 @@ class MessagePlanner:
             self._flow.fail(entry, error.record())
             self._flow.advance(entry.queue)
             return Outcome.WAITS
+        if outcome is Outcome.WAITS:
+            self.held_up.add(entry)
+        else:
+            self.held_up.discard(entry)
         if outcome is Outcome.NO_ROOM or (outcome is Outcome.NO_BUDGET and _is_too_long(entry)):
             self.blocked[entry] = None
         return outcome
@@ -217,12 +230,14 @@ class MessagePlanner:
             self._engine.running[entry] = run
         return outcome
 
-    def _reclaim_for(self, entry: Entry) -> Reclaim:
+    def _reclaim_for(self, entry: Entry, job: RestoreJob | None = None) -> Reclaim:
         def reclaim(num_blocks: int) -> bool:
             if self._is_ahead:
                 return False
             kept = {run.entry for run in self._builder.runs}
-            return self.reclaimer.reclaim(num_blocks, entry, kept)
+            waiting = [other for other in self._waiting() if other not in self.held_up]
+            claim = Claim(entry, job, waiting, self.restorer.jobs)
+            return self.reclaimer.reclaim(num_blocks, claim, kept)
 
         return reclaim
 

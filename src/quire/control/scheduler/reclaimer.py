@@ -2,7 +2,7 @@
 
 Owns the order alone: exports whose owners have ended, idle programs' pages, the requester's own,
 waiting younger programs', then running decodes by policy. The oldest active program may claim from
-everyone, so somebody always gets on.
+everyone. What a claim must not touch, and why somebody always gets on, stands in ``claim``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quire.control.process_table import ProcessTable, Program
 from quire.control.queues import Entry
 from quire.control.resources.content import Content
 from quire.control.resources.exports import Export
+from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
 
@@ -41,29 +42,31 @@ class Reclaimer:
         self._rank = rank
         self._preempt = preempt
 
-    def reclaim(self, num_blocks: int, requester: Entry, kept: set[Entry]) -> bool:
+    def reclaim(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
         """Free at least one block, ``num_blocks`` if that is as easy; False if nothing can go.
 
         ``kept``: decodes that the message in preparation already carries.
         """
-        if not self._is_enough(num_blocks, requester, kept):
+        if not self._is_enough(num_blocks, claim, kept):
             return False
+        requester = claim.requester
         return (
             self._move_out_left(num_blocks)
-            or self._move_out_idle(num_blocks)
-            or self._move_out([requester.program], num_blocks)
-            or self._move_out(self._waiting(requester), num_blocks)
-            or self._preempt_one(requester, kept)
+            or self._move_out_idle(num_blocks, claim)
+            or self._move_out([requester.program], num_blocks, claim)
+            or self._move_out(self._waiting(requester), num_blocks, claim)
+            or self._preempt_one(claim, kept)
+            or self._move_out_contents(claim.last_resort(), num_blocks) > 0
         )
 
-    def _is_enough(self, num_blocks: int, requester: Entry, kept: set[Entry]) -> bool:
+    def _is_enough(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
         """Whether everything that may go makes ``num_blocks``. If not, nothing is touched: a claim
         that cannot be met would drop, message after message, what others compute again."""
         num_movable = len(self._left_contents())
         if num_movable >= num_blocks:
             return True
         num_host = self._engine.memory.num_host_available
-        for content in self._candidates(requester, kept):
+        for content in self._candidates(claim, kept):
             if content.canonical and content.tokens:
                 num_movable += 1
             elif num_host:
@@ -73,21 +76,23 @@ class Reclaimer:
                 return True
         return False
 
-    def _candidates(self, requester: Entry, kept: set[Entry]) -> Iterator[Content]:
-        """What ``reclaim`` could move out for ``requester``, each content once."""
+    def _candidates(self, claim: Claim, kept: set[Entry]) -> Iterator[Content]:
+        """What ``reclaim`` could move out for ``claim``, each content once."""
         seen = {id(content) for content in self._left_contents()}
+        for content in self._each_candidate(claim, kept):
+            if id(content) not in seen:
+                seen.add(id(content))
+                yield content
+
+    def _each_candidate(self, claim: Claim, kept: set[Entry]) -> Iterator[Content]:
         holders = self._table.holders.get(self._engine.id)
         idle = [] if holders is None else list(holders.values())
+        requester = claim.requester
         for program in (*idle, requester.program, *self._waiting(requester)):
-            for content in self._movable(program):
-                if id(content) not in seen:
-                    seen.add(id(content))
-                    yield content
+            yield from self._movable(program, claim)
         for run in self._victims(requester, kept):
-            for content in run.pins:
-                if content.num_pins == 1 and id(content) not in seen:
-                    seen.add(id(content))
-                    yield content
+            yield from (c for c in run.pins if c.num_pins == 1 and not claim.spares(c))
+        yield from filter(self._engine.memory.can_move_out, claim.last_resort())
 
     def _left_contents(self) -> list[Content]:
         """What no living program holds: exports that were left to their tenants alone mean it."""
@@ -126,13 +131,13 @@ class Reclaimer:
         for program in self._table.idle.values():
             self._table.note_holder(program)
 
-    def _move_out_idle(self, num_blocks: int) -> bool:
+    def _move_out_idle(self, num_blocks: int, claim: Claim) -> bool:
         """Longest idle first. A program without a movable block is not looked at again until it
         has been active, so that a thousand idle programs cost nothing."""
         holders = self._table.holders.get(self._engine.id)
         while holders:
             program_id, program = next(iter(holders.items()))
-            if self._move_out([program], num_blocks):
+            if self._move_out([program], num_blocks, claim):
                 return True
             del holders[program_id]
         return False
@@ -143,30 +148,34 @@ class Reclaimer:
         younger = [p for p in self._table.active.values() if p.serial > mine]
         return sorted(younger, key=lambda program: -program.serial)
 
-    def _move_out(self, programs: Iterable[Program], num_blocks: int) -> bool:
+    def _move_out(self, programs: Iterable[Program], num_blocks: int, claim: Claim) -> bool:
         """Move contents of ``programs`` out, one program after the other."""
         num_freed = 0
         for program in programs:
-            for content in self._movable(program):
-                if self._engine.memory.move_out(content):
-                    num_freed += 1
-                    if num_freed >= num_blocks:
-                        return True
+            if num_freed >= num_blocks:
+                break
+            movable = self._movable(program, claim)
+            num_freed += self._move_out_contents(movable, num_blocks - num_freed)
         return num_freed > 0
 
-    def _movable(self, program: Program) -> list[Content]:
+    def _move_out_contents(self, contents: Iterable[Content], num_blocks: int) -> int:
+        """Move ``num_blocks`` of ``contents`` out, if so many can be; how many were."""
         memory = self._engine.memory
-        contents: dict[int, Content] = {}
+        num_freed = 0
+        for content in contents:
+            if num_freed >= num_blocks:
+                break
+            num_freed += memory.can_move_out(content) and memory.move_out(content)
+        return num_freed
+
+    def _movable(self, program: Program, claim: Claim) -> list[Content]:
+        contents = {id(content): content for content in claim.restoring(program)}
         for page in program.pages.values():
-            content = page.content
-            if (
-                page.engine == self._engine.id
-                and content is not None
-                and memory.can_move_out(content)
-            ):
-                contents[id(content)] = content
+            if page.engine == self._engine.id and page.content is not None:
+                contents[id(page.content)] = page.content
+        can_move_out = self._engine.memory.can_move_out
         # Later pages first: what a prefix begins with is the most likely to be shared.
-        return list(contents.values())[::-1]
+        return [c for c in reversed(contents.values()) if can_move_out(c) and not claim.spares(c)]
 
     def _victims(self, requester: Entry, kept: set[Entry]) -> list[DecodeRun]:
         oldest = self.oldest()
@@ -180,16 +189,15 @@ class Reclaimer:
             and self._may_take(requester, mine, entry, oldest)
         ]
 
-    def _preempt_one(self, requester: Entry, kept: set[Entry]) -> bool:
-        victims = self._victims(requester, kept)
+    def _preempt_one(self, claim: Claim, kept: set[Entry]) -> bool:
+        victims = self._victims(claim.requester, kept)
         if not victims:
             return False
         victim = max(victims, key=lambda run: self._rank(run.entry))
-        contents = list(victim.pins)
+        # Chosen while it runs: from then on it waits, and may be senior to who preempts it.
+        contents = [content for content in reversed(victim.pins) if not claim.spares(content)]
         self._preempt(victim)
-        for content in reversed(contents):
-            if self._engine.memory.can_move_out(content):
-                self._engine.memory.move_out(content)
+        self._move_out_contents(contents, len(contents))
         return True
 
     def _may_take(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from quire.control.queues import Entry
+from quire.control.process_table import Program
+from quire.control.queues import Entry, Seniority
 from quire.control.resources.content import ChainNode, Content
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.residency import secure
 from quire.control.resources.table_entries import NO_BLOCK
 from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.engine_state import EngineState
+from quire.control.states import ENDS
 from quire.core.errors import PageLost
 
 
@@ -22,7 +24,8 @@ class RestoreJob:
     """One chain from its root: ``contents[i]`` holds the tokens from ``i * page_size`` on.
 
     ``offset``: how many tokens of the first missing content have been run. ``requester``: for whom
-    memory is claimed. ``step``: the last message that carries a row of it.
+    memory is claimed, the most senior command that waits for one of them. ``step``: the last
+    message that carries a row of it.
     """
 
     __slots__ = ("contents", "missing", "number", "offset", "requester", "step")
@@ -40,6 +43,15 @@ class RestoreJob:
         """The name under which its page table is kept."""
         return ("restore", self.number)
 
+    @property
+    def depth(self) -> int:
+        return len(self.contents) - 1
+
+    @property
+    def order(self) -> Seniority:
+        """The smaller, the more senior: as its requester, of one requester the deepest first."""
+        return (*self.requester.seniority, -self.depth, self.number)
+
     def first_missing(self) -> int | None:
         for index, content in enumerate(self.contents):
             if id(content) in self.missing:
@@ -52,20 +64,29 @@ class Restorer:
 
     def __init__(self, engine: EngineState) -> None:
         self._engine = engine
-        self._jobs: list[RestoreJob] = []
+        self._by_content: dict[int, RestoreJob] = {}
+        self._in_message: list[Content] = []
         self._num_jobs = 0
+        self.jobs: list[RestoreJob] = []
         self.num_restored_tokens = 0
 
     def request(self, requester: Entry, lost: Sequence[Content]) -> None:
-        """Start jobs for contents that are lost and in no job yet.
+        """Start jobs for contents that are lost and in no job yet. Those that are run for the most
+        senior of all who wait for them.
 
         Raises:
             PageLost: the chain of one is longer than the whole pool.
         """
         by_key = {content.node.key: content for content in lost if content.node is not None}
-        for content in sorted(lost, key=lambda content: -_depth(content)):
+        for content in sorted(lost, key=lambda content: -content.depth):
             if not content.is_restoring:
                 self._start(content, by_key, requester)
+                continue
+            job = self._by_content.get(id(content))
+            if job is None:
+                continue  # the message in preparation, or in flight, computes it
+            if job.requester.state in ENDS or requester.seniority < job.requester.seniority:
+                job.requester = requester
 
     def _start(self, target: Content, by_key: dict[bytes, Content], requester: Entry) -> None:
         engine = self._engine
@@ -80,7 +101,9 @@ class Restorer:
         for content in contents:
             engine.memory.retain(content)
             content.is_restoring = content.is_restoring or content.is_lost
-        self._jobs.append(RestoreJob(contents, requester, self._num_jobs))
+        job = RestoreJob(contents, requester, self._num_jobs)
+        self._by_content.update(dict.fromkeys(job.missing, job))
+        self.jobs.append(job)
         self._num_jobs += 1
 
     def _content_of(self, node: ChainNode, by_key: dict[bytes, Content], adapter: int) -> Content:
@@ -92,22 +115,41 @@ class Restorer:
         content.node = node
         return content
 
-    def add_rows(self, builder: BatchBuilder, reclaim_for: Callable[[Entry], Reclaim]) -> None:
-        """Add one row of every job that is not in the message yet, as the budget allows."""
-        for job in list(self._jobs):
-            if job.step == builder.step:
-                continue
-            if self._is_over(job):
-                self._finish(job)
-            elif builder.budget > 0 and not self._waits(job):
-                self._add_row(job, builder, reclaim_for(job.requester))
+    def add_rows(
+        self,
+        builder: BatchBuilder,
+        reclaim_for: Callable[[Entry, RestoreJob], Reclaim],
+        program: Program | None = None,
+    ) -> None:
+        """Add one row of every job (of those for ``program``, if given) that is not in the message
+        yet, as the budget allows, the most senior first."""
+        self._end_jobs(builder.step)
+        for job in sorted(self.jobs, key=lambda job: job.order):
+            is_meant = program in (None, job.requester.program) and job.step != builder.step
+            # A claim for a job before it may have broken it.
+            can_run = is_meant and not self._is_over(job) and not self._waits(job)
+            if can_run and builder.budget > 0:
+                self._add_row(job, builder, reclaim_for(job.requester, job))
 
     def sweep(self) -> None:
-        """End the jobs that are over. For when no message is in flight and none will be sent: jobs
-        end as messages are planned, and those whose requester is gone would hold their blocks."""
-        for job in list(self._jobs):
-            if self._is_over(job):
-                self._finish(job)
+        """No message is in flight: what was computed may be used, and jobs that are over end, which
+        would hold their blocks."""
+        for content in self._in_message:
+            content.is_restoring = False
+        self._in_message = []
+        self._end_jobs(None)
+
+    def _end_jobs(self, step: int | None) -> None:
+        """End the jobs that are over and not in message ``step``. One that has lost what it builds
+        on begins again at once, so that nobody junior takes what is left of its chain."""
+        for job in list(self.jobs):
+            if job.step == step or not self._is_over(job):
+                continue
+            begins_again = self._is_wanted(job)
+            lost = [c for c in job.contents if c.is_lost or id(c) in job.missing]
+            self._finish(job)
+            if begins_again:
+                self.request(job.requester, [content for content in lost if content.num_refs])
 
     def _is_over(self, job: RestoreJob) -> bool:
         return job.first_missing() is None or self._is_broken(job) or not self._is_wanted(job)
@@ -121,8 +163,9 @@ class Restorer:
         return any(c.is_restoring and id(c) not in job.missing for c in job.contents)
 
     def _is_wanted(self, job: RestoreJob) -> bool:
-        """Whether a page or an export still means one of the missing contents."""
-        return any(c.num_refs > 1 for c in job.contents if id(c) in job.missing)
+        """Whether somebody waits, and a page or an export still means a missing content."""
+        has_use = any(c.num_refs > 1 for c in job.contents if id(c) in job.missing)
+        return has_use and job.requester.state not in ENDS
 
     def _add_row(self, job: RestoreJob, builder: BatchBuilder, reclaim: Reclaim) -> None:
         first = job.first_missing()
@@ -194,19 +237,22 @@ class Restorer:
         return spans
 
     def _note_done(self, job: RestoreJob, content: Content, builder: BatchBuilder) -> None:
-        """All of ``content`` is in messages on their way: whoever comes behind may read it."""
+        """All of ``content`` is in messages on their way. Rows of this one could read it, but not
+        its operations, which run before: it counts as there once the message has run."""
         job.missing.discard(id(content))
+        del self._by_content[id(content)]
         job.offset = 0
-        content.is_restoring = False
+        self._in_message.append(content)
         if content.node is not None:
             builder.filled.append(content)
 
     def _finish(self, job: RestoreJob) -> None:
-        self._jobs.remove(job)
+        self.jobs.remove(job)
         engine = self._engine
         engine.tables.drop_queue(job.key, engine.operations)
         for content in reversed(job.contents):
             if id(content) in job.missing:
+                del self._by_content[id(content)]
                 content.is_restoring = False
                 engine.memory.lose(content)
             engine.memory.release(content)
@@ -218,12 +264,9 @@ class Restorer:
 
     def forget_all(self) -> None:
         """The engine is gone, and every job with it; who still needs the pages asks again."""
-        for job in list(self._jobs):
+        for job in list(self.jobs):
             self._finish(job)
-
-
-def _depth(content: Content) -> int:
-    return 0 if content.parent is None else content.parent.depth + 1
+        self.sweep()
 
 
 __all__ = ["RestoreJob", "Restorer"]
