@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from machines_programs import SLOTS
 from machines_world import ENGINE, Lane, World
+from test_machine_control import EngineLossMachine
 
 from quire.core import commands as c
 from quire.core.batch import CopySlots
@@ -297,3 +299,33 @@ def test_what_is_computed_again_is_not_copied_before_it_is_there(num_steps: int)
     outcome = decode(world, fork, world.alloc_pages(fork, 2), context=[target], position=8)
     world.finish()
     assert outcome.status == "done"
+
+
+def test_a_forward_that_waits_is_looked_at_again_behind_an_engine_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waited for room; the embeds that it was to read are lost."""
+    monkeypatch.setitem(SLOTS, 2, 14)
+
+    class Machine(EngineLossMachine):
+        num_host_blocks = 1
+        tolerated = frozenset({"pool_exhausted", "queue_poisoned", "never_fits"})
+
+    machine = Machine()
+    machine.start(
+        page_size=2,
+        policy="round_robin",
+        dispatch="eager",
+        run_ahead=False,
+        max_batch_tokens=12,
+        max_steps=4,
+    )
+    machine.forward(pick=0, text=list(b"xyxyxyxyxy"), keep=True, masked=True, gap=3)
+    machine.crowd(pick=0, text=list(b"()*+"), room=8, stop=StopSpec(max_tokens=1))
+    machine.run()
+    stop = StopSpec(max_tokens=0)
+    machine.go_on(pick=0, text=list(b"abcd"), sampler=SamplerSpec(), stop=stop, new_pages=2)
+    machine.forward(pick=13, text=list(b"()*+"), keep=False, masked=True, gap=0)
+    machine.step(num_steps=2)
+    machine.lose_engine()
+    machine.teardown()

@@ -16,6 +16,7 @@ from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.forward_run import ForwardRun
 from quire.control.scheduler.message_planner import MessagePlanner
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
@@ -85,10 +86,25 @@ class EngineLife:
         planner = self.schedulers[engine.id].planner
         for run in list(engine.running.values()):
             planner.preempt(run)
+        self._forget_forwards(engine, error)
         planner.blocked.clear()
         planner.restorer.forget_all()
         programs = self.table.programs()
         engine.lose_memory(programs, self.host.exports)
+
+    def _forget_forwards(self, engine: EngineState, error: ErrorRecord) -> None:
+        """What waits to be run reads embeds that are gone: one that has not begun is looked at
+        again when the engine is up, one that has run in part cannot go on."""
+        for program in self.table.programs():
+            for entry in list(program.entries.values()):
+                run = entry.run
+                if not isinstance(run, ForwardRun) or entry.queue.engine != engine.id:
+                    continue
+                if entry.state is CommandState.STARTED:
+                    self.flow.fail(entry, entry.error or error)
+                else:
+                    run.unlock()
+                    entry.run = None
 
     def _resume(self, engine: EngineState) -> None:
         """Queues that waited for the engine go on."""
