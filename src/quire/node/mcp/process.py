@@ -192,8 +192,6 @@ class McpProcess:
             killer.cancel()
             self._signal(signal.SIGKILL)  # what it has started and left behind
             await log
-            self._process._transport.close()  # type: ignore[attr-defined] # has no public name
-            await asyncio.sleep(0)  # the pipes are closed in the loop's next turn
             self._verdict = self._verdict or _how(code)
             self._log.info("ended: %s", self._verdict)
             self.ended.set()
