@@ -7,18 +7,14 @@ second batch) · ``mute`` (never answers heartbeats).
 
 from __future__ import annotations
 
-import io
-import os
 import sys
 from collections.abc import Callable
-
-import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ModelFormatError
 from quire.core.interfaces import EngineCore
 from quire.node import engine_process
-from quire.node.transports.messages import LaunchOrder
+from quire.node.child_process import LifeLine
 from quire.testing import FakeEngine, fake_pool
 
 
@@ -39,20 +35,18 @@ def load(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Eng
     return kind(pool, model=config.name)
 
 
+class Mute(LifeLine):
+    def answer(self, busy_s: Callable[[], float]) -> None:
+        """Nothing is ever said."""
+
+
 MODE = sys.argv[1]
 
 if __name__ == "__main__":
-    engine_process.die_with_parent()
-    answers = engine_process.take_stdout()
-    lifeline = engine_process.take_stdin()
-    order = msgspec.json.decode(lifeline.readline(), type=LaunchOrder)
     if MODE == "old":
-        engine_process.PROTOCOL_VERSION = 0  # type: ignore[misc]
         import quire.core.wire
+        from quire.node import child_link
 
+        child_link.PROTOCOL_VERSION = 0  # type: ignore[misc]
         quire.core.wire.PROTOCOL_VERSION = 0  # type: ignore[misc]
-    if MODE == "mute":
-        read, _write = os.pipe()  # a life line on which nothing is ever said
-        lifeline = io.FileIO(read, "r")
-        sys.exit(engine_process.run(order, lifeline, answers, load))
-    sys.exit(engine_process.run(order, lifeline, answers, load))
+    sys.exit(engine_process.main(load, Mute() if MODE == "mute" else LifeLine()))

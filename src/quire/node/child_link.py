@@ -5,18 +5,24 @@ Blocking: such a process does one thing after another. The sandbox, which does n
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import time
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import zmq
 
 from quire import __version__
 from quire.core.errors import ProtocolMismatch, from_record
 from quire.core.wire import PROTOCOL_VERSION, Codec
+from quire.node.child_process import LifeLine
 from quire.node.transports.messages import Hello, Refused, Welcome
 from quire.node.transports.packing import pack, unpack
+
+logger = logging.getLogger(__name__)
 
 EXIT_REFUSED = 4
 EXIT_LOAD_FAILED = 5
@@ -25,6 +31,16 @@ _LAST_WORD_MS = 1000
 """A last word (``LoadFailed``, ``Faulted``) should still go out."""
 
 Heard = TypeVar("Heard")
+
+
+class Order(Protocol):
+    """What a launch order says of the way to the node."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    @property
+    def token(self) -> str: ...
 
 
 class Executing:
@@ -84,4 +100,29 @@ class NodeLink(Generic[Heard]):
         self._context.term()
 
 
-__all__ = ["EXIT_LOAD_FAILED", "EXIT_REFUSED", "Executing", "NodeLink"]
+def live(
+    order: Order,
+    lifeline: LifeLine,
+    decoder: Codec[Heard],
+    encoder: Codec[Any],
+    serve: Callable[[NodeLink[Heard], Executing], int],
+) -> int:
+    """A whole life behind the launch order: greet, then ``serve``; returns the exit status.
+
+    SIGTERM ends it at once, or behind what ``serve`` does under ``Executing``.
+    """
+    executing = Executing()
+    signal.signal(signal.SIGTERM, executing.on_sigterm)
+    lifeline.answer(executing.busy_s)
+    link = NodeLink(order.endpoint, decoder, encoder)
+    try:
+        link.shake_hands(order.token)
+        return serve(link, executing)
+    except ProtocolMismatch as exc:
+        logger.error("%s", exc)
+        return EXIT_REFUSED
+    finally:
+        link.close()
+
+
+__all__ = ["EXIT_LOAD_FAILED", "EXIT_REFUSED", "Executing", "NodeLink", "live"]

@@ -7,12 +7,14 @@ gone; standard output answers the heartbeats.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from io import RawIOBase
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
@@ -20,7 +22,34 @@ from quire.node.transports.messages import Pulse
 
 EXIT_NODE_GONE = 3
 
+Order = TypeVar("Order", bound=msgspec.Struct)
+
 _PR_SET_PDEATHSIG = 1
+
+
+class LifeLine:
+    """The pipes to the node, from the start of the process: make one before anything prints."""
+
+    def __init__(self) -> None:
+        _die_with_parent()
+        self._heartbeats, self._answers = take_stdin(), take_stdout()
+
+    def read_order(self, kind: type[Order]) -> Order:
+        """The launch order; without one the process ends. Logs go to standard error from here."""
+        line = self._heartbeats.readline()
+        if not line:
+            sys.exit(EXIT_NODE_GONE)
+        order = msgspec.json.decode(line, type=kind)
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its processes end
+        return order
+
+    def answer(self, busy_s: Callable[[], float]) -> None:
+        """Answer heartbeats on a thread. ``busy_s``: how long the work at hand has been running."""
+        heartbeats, answers = self._heartbeats, self._answers
+        threading.Thread(
+            target=answer_heartbeats, args=(heartbeats, answers, busy_s), daemon=True
+        ).start()
 
 
 def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, busy_s: Callable[[], float]) -> None:
@@ -34,7 +63,7 @@ def answer_heartbeats(lifeline: RawIOBase, answers: BinaryIO, busy_s: Callable[[
         os._exit(EXIT_NODE_GONE)  # no clean-up: nobody is left to answer, and memory goes with us
 
 
-def die_with_parent() -> None:
+def _die_with_parent() -> None:
     """Linux: be killed when the node dies, even while stuck in native code. Elsewhere the end of
     standard input does it."""
     if sys.platform == "linux":
@@ -53,4 +82,4 @@ def take_stdout() -> BinaryIO:
     return answers
 
 
-__all__ = ["EXIT_NODE_GONE", "answer_heartbeats", "die_with_parent", "take_stdin", "take_stdout"]
+__all__ = ["EXIT_NODE_GONE", "LifeLine", "answer_heartbeats", "take_stdin", "take_stdout"]

@@ -7,25 +7,15 @@ its error; anything else that goes wrong ends the process, and the node starts i
 
 from __future__ import annotations
 
-import logging
-import signal
 import sys
-import threading
 
-import msgspec
 import numpy as np
 
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import ProtocolMismatch, QuireError
-from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED, Executing, NodeLink
-from quire.node.child_process import (
-    EXIT_NODE_GONE,
-    answer_heartbeats,
-    die_with_parent,
-    take_stdin,
-    take_stdout,
-)
+from quire.node.child_link import EXIT_LOAD_FAILED, Executing, NodeLink, live
+from quire.node.child_process import LifeLine
 from quire.node.encoders.messages import (
     EncoderOrder,
     EncoderReady,
@@ -34,8 +24,6 @@ from quire.node.encoders.messages import (
     to_encoder_codec,
 )
 from quire.node.transports.messages import LoadFailed, Progress
-
-logger = logging.getLogger(__name__)
 
 
 def _load(link: NodeLink[ToEncoder], config: EncoderConfig) -> EncoderCore:
@@ -72,28 +60,15 @@ def _encoded(encoder: EncoderCore, batch: EncodeBatch) -> EncodeResult:
 
 
 def main() -> int:
-    die_with_parent()
-    lifeline, answers = take_stdin(), take_stdout()
-    line = lifeline.readline()
-    if not line:
-        return EXIT_NODE_GONE
-    order = msgspec.json.decode(line, type=EncoderOrder)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    executing = Executing()
-    signal.signal(signal.SIGTERM, executing.on_sigterm)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its encoders end
-    threading.Thread(
-        target=answer_heartbeats, args=(lifeline, answers, executing.busy_s), daemon=True
-    ).start()
-    link = NodeLink(order.endpoint, to_encoder_codec(), from_encoder_codec())
-    try:
-        link.shake_hands(order.token)
-        return _serve(link, order, executing)
-    except ProtocolMismatch as exc:
-        logger.error("%s", exc)
-        return EXIT_REFUSED
-    finally:
-        link.close()
+    lifeline = LifeLine()
+    order = lifeline.read_order(EncoderOrder)
+    return live(
+        order,
+        lifeline,
+        to_encoder_codec(),
+        from_encoder_codec(),
+        lambda link, executing: _serve(link, order, executing),
+    )
 
 
 if __name__ == "__main__":

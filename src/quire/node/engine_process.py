@@ -9,27 +9,15 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import sys
-import threading
 from collections.abc import Callable
-from io import RawIOBase
-from typing import BinaryIO
-
-import msgspec
 
 from quire.core.batch import Batch
 from quire.core.config import EngineConfig
 from quire.core.errors import EngineFault, ProtocolMismatch, QuireError
 from quire.core.interfaces import EngineCore
-from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED, Executing, NodeLink
-from quire.node.child_process import (
-    EXIT_NODE_GONE,
-    answer_heartbeats,
-    die_with_parent,
-    take_stdin,
-    take_stdout,
-)
+from quire.node.child_link import EXIT_LOAD_FAILED, Executing, NodeLink, live
+from quire.node.child_process import LifeLine
 from quire.node.engine_loading import OnProgress, load_engine
 from quire.node.transports.messages import (
     Faulted,
@@ -78,34 +66,17 @@ def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: E
         engine.close()
 
 
-def run(order: LaunchOrder, lifeline: RawIOBase, answers: BinaryIO, load: Load) -> int:
-    """A whole life behind the launch order; returns the exit status."""
-    executing = Executing()
-    signal.signal(signal.SIGTERM, executing.on_sigterm)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its engines end
-    threading.Thread(
-        target=answer_heartbeats, args=(lifeline, answers, executing.busy_s), daemon=True
-    ).start()
-    link = NodeLink(order.endpoint, node_codec(), engine_codec())
-    try:
-        link.shake_hands(order.token)
-        return serve(link, order, load, executing)
-    except ProtocolMismatch as exc:
-        logger.error("%s", exc)
-        return EXIT_REFUSED
-    finally:
-        link.close()
-
-
-def main() -> int:
-    die_with_parent()
-    lifeline, answers = take_stdin(), take_stdout()
-    line = lifeline.readline()
-    if not line:
-        return EXIT_NODE_GONE
-    order = msgspec.json.decode(line, type=LaunchOrder)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    return run(order, lifeline, answers, load_engine)
+def main(load: Load = load_engine, lifeline: LifeLine | None = None) -> int:
+    """Returns the exit status."""
+    lifeline = lifeline or LifeLine()
+    order = lifeline.read_order(LaunchOrder)
+    return live(
+        order,
+        lifeline,
+        node_codec(),
+        engine_codec(),
+        lambda link, executing: serve(link, order, load, executing),
+    )
 
 
 if __name__ == "__main__":

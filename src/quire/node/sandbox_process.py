@@ -12,13 +12,11 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Mapping
-from io import RawIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -35,13 +33,7 @@ from quire.core.ids import ModelId
 from quire.core.interpreter import collect_seldom, settle
 from quire.core.wire import PROTOCOL_VERSION
 from quire.node.child_link import EXIT_LOAD_FAILED, EXIT_REFUSED
-from quire.node.child_process import (
-    EXIT_NODE_GONE,
-    answer_heartbeats,
-    die_with_parent,
-    take_stdin,
-    take_stdout,
-)
+from quire.node.child_process import LifeLine
 from quire.node.loops import in_daemon_thread
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.sandbox import messages as s
@@ -334,28 +326,17 @@ class LoopWatch:
         self._asked_s = None
 
 
-async def run(
-    order: s.SandboxOrder, lifeline: RawIOBase, answers: BinaryIO, read_files: ReadFiles
-) -> int:
-    watch = LoopWatch(asyncio.get_running_loop())
-    threading.Thread(
-        target=answer_heartbeats, args=(lifeline, answers, watch.busy_s), daemon=True
-    ).start()
+async def run(order: s.SandboxOrder, lifeline: LifeLine, read_files: ReadFiles) -> int:
+    lifeline.answer(LoopWatch(asyncio.get_running_loop()).busy_s)
     return await SandboxProcess(order, read_files).run()
 
 
 def main(read_files: ReadFiles = read_model_files) -> int:
-    die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its processes end
-    lifeline, answers = take_stdin(), take_stdout()
-    line = lifeline.readline()
-    if not line:
-        return EXIT_NODE_GONE
-    order = msgspec.json.decode(line, type=s.SandboxOrder)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    lifeline = LifeLine()
+    order = lifeline.read_order(s.SandboxOrder)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     collect_seldom()
-    return asyncio.run(run(order, lifeline, answers, read_files))
+    return asyncio.run(run(order, lifeline, read_files))
 
 
 if __name__ == "__main__":

@@ -9,32 +9,25 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import secrets
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from quire.core.config import EngineConfig, SandboxConfig
 from quire.core.errors import (
-    ConfigError,
     Draining,
     ErrorRecord,
     ProgramTerminated,
-    ProtocolMismatch,
-    QuireError,
     from_record,
 )
 from quire.core.interfaces import Clock
-from quire.core.wire import PROTOCOL_VERSION
 from quire.node.engine_loading import OnProgress
 from quire.node.sandbox import messages as s
-from quire.node.transports.child import LifeLimits, NodeChild
-from quire.node.transports.greeting import greet
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused
-from quire.node.transports.socket import PairSocket
+from quire.node.transports.child import LifeLimits
+from quire.node.transports.life import ProcessLife, Speech
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestEvents, GuestModel, Inspected, Manifest
 from quire.programs.sandbox.program import GuestProgram
@@ -86,7 +79,7 @@ class SandboxLink:
         self._news: dict[int, list[GuestEvents]] = {}
         self._starts: list[s.Start] = []
         self._kept = _Kept()
-        self._life: _Life | None = None
+        self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._losses: deque[float] = deque()
         self._closed = False
@@ -103,18 +96,35 @@ class SandboxLink:
         """
         if self._closed:
             raise Draining("the sandbox is closing and starts no further program")
-        if self._life is not None and self._life.ready:
-            return
-        if self._starting is None:
-            self._starting = asyncio.create_task(self._start(), name=f"start sandbox {self._name}")
-        await asyncio.shield(self._starting)
+        while not self.is_ready:  # it may be lost as soon as it is there
+            if self._starting is None:
+                self._starting = asyncio.create_task(
+                    self._start(), name=f"start sandbox {self._name}"
+                )
+            await asyncio.shield(self._starting)
 
     async def _start(self) -> None:
         self._check_losses()
         self._kept = _Kept()
-        life = self._life = _Life(self._name, self._settings, self._on_message, self._on_lost)
+        settings, config = self._settings, self._settings.config
+        life = self._life = ProcessLife(
+            "sandbox",
+            self._name,
+            settings.command,
+            Speech(s.node_codec(), s.sandbox_codec(), s.SandboxReady),
+            self._on_message,
+            self._on_lost,
+            limits=settings.limits,
+            on_progress=settings.on_progress,
+        )
         try:
-            await life.start()
+            await life.start(
+                s.SandboxOrder,
+                num_threads=1,
+                cache_dir=str(cache_directory(config)),
+                num_warm=config.num_warm,
+                engines=settings.engines,
+            )
         except BaseException:
             self._life = None
             await life.close()
@@ -147,7 +157,7 @@ class SandboxLink:
     @property
     def is_ready(self) -> bool:
         """Whether guests may be started without waiting."""
-        return self._life is not None and self._life.ready
+        return self._life is not None and self._starting is None
 
     def start_guest(
         self, start: s.Start, program: GuestProgram, models: tuple[GuestModel, ...]
@@ -235,9 +245,8 @@ class SandboxLink:
                 if future is not None and not future.done():
                     future.set_result(message.inspected)
             case _:
-                raise ProtocolMismatch(
-                    f"sandbox {self._name} sent {type(message).__name__} out of turn"
-                )
+                assert self._life is not None
+                raise self._life.out_of_turn(message)
 
     def _on_lost(self, reason: str) -> None:
         """The process is gone: so are its guests. The next launch starts another one."""
@@ -280,106 +289,6 @@ class _Kept:
         if not code and others is None:
             return None
         return s.Keep(code=code, models=others, forget=forget)
-
-
-class _Life:
-    """One process from start to end."""
-
-    def __init__(
-        self,
-        name: str,
-        settings: LinkSettings,
-        on_message: Callable[[s.FromSandbox], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        self._name = name
-        self._settings = settings
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._token = secrets.token_hex(16)
-        self._decoder = s.sandbox_codec()
-        self._encoder = s.node_codec()
-        self._socket = PairSocket(self._on_frames)
-        self._child = NodeChild(
-            name, self._on_exit, settings.limits, settings.command, kind="sandbox"
-        )
-        self._welcomed = False
-        self._gone = False
-        self._spawned = False
-        self.ready = False
-
-    @property
-    def pid(self) -> int:
-        return self._child.pid
-
-    async def start(self) -> None:
-        self._loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        order = s.SandboxOrder(
-            version=PROTOCOL_VERSION,
-            endpoint=self._socket.open(),
-            token=self._token,
-            cache_dir=str(cache_directory(self._settings.config)),
-            num_warm=self._settings.config.num_warm,
-            engines=self._settings.engines,
-        )
-        await self._child.spawn(order, num_threads=1)
-        self._spawned = True
-        await self._loaded
-        self.ready = True
-
-    def say(self, message: s.ToSandbox) -> None:
-        if not self._gone:
-            self._socket.send(self._encoder.encode(message))
-
-    async def close(self) -> None:
-        self._gone = True
-        if self._spawned:
-            await self._child.close()
-        self._socket.close()
-
-    def _on_frames(self, frames: list[bytes]) -> None:
-        if self._gone:
-            return
-        try:
-            self._take(self._decoder.decode(frames))
-        except ProtocolMismatch as exc:
-            self.say(Refused(error=exc.record()))
-            self._lose(exc)
-
-    def _take(self, message: s.FromSandbox) -> None:
-        match message:
-            case Hello() if not self._welcomed:
-                self._greet(message)
-            case Progress() if self._welcomed:
-                if self._settings.on_progress is not None:
-                    self._settings.on_progress(message.stage, message.fraction)
-            case s.SandboxReady() if self._welcomed and not self._loaded.done():
-                self._loaded.set_result(None)
-            case LoadFailed() if self._welcomed:
-                self._lose(from_record(message.error))
-            case _ if self.ready:
-                self._on_message(message)
-            case _:
-                raise ProtocolMismatch(
-                    f"sandbox {self._name} sent {type(message).__name__} out of turn"
-                )
-
-    def _greet(self, hello: Hello) -> None:
-        welcome = greet(hello, self._token, f"sandbox {self._name}")
-        self._welcomed = True
-        self.say(welcome)
-
-    def _on_exit(self, reason: str) -> None:
-        self._lose(ConfigError(f"the sandbox process ended while it started: {reason}"), reason)
-
-    def _lose(self, error: QuireError, reason: str | None = None) -> None:
-        if self._gone:
-            return
-        self._gone = True
-        if self._loaded.done():
-            self._on_lost(reason or error.message)
-        else:
-            self._loaded.set_exception(error)
 
 
 __all__ = ["SANDBOX_COMMAND", "GuestPeer", "LinkSettings", "SandboxLink", "cache_directory"]

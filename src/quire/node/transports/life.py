@@ -1,0 +1,161 @@
+"""One life of a process of the node (an engine, an encoder, a sandbox), as the node sees it.
+
+Joins the socket (``socket``) and the process (``child``): the greeting with versions and token,
+loading with progress, then messages until the process is closed or lost. Must not know what the
+messages of a loaded process mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from quire.core.errors import EngineLost, ProtocolMismatch, QuireError, from_record
+from quire.core.wire import PROTOCOL_VERSION, Codec
+from quire.node.engine_loading import OnProgress
+from quire.node.transports.child import LifeLimits, NodeChild
+from quire.node.transports.greeting import greet
+from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused
+from quire.node.transports.socket import PairSocket
+
+Said = TypeVar("Said")
+Announced = TypeVar("Announced", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class Speech(Generic[Said, Announced]):
+    """How one kind of process speaks. ``encoder`` writes what it is told, ``decoder`` reads what
+    it says, ``ready`` is the message that ends its loading."""
+
+    encoder: Codec[Any]
+    decoder: Codec[Said]
+    ready: type[Announced]
+
+
+class ProcessLife(Generic[Said, Announced]):
+    """``kind`` and ``name`` ("engine", "m") name the process in logs and errors; ``command`` starts
+    it.
+
+    After ``start`` each message goes to ``on_message``, which raises ``ProtocolMismatch`` at what
+    is out of turn, and the loss of the process, once, to ``on_lost`` with its reason; nothing
+    comes after that or after ``close``. Belongs to the loop that starts it.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        name: str,
+        command: Sequence[str],
+        speech: Speech[Said, Announced],
+        on_message: Callable[[Said], None],
+        on_lost: Callable[[str], None],
+        *,
+        limits: LifeLimits | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._who = f"{kind} {name}"
+        self._speech = speech
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_progress = on_progress
+        self._token = secrets.token_hex(16)
+        self._welcomed = False
+        self._gone = False
+        self._spawned = False
+        self._socket = PairSocket(self._on_frames)
+        self._child = NodeChild(name, self._on_exit, limits or LifeLimits(), command, kind)
+
+    @property
+    def pid(self) -> int:
+        return self._child.pid
+
+    async def start(
+        self, order: type[msgspec.Struct], num_threads: int | None, **wanted: Any
+    ) -> Announced:
+        """Start the process with a launch order of this type and wait until it has loaded.
+
+        ``wanted`` are the order's fields beside ``version``, ``endpoint`` and ``token``.
+
+        Raises:
+            ProtocolMismatch: the process runs another version.
+            QuireError: what loading raised there, or ``EngineLost`` if it died.
+        """
+        self._loaded: asyncio.Future[Announced] = asyncio.get_running_loop().create_future()
+        endpoint = self._socket.open()
+        launch = order(version=PROTOCOL_VERSION, endpoint=endpoint, token=self._token, **wanted)
+        await self._child.spawn(launch, num_threads)
+        self._spawned = True
+        return await self._loaded
+
+    def say(self, message: object) -> None:
+        """Nothing is said to a process that is gone; ``on_lost`` has said so or is about to."""
+        if not self._gone:
+            self._socket.send(self._speech.encoder.encode(message))
+
+    def lose(self, error: QuireError) -> None:
+        """Take nothing more from it: before it has loaded this is ``start``'s error."""
+        self._lose(error, error.message)
+
+    def out_of_turn(self, message: object) -> ProtocolMismatch:
+        """What ``on_message`` raises."""
+        return ProtocolMismatch(f"{self._who} sent {type(message).__name__} out of turn")
+
+    async def close(self) -> None:
+        """End the process and release everything. Idempotent."""
+        self._gone = True
+        if self._spawned:
+            await self._child.close()
+        self._socket.close()
+
+    def _on_frames(self, frames: list[bytes]) -> None:
+        if self._gone:
+            return
+        try:
+            self._take(self._speech.decoder.decode(frames))
+        except ProtocolMismatch as exc:
+            self.say(Refused(error=exc.record()))
+            self.lose(exc)
+
+    def _take(self, message: Said) -> None:
+        if self._loaded.done():
+            self._on_message(message)
+        elif isinstance(message, Hello) and not self._welcomed:
+            welcome = greet(message, self._token, self._who)
+            self._welcomed = True
+            self.say(welcome)
+        elif not self._welcomed:
+            raise self.out_of_turn(message)
+        elif isinstance(message, self._speech.ready):
+            self._loaded.set_result(message)
+        else:
+            self._on_loading(message)
+
+    def _on_loading(self, message: Said) -> None:
+        match message:
+            case Progress():
+                if self._on_progress is not None:
+                    self._on_progress(message.stage, message.fraction)
+            case LoadFailed():
+                self.lose(from_record(message.error))
+            case _:
+                raise self.out_of_turn(message)
+
+    def _on_exit(self, reason: str) -> None:
+        self._lose(EngineLost(f"{self._who} is lost: {reason}"), reason)
+
+    def _lose(self, error: QuireError, reason: str) -> None:
+        if self._gone:
+            return
+        self._gone = True
+        if self._loaded.done():
+            self._on_lost(reason)
+        else:
+            self._loaded.set_exception(error)
+
+
+__all__ = ["ProcessLife", "Speech"]
