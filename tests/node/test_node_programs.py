@@ -24,6 +24,7 @@ from quire.core.errors import (
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node import Node
+from quire.node.ended_programs import EndedPrograms
 from quire.node.programs import ProgramLimits
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
@@ -226,7 +227,7 @@ async def test_too_many_running_programs_are_refused(node: Node) -> None:
 
 
 async def test_only_the_latest_ended_programs_are_remembered(node: Node) -> None:
-    node._programs._limits = ProgramLimits(max_ended=2)
+    node._programs._ended = EndedPrograms(max_programs=2, max_bytes=1 << 20)
     handles = [node.launch(count_tokens, ["x"], tenant=TENANT) for _ in range(3)]
     for handle in handles:
         await handle.result()

@@ -55,6 +55,11 @@ class MessageLog:
         """Those that are no longer kept."""
         return self._last - len(self._kept)
 
+    @property
+    def num_bytes(self) -> int:
+        """Of those that are kept, as UTF-8."""
+        return self._num_bytes
+
     def attach(self, after: int = 0) -> Attachment:
         """Read messages with a sequence above ``after``, as far as they are kept."""
         attachment = Attachment(self, after)

@@ -94,11 +94,12 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Per tenant: programs running at once, ended ones that are remembered. Per program: log lines
-    that are kept."""
+    """Per tenant: programs running at once, ended ones that are remembered and the bytes of their
+    messages together. Per program: log lines that are kept."""
 
     max_running: int = 1024
     max_ended: int = 256
+    max_ended_bytes: int = 64 << 20
     max_log_lines: int = 256
     messages: LogLimits = field(default_factory=LogLimits)
 

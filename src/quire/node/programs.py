@@ -21,6 +21,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import ProgramId, TenantId
+from quire.node.ended_programs import EndedPrograms
 from quire.node.loops import call_on
 from quire.node.message_log import Attachment, MessageLog
 from quire.node.program_records import (
@@ -31,7 +32,6 @@ from quire.node.program_records import (
     ProgramLimits,
     ProgramRecord,
     PublicIds,
-    public_id,
 )
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
@@ -84,8 +84,8 @@ class ProgramHandle:
     def _begin_again(self, error: ErrorRecord) -> None:
         """What the program held in its engine is gone."""
         old, restarts = self._running, self._restarts
-        assert restarts is not None
-        if old.state.ended or not self._is_wanted or self._abandoned is not None:
+        is_over = restarts is None or old.state.ended or not self._is_wanted
+        if restarts is None or is_over or self._abandoned is not None:
             old.cancel("it ends, and its engine was lost")
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
@@ -263,10 +263,12 @@ class ProgramHandle:
             self._note("warning", f"a task was still running at the end: {task}")
         if self._restarts is not None:
             self._restarts.end()
+        self._restarts = None  # the handle stays for a while: not with all that the program heard
+        del self._start
         self._ended_s = time.time()
         self._messages.close()
         self._ended.set()
-        self._table.ended(self)
+        self._table.ended(self, self._messages.num_bytes)
         for callback in self._callbacks:
             callback()
 
@@ -292,7 +294,7 @@ class ProgramTable:
         self._limits = limits or ProgramLimits()
         self._handles: dict[str, ProgramHandle] = {}
         self._by_program: dict[ProgramId, ProgramHandle] = {}
-        self._ended: dict[TenantId, deque[str]] = {}
+        self._ended = EndedPrograms(self._limits.max_ended, self._limits.max_ended_bytes)
         self._running: dict[TenantId, dict[str, ProgramHandle]] = {}
         self._new_id = PublicIds()
         self._idle = asyncio.Event()
@@ -370,13 +372,10 @@ class ProgramTable:
         self._by_program.pop(before, None)
         self._by_program[handle.program] = handle
 
-    def ended(self, handle: ProgramHandle) -> None:
-        """For the handle: its last message is in the log."""
-        ended = self._ended.setdefault(handle.tenant, deque())
-        ended.append(handle.id)
-        if len(ended) > self._limits.max_ended:
-            forgotten = self._handles.pop(ended.popleft())
-            del self._by_program[forgotten.program]
+    def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
+        """For the handle: its last message is in the log, with which it keeps ``num_bytes``."""
+        for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
+            del self._by_program[self._handles.pop(forgotten).program]
         running = self._running[handle.tenant]
         running.pop(handle.id, None)
         if not running:
@@ -393,6 +392,4 @@ __all__ = [
     "ProgramLimits",
     "ProgramRecord",
     "ProgramTable",
-    "PublicIds",
-    "public_id",
 ]

@@ -25,8 +25,8 @@ from quire.node.conversations import ConversationIndex, Turn
 from quire.node.kept_pages import KeptPages
 from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
+from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
-from quire.node.programs import public_id
 from quire.programs.runtime.event_port import EventPort, Models
 from quire.programs.runtime.running import Runtime
 

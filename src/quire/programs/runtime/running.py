@@ -156,11 +156,16 @@ class RunningProgram:
             self._state = state
         if not state.ended:
             return
+        self._request_cancel = _nothing_to_cancel
         self._mailbox.close(f"the program has {_PAST[state]}")
         if error is None:
             self._outcome.set_result(result)
         else:
             self._outcome.set_exception(error)
+
+
+def _nothing_to_cancel(reason: str) -> None:
+    """Of a program that has ended: its handle is kept, what ran it need not be."""
 
 
 _PAST = {

@@ -1,0 +1,48 @@
+"""Which ended programs are still remembered: for each tenant the newest ones, within bounds.
+
+Owns the bounds, on their number and on the bytes of messages that they keep. Knows ids alone.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from quire.core.ids import TenantId
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """Of one tenant, oldest first."""
+
+    entries: deque[tuple[str, int]] = field(default_factory=deque)
+    num_bytes: int = 0
+
+
+class EndedPrograms:
+    """``max_programs`` and ``max_bytes`` hold for each tenant; the one that ended last is kept
+    whatever its size."""
+
+    def __init__(self, max_programs: int, max_bytes: int) -> None:
+        self._max_programs = max_programs
+        self._max_bytes = max_bytes
+        self._tenants: dict[TenantId, _Remembered] = {}
+
+    def add(self, tenant: TenantId, program: str, num_bytes: int) -> list[str]:
+        """``program`` has ended and keeps ``num_bytes``: the ids that are forgotten for it."""
+        kept = self._tenants.setdefault(tenant, _Remembered())
+        kept.entries.append((program, num_bytes))
+        kept.num_bytes += num_bytes
+        forgotten = []
+        while self._is_over(kept):
+            oldest, freed = kept.entries.popleft()
+            kept.num_bytes -= freed
+            forgotten.append(oldest)
+        return forgotten
+
+    def _is_over(self, kept: _Remembered) -> bool:
+        num = len(kept.entries)
+        return num > self._max_programs or (num > 1 and kept.num_bytes > self._max_bytes)
+
+
+__all__ = ["EndedPrograms"]
