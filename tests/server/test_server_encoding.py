@@ -15,7 +15,7 @@ import pytest
 from request_log import RequestLines
 from scripted_server import running_server
 
-from quire.core.config import TenantConfig
+from quire.core.config import ServerConfig, TenantConfig
 from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.ids import TenantId
 from quire.testing import FakeEncoder
@@ -217,3 +217,39 @@ def test_keys_are_asked_for() -> None:
         assert httpx.post(url, json=body, timeout=60).status_code == 401
         headers = {"authorization": "Bearer secret"}
         assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 200
+
+
+# -- beside the model ------------------------------------------------------------------------------
+
+ENCODES = """
+import json
+from quire.programs.sdk import inferlet
+
+@inferlet("encodes", traits={"Encode": 1})
+async def encodes(api, texts, dimensions):
+    texts = json.loads(texts)
+    size = int(dimensions) or None
+    return [await api.embed(texts, dimensions=size), await api.rerank(texts[0], texts[1:])]
+"""
+
+
+def test_a_program_gets_what_the_routes_give() -> None:
+    encoders = {"embedder": FakeEncoder(), "ranker": FakeEncoder("cross_encoder")}
+    texts = ["a b c", "b", "c a", "d " * 40]
+    with running_server(ServerConfig(allow_native_upload=True), encoders=encoders) as server:
+        for dimensions in (0, 5):
+            body: dict[str, Any] = {"input": texts}
+            if dimensions:
+                body["dimensions"] = dimensions
+            found = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).json()
+            ranked = {"query": texts[0], "documents": texts[1:]}
+            scored = httpx.post(f"{server.url}/v1/rerank", json=ranked, timeout=60).json()
+            args = [json.dumps(texts), str(dimensions)]
+            launch = {"source": ENCODES, "args": args, "wait": True}
+            ended = httpx.post(f"{server.url}/v1/programs", json=launch, timeout=60).json()
+            vectors, scores = ended["result"]
+            assert vectors == [one["embedding"] for one in found["data"]]
+            by_index = {one["index"]: one["relevance_score"] for one in scored["results"]}
+            assert scores == [by_index[index] for index in range(3)]
+            assert len(vectors[0]) == (dimensions or 8)
+            assert scores[1] > scores[2]

@@ -49,7 +49,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 
     Control enforces the first group on every program: of pages, embeds and tokens on the sum of the
     program and those that it has launched, and that they have. The node enforces ``max_children``
-    (living descendants of one that a client launched), the sandbox the last group on its guests.
+    (living descendants of one that a client launched) and ``max_encoded_tokens`` (of the program
+    and those that it has launched), the sandbox the last group on its guests.
     """
 
     max_pages: int | None = None
@@ -60,6 +61,7 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     max_dist_top_k: int = 256
 
     max_children: int | None = 64
+    max_encoded_tokens: int | None = None
 
     max_cpu_ms: int | None = None
     max_memory_bytes: int | None = None

@@ -18,6 +18,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.traits import NODE_TRAITS
 
 
 @runtime_checkable
@@ -157,6 +158,7 @@ class ServedModel:
     itself. What runs on a queue of it runs with the adapter.
 
     ``special_tokens``: bos_token, eos_token and the like, as chat templates expect them.
+    ``node_traits``: what the node serves beside it.
     """
 
     id: ModelId
@@ -167,6 +169,12 @@ class ServedModel:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     adapter: str | None = None
+    node_traits: frozenset[str] = NODE_TRAITS
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """All that a program has with this model."""
+        return self.node_traits.union(self.info.traits)
 
     def with_adapters(self) -> list[ServedModel]:
         """This model, then the same under the name of each adapter that its engine has."""

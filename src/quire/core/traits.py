@@ -26,6 +26,7 @@ class Trait(StrEnum):
     GRAMMAR = "Grammar"
     ADAPTER = "Adapter"
     SCORES = "Scores"
+    ENCODE = "Encode"
 
 
 VERSIONS: dict[Trait, int] = {
@@ -53,4 +54,17 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
 NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE})
 """Traits that the node itself serves, whatever the model."""
 
-__all__ = ["NODE_TRAITS", "SUPERTRAITS", "VERSIONS", "Trait"]
+ENCODER_TRAITS = frozenset({Trait.ENCODE})
+"""Traits that a node serves which has encoders (embedding models, cross-encoders)."""
+
+MODEL_TRAITS = frozenset(Trait) - NODE_TRAITS - ENCODER_TRAITS
+"""Traits of a model."""
+
+__all__ = [
+    "ENCODER_TRAITS",
+    "MODEL_TRAITS",
+    "NODE_TRAITS",
+    "SUPERTRAITS",
+    "VERSIONS",
+    "Trait",
+]

@@ -14,7 +14,7 @@ from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
-from quire.core.traits import NODE_TRAITS, Trait
+from quire.core.traits import MODEL_TRAITS, Trait
 from quire.engine.backend import NUM_AXES, Backend, choose_backend
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.device import choose_num_threads, dtype_name
@@ -161,7 +161,7 @@ def _describe(
             max_sequences=config.max_sequences,
             max_batch_tokens=config.max_batch_tokens,
         ),
-        traits=sorted(trait.value for trait in set(Trait) - missing - NODE_TRAITS),
+        traits=sorted(trait.value for trait in MODEL_TRAITS - missing),
         extra={
             **runner.details,
             "tensor_parallel": config.tensor_parallel,

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
+from quire.node.encoders.programs import EncodedTokens
 from quire.node.message_log import Attachment
 from quire.node.programs import ProgramHandle
 from quire.node.quotas import tightest
@@ -27,11 +28,13 @@ from quire.programs.services.children import ChildWanted, Family
 
 @dataclass(frozen=True, slots=True)
 class Ancestry:
-    """What a launched program is to the services: its code, its bounds, its family, its seed."""
+    """What a launched program is to the services: its code, its bounds, its family, its seed, and
+    what it and its descendants have had encoded."""
 
     program: Inferlet | GuestProgram
     quotas: Quotas
     family: Family
+    encoded: EncodedTokens
     seed: int
     priority: int
 
@@ -45,7 +48,7 @@ class LaunchChild(Protocol):
         args: tuple[str, ...],
         wanted: ChildWanted,
         quotas: Quotas,
-        priority: int,
+        parent: Ancestry,
     ) -> ProgramHandle: ...
 
 
@@ -68,7 +71,7 @@ class ChildLauncher:
         if isinstance(program, GuestProgram):
             program = program.narrowed(wanted.parent.capabilities)
         quotas = tightest(parent.quotas, wanted.quotas)
-        handle = self._launch(program, tuple(wanted.args), wanted, quotas, parent.priority)
+        handle = self._launch(program, tuple(wanted.args), wanted, quotas, parent)
         return NodeChild(handle)
 
     async def _find(

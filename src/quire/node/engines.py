@@ -16,6 +16,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId
 from quire.core.interfaces import Clock, ServedModel
+from quire.core.traits import NODE_TRAITS
 from quire.node.control_thread import ControlThread
 from quire.node.engine_loading import OnProgress
 from quire.node.health import EngineHealth, EngineState
@@ -45,8 +46,9 @@ class EngineFleet:
         clock: Clock,
         on_progress: OnProgress,
         on_change: Callable[[], None],
+        node_traits: frozenset[str] = NODE_TRAITS,
     ) -> None:
-        self.models = ModelTable(configs)
+        self.models = ModelTable(configs, node_traits)
         self._backend = backend
         self._control = control
         self._files: dict[EngineId, ModelFiles] = {}

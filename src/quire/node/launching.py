@@ -15,6 +15,7 @@ from quire.core.ids import ProgramId, TenantId
 from quire.node.admission import Admission
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.connecting import ProgramConnector
+from quire.node.encoders.programs import EncodedTokens
 from quire.node.program_records import Launch
 from quire.node.program_start import ProgramStart
 from quire.node.programs import ProgramHandle, ProgramTable
@@ -65,8 +66,9 @@ class ProgramLauncher:
         launch: Launch,
         quotas: Quotas | None = None,
         family: Family | None = None,
+        encoded: EncodedTokens | None = None,
     ) -> ProgramHandle:
-        """See ``Node.launch``."""
+        """See ``Node.launch``. ``encoded``: of the program that launches it."""
         self._admission.check()
         parent = None if launch.parent is None else self._parent(launch.parent, launch.tenant)
         bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
@@ -81,7 +83,8 @@ class ProgramLauncher:
             shares_quotas=family is not None,
         )
         family = family or Family(bounds.max_children)
-        ancestry = Ancestry(program, bounds, family, launch.seed, launch.priority)
+        encoded = EncodedTokens(bounds.max_encoded_tokens, encoded)
+        ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
         restarts = Restarts(ReplayLog()) if program.restartable else None
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         if isinstance(program, GuestProgram):
@@ -96,16 +99,16 @@ class ProgramLauncher:
         args: tuple[str, ...],
         wanted: ChildWanted,
         quotas: Quotas,
-        priority: int,
+        parent: Ancestry,
     ) -> ProgramHandle:
         launch = Launch(
             wanted.parent.tenant,
             args,
             parent=self._table.public_id(wanted.parent.program),
-            priority=priority,
+            priority=parent.priority,
             seed=wanted.seed,
         )
-        return self.launch(program, launch, quotas, wanted.family)
+        return self.launch(program, launch, quotas, wanted.family, parent.encoded)
 
     def _parent(self, public_id: str, tenant: TenantId) -> ProgramId:
         session = self._sessions.program_of(tenant, public_id)

@@ -18,6 +18,7 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ModelNotFound
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import ServedModel, Tokenizer
+from quire.core.traits import NODE_TRAITS
 from quire.engine.model_card import read_model_card
 from quire.engine.tokenizer import load_tokenizer
 
@@ -79,10 +80,14 @@ class ModelTable:
     """The served models in the order of the configuration, each followed by its adapters, which
     are models of their own here; the first is the default one.
 
-    Written by the edge, read from any thread: ``models`` is a new tuple after each change.
+    ``node_traits``: what the node serves beside them. Written by the edge, read from any thread:
+    ``models`` is a new tuple after each change.
     """
 
-    def __init__(self, configs: Sequence[EngineConfig]) -> None:
+    def __init__(
+        self, configs: Sequence[EngineConfig], node_traits: frozenset[str] = NODE_TRAITS
+    ) -> None:
+        self._node_traits = node_traits
         self._engines = {
             ModelId(name): config.name
             for config in configs
@@ -135,6 +140,7 @@ class ModelTable:
             chat_template=model_files.chat_template,
             defaults=model_files.defaults,
             special_tokens=model_files.special_tokens,
+            node_traits=self._node_traits,
         )
         with self._lock:
             self._loaded |= {one.id: one for one in model.with_adapters()}

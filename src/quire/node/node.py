@@ -16,6 +16,7 @@ from quire.core.encoding import EncoderKind
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import EngineTransport, ServedModel
+from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.admission import Admission
 from quire.node.clock import SystemClock
 from quire.node.connecting import ProgramConnector
@@ -98,6 +99,7 @@ class Node:
             clock=self._clock,
             on_progress=self._report,
             on_change=self._on_health_change,
+            node_traits=NODE_TRAITS | ENCODER_TRAITS if config.encoders else NODE_TRAITS,
         )
         self._encoders = EncoderFleet(
             config.encoders,
@@ -112,7 +114,7 @@ class Node:
             (native or NativeConfig()).grace_s,
         )
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
-        self._services = NodeServices(self._clock, config)
+        self._services = NodeServices(self._clock, config, self._encoders, self.encoder)
         self._programs = ProgramTable()
         self._sessions = self._make_sessions(session_limits)
         self._launcher = self._make_launcher()

@@ -1,7 +1,8 @@
-"""What programs of this node may ask for beside the model: shared services, MCP servers, children.
+"""What programs of this node may ask for beside the model: shared services, MCP servers, encoders,
+children.
 
-Owns the services and the way from a program's loop to the edge's, where children are launched and
-the processes of MCP servers are spoken to.
+Owns the services and the way from a program's loop to the edge's, where children are launched,
+texts are encoded and the processes of MCP servers are spoken to.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from quire.core.config import NodeConfig
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock
 from quire.node.children import Ancestry, ChildLauncher
+from quire.node.encoders.fleet import EncoderFleet
+from quire.node.encoders.programs import FindEncoder, ProgramEncoders
 from quire.node.loops import call_on
 from quire.node.mcp.servers import McpServers
 from quire.node.restarts import Restarts
 from quire.programs.services.children import ChildService
+from quire.programs.services.encoding import EncodingService
 from quire.programs.services.mcp import McpService
 from quire.programs.services.operations import Identity, ProgramService, ProgramServices
 from quire.programs.services.shared import SharedServices
@@ -27,9 +31,14 @@ from quire.programs.services.store import Store
 
 
 class NodeServices:
-    """``start`` belongs to the edge's loop; ``of`` is for any thread."""
+    """``start`` belongs to the edge's loop; ``of`` is for any thread. ``encoder`` finds one of
+    ``fleet``."""
 
-    def __init__(self, clock: Clock, config: NodeConfig) -> None:
+    def __init__(
+        self, clock: Clock, config: NodeConfig, fleet: EncoderFleet, encoder: FindEncoder
+    ) -> None:
+        self._fleet = fleet
+        self._encoder = encoder
         self._store = Store(config.data_dir)
         self._shared = SharedServices(clock, self._store)
         self.mcp_servers = McpServers(config.mcp_servers, clock)
@@ -65,6 +74,7 @@ class NodeServices:
                 restarts.children.identity = identity
                 yield restarts.children
             yield McpService(identity, self._ask_mcp)
+            yield self._encoding_service(identity, ancestry)
 
         return self._shared.of(identity, of_this_node)
 
@@ -84,6 +94,13 @@ class NodeServices:
             self._on_edge,
             partial(call_on, self._edge),
             lasting=lasting,
+        )
+
+    def _encoding_service(self, identity: Identity, ancestry: Ancestry) -> EncodingService:
+        return EncodingService(
+            ProgramEncoders(
+                identity.tenant, ancestry.encoded, self._fleet.all, self._encoder, self._on_edge
+            )
         )
 
     async def _ask_mcp(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from quire.core.traits import NODE_TRAITS, SUPERTRAITS, VERSIONS, Trait
+from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS, SUPERTRAITS, VERSIONS, Trait
 from quire.programs.api import TRAIT_FUNCTIONS
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.sample import GREEDY
@@ -94,15 +94,20 @@ def _served_by(trait: type[TraitFunctions]) -> str:
     return " ".join(served[1].split())
 
 
+def _who_has_it(trait: Trait) -> str:
+    if trait in NODE_TRAITS:
+        return " Every program has it."
+    return " Nodes with encoders have it." if trait in ENCODER_TRAITS else " A trait of the model."
+
+
 def _section(trait: Trait, functions: type[TraitFunctions]) -> list[str]:
     needs = ", ".join(SUPERTRAITS.get(trait, ()))
-    of_node = trait in NODE_TRAITS
     lines = [
         f"## {trait}",
         "",
         f"Version {VERSIONS[trait]}. {_served_by(functions)}."
         + (f" Needs {needs}." if needs else "")
-        + (" Every program has it." if of_node else " A trait of the model."),
+        + _who_has_it(trait),
         "",
     ]
     for name, function, takes_queue in _functions(functions):

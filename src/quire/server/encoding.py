@@ -1,4 +1,4 @@
-"""Running sequences on an encoder for one HTTP request: limits, the client's leaving, its log line.
+"""Running sequences on an encoder for one HTTP request: the client's leaving, its log line.
 
 Must not know what the rows are for.
 """
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from starlette.requests import Request
 
 from quire.core.batch import F32
-from quire.core.errors import PromptTooLong, QuireError
+from quire.core.errors import QuireError
 from quire.core.ids import EngineId
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
@@ -23,25 +23,15 @@ from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.schemas.generation import IdentityFields
 
 
-def limit_of(encoder: EncoderService, truncate: int | None) -> int | None:
-    """To how many tokens a request's sequences are to be cut; ``None``: they are not."""
-    if truncate is None:
-        return None
-    longest = encoder.texts.max_tokens
-    return longest if truncate == -1 else min(truncate, longest)
-
-
 async def rows_of(
     request: Request, encoder: EncoderService, sequences: Sequence[EncodedText]
 ) -> F32:
     """A row for each of ``sequences``.
 
     Raises:
-        PromptTooLong: one of them is longer than the model reads.
         HttpError: nobody is there to read the rows; what was not run yet is not run.
         QuireError: see ``EncoderService.encode``.
     """
-    _check_lengths(encoder, sequences)
     observer = _observer(request, encoder, sum(len(one.tokens) for one in sequences))
     work = asyncio.create_task(encoder.encode(caller_of(request), sequences))
     gone = asyncio.create_task(disconnected(request.receive))
@@ -62,18 +52,6 @@ async def rows_of(
     return rows
 
 
-def _check_lengths(encoder: EncoderService, sequences: Sequence[EncodedText]) -> None:
-    limit = encoder.texts.max_tokens
-    for index, one in enumerate(sequences):
-        if len(one.tokens) > limit:
-            raise PromptTooLong(
-                f"sequence {index} has {len(one.tokens)} tokens, but {encoder.name!r} reads "
-                f"{limit}: shorten it, or let it be cut by truncate_prompt_tokens",
-                num_prompt_tokens=len(one.tokens),
-                max_model_len=limit,
-            )
-
-
 def _observer(request: Request, encoder: EncoderService, num_tokens: int) -> RequestObserver:
     labels = RequestLabels(
         request_id=request_id_of(request),
@@ -89,4 +67,4 @@ def _observer(request: Request, encoder: EncoderService, num_tokens: int) -> Req
     return RequestObserver(labels, context_of(request).metrics.requests)
 
 
-__all__ = ["limit_of", "rows_of"]
+__all__ = ["rows_of"]

@@ -267,6 +267,7 @@ def _guest_model(model: ServedModel) -> GuestModel:
         defaults=dict(model.defaults),
         special_tokens=dict(model.special_tokens),
         adapter=model.adapter,
+        node_traits=model.node_traits,
     )
 
 

@@ -16,6 +16,7 @@ from quire.programs.api.adapter import Adapter
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.core import Core, Log, log_to_process
 from quire.programs.api.decode import Decode
+from quire.programs.api.encode import Encode
 from quire.programs.api.forward import Forward
 from quire.programs.api.grammar import Grammar
 from quire.programs.api.input_image import InputImage
@@ -36,7 +37,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
         Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
-        Sample, Decode, Grammar, Adapter, Scores,
+        Sample, Decode, Grammar, Adapter, Scores, Encode,
     )
 }  # fmt: skip
 """The class that holds each trait's functions."""
@@ -87,6 +88,10 @@ class Api:
         self.http_post = net.http_post
         self.http_stream = net.http_stream
         self.mcp_connect = net.mcp_connect
+        encode = Encode(issuer)
+        self.available_encoders = encode.available_encoders
+        self.embed = encode.embed
+        self.rerank = encode.rerank
         self._bind_store(Store(issuer))
         self._bind_memory(Allocate(issuer))
         self._bind_model(issuer)

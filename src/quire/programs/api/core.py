@@ -18,7 +18,7 @@ from quire.core.commands import Synchronize
 from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, ThreadId
-from quire.core.traits import NODE_TRAITS, Trait
+from quire.core.traits import Trait
 from quire.programs.api.children import Child
 from quire.programs.api.handles import Queue
 from quire.programs.api.issuer import Issuer, nothing
@@ -61,7 +61,7 @@ class Core(TraitFunctions):
     def available_traits(self, model: Model | None = None) -> list[str]:
         """Traits of ``model`` (default: the node's default model) and of the node, by name."""
         served = model.served if model is not None else self._issuer.model()
-        return sorted({*served.info.traits, *NODE_TRAITS})
+        return sorted(served.traits)
 
     def create_queue(
         self,

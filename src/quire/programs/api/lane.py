@@ -5,7 +5,6 @@ from __future__ import annotations
 from quire.core.errors import ErrorRecord, from_record
 from quire.core.ids import QueueId, ThreadId
 from quire.core.interfaces import ServedModel
-from quire.core.traits import NODE_TRAITS
 
 
 class Lane:
@@ -31,7 +30,7 @@ class Lane:
         self.thread = thread
         self.depth = depth
         self.priority = priority
-        self.traits = frozenset(model.info.traits) | NODE_TRAITS
+        self.traits = model.traits
         self.closed = False
         self.failure: ErrorRecord | None = None
         self.failure_seen = False

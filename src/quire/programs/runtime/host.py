@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.core.errors import Draining, QuireError, TraitMissing
 from quire.core.interfaces import ServedModel
-from quire.core.traits import NODE_TRAITS
+from quire.core.traits import ENCODER_TRAITS
 from quire.programs.api import Api, Issuer
 from quire.programs.inferlet import Inferlet, StatedTraits, check_versions
 from quire.programs.runtime.execution import (
@@ -140,8 +140,13 @@ def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
     """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
     ``model`` (or the node itself) has all of them."""
     check_versions(name, traits)
-    available = {*model.info.traits, *NODE_TRAITS}
-    missing = sorted(trait for trait in traits if trait not in available)
+    missing = sorted(trait for trait in traits if trait not in model.traits)
+    of_encoders = sorted(ENCODER_TRAITS.intersection(missing))
+    if of_encoders:
+        raise TraitMissing(
+            f"program {name!r} needs {', '.join(of_encoders)}, and this node has no encoder: serve "
+            "one with --encoder NAME=DIRECTORY"
+        )
     if missing:
         raise TraitMissing(
             f"program {name!r} needs {', '.join(missing)}, which model {model.id!r} does not "

@@ -19,7 +19,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
 
-GUEST_PROTOCOL = 2
+GUEST_PROTOCOL = 3
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
@@ -235,6 +235,7 @@ class GuestModel(msgspec.Struct, frozen=True):
     defaults: dict[str, Any]
     special_tokens: dict[str, str]
     adapter: str | None
+    node_traits: frozenset[str]
 
 
 class GuestLaunch(msgspec.Struct, frozen=True):

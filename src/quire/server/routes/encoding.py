@@ -15,10 +15,15 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.core.batch import F32
-from quire.core.errors import InvalidArgument
-from quire.engine.encoders.text import EncodedText, EncoderTexts
+from quire.engine.encoders.text import EncodedText
+from quire.node.encoders.requests import (
+    check_dimensions,
+    pair_sequences,
+    shortened,
+    text_sequences,
+)
 from quire.server.context import context_of
-from quire.server.encoding import limit_of, rows_of
+from quire.server.encoding import rows_of
 from quire.server.schemas.encoding import (
     EmbeddingList,
     EmbeddingsRequest,
@@ -36,14 +41,8 @@ router = APIRouter(route_class=StrictRoute, tags=["encoders"])
 async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """A vector for each text or sequence of token ids."""
     encoder = context_of(request).node.encoder(body.model, "embedding")
-    size = encoder.info.dimensions
-    if body.dimensions is not None and body.dimensions > size:
-        raise InvalidArgument(
-            f"dimensions is {body.dimensions}, but embeddings of {encoder.name!r} have {size}",
-            param="dimensions",
-        )
-    limit = limit_of(encoder, body.truncate_prompt_tokens)
-    sequences = await asyncio.to_thread(_sequences, encoder.texts, body.inputs(), limit)
+    check_dimensions(encoder, body.dimensions)
+    sequences = await text_sequences(encoder, body.inputs(), body.truncate_prompt_tokens)
     rows = await rows_of(request, encoder, sequences)
     answer = {
         "object": "list",
@@ -93,37 +92,15 @@ async def _scores(
 ) -> tuple[F32, list[EncodedText], str]:
     """The score of each pair; one ``first`` goes with every ``second``."""
     encoder = context_of(request).node.encoder(body.model, "cross_encoder")
-    limit = limit_of(encoder, body.truncate_prompt_tokens)
-    sequences = await asyncio.to_thread(_pairs, encoder.texts, first, second, limit)
+    sequences = await pair_sequences(encoder, first, second, body.truncate_prompt_tokens)
     rows = await rows_of(request, encoder, sequences)
     return rows[:, 0], sequences, encoder.name
-
-
-def _sequences(
-    texts: EncoderTexts, inputs: list[str] | list[list[int]], limit: int | None
-) -> list[EncodedText]:
-    """In a thread: a long text takes its time."""
-    words = [one for one in inputs if isinstance(one, str)]
-    tokens = [one for one in inputs if not isinstance(one, str)]
-    sequences = texts.encode(words) if words else [texts.encode_tokens(one) for one in tokens]
-    return sequences if limit is None else [texts.cut(one, limit) for one in sequences]
-
-
-def _pairs(
-    texts: EncoderTexts, first: list[str], second: list[str], limit: int | None
-) -> list[EncodedText]:
-    if len(first) == 1:
-        return texts.encode_pairs(first[0], second, limit)
-    pairs = zip(first, second, strict=True)
-    return [texts.encode_pairs(one, [other], limit)[0] for one, other in pairs]
 
 
 def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[msgspec.Raw]:
     """In a thread, and each written apart: two million numbers take as long as several steps of a
     model, and in one piece they would hold up the event loop all the same."""
-    if body.dimensions is not None and body.dimensions < rows.shape[1]:
-        rows = rows[:, : body.dimensions]
-        rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    rows = shortened(rows, body.dimensions)
     as_text = body.encoding_format == "base64"
     return [
         msgspec.Raw(

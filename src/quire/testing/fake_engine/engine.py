@@ -33,7 +33,7 @@ from quire.core.engine_info import AdapterInfo, EngineInfo, ImageInput, LayerGro
 from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId
 from quire.core.interfaces import Tokenizer
-from quire.core.traits import NODE_TRAITS, Trait
+from quire.core.traits import MODEL_TRAITS, Trait
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.grammar import GrammarCompiler
 from quire.testing.fake_engine.hashing import logits_of
@@ -107,7 +107,7 @@ class FakeEngine:
         images: ImageInput | None = None,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
-        traits = set(Trait) - NODE_TRAITS
+        traits = set(MODEL_TRAITS)
         if images is None:
             traits.remove(Trait.INPUT_IMAGE)
         self._info = EngineInfo(

@@ -37,8 +37,14 @@ STOP = "Result:"
 MAX_TURNS = 6
 TURN_TOKENS = 256
 MAX_PRINTED_CHARS = 2000
-QUOTAS = Quotas(max_cpu_ms=10_000, max_memory_bytes=128 << 20, max_generated_tokens=0, max_pages=0)
-"""Of one interpreter, all its blocks together: processor time and memory, nothing of the model."""
+QUOTAS = Quotas(
+    max_cpu_ms=10_000,
+    max_memory_bytes=128 << 20,
+    max_generated_tokens=0,
+    max_pages=0,
+    max_encoded_tokens=0,
+)
+"""Of one interpreter, all its blocks together: processor time and memory, nothing of the models."""
 
 INTERPRETER = '''
 import contextlib, io, json, traceback

@@ -80,6 +80,7 @@ def served_model(ask: Ask, model: GuestModel) -> ServedModel:
         defaults=model.defaults,
         special_tokens=model.special_tokens,
         adapter=model.adapter,
+        node_traits=model.node_traits,
     )
 
 

@@ -22,6 +22,7 @@ from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId
+from quire.core.traits import NODE_TRAITS
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.guest.session import MODULE_NAME, SOURCE_NAME, GuestSession
 
@@ -191,8 +192,9 @@ def _launch() -> m.GuestLaunch:
         pool=pool, traits=traits,
     )  # fmt: skip
     model = m.GuestModel(
-        ModelId("m"), EngineId("m"), info, 128, (0,), True, {"a": 1.0}, {"eos_token": "e"}, None
-    )
+        ModelId("m"), EngineId("m"), info, 128, (0,), True, {"a": 1.0}, {"eos_token": "e"}, None,
+        NODE_TRAITS,
+    )  # fmt: skip
     return m.GuestLaunch(
         program=ProgramId(1),
         args=("an argument",),

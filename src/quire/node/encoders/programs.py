@@ -1,0 +1,137 @@
+"""The node's encoders for programs: what ``EncodingService`` asks, on the edge's loop.
+
+Owns how many tokens a program has had encoded. Everything that is common with HTTP is in
+``requests``; admission, queue and batches are the encoder's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.batch import F32
+from quire.core.encoding import EncoderKind
+from quire.core.errors import EngineLost, QuotaExceeded
+from quire.core.ids import TenantId
+from quire.engine.encoders.text import EncodedText
+from quire.node.encoders.requests import (
+    check_dimensions,
+    pair_sequences,
+    shortened,
+    text_sequences,
+)
+from quire.node.encoders.service import EncoderService
+
+FindEncoder = Callable[[str | None, EncoderKind], EncoderService]
+OnEdge = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""Runs work on the edge's loop and waits for it, from any loop."""
+
+
+@dataclass(slots=True)
+class EncodedTokens:
+    """What one program and those that it has launched have had encoded, of ``limit`` (``None``:
+    unbounded). Belongs to the edge's loop."""
+
+    limit: int | None
+    parent: EncodedTokens | None = None
+    num_tokens: int = 0
+
+    def take(self, num_tokens: int) -> None:
+        """Raises ``QuotaExceeded``, and counts nothing, if the program or one that it descends from
+        may not have so many more."""
+        line: list[EncodedTokens] = []
+        one: EncodedTokens | None = self
+        while one is not None:
+            if one.limit is not None and one.num_tokens + num_tokens > one.limit:
+                raise QuotaExceeded(
+                    f"{one.num_tokens} tokens have been encoded and {num_tokens} more are asked "
+                    f"for, {one.limit} may: encode less, or ask for a larger quota",
+                    max_encoded_tokens=one.limit,
+                )
+            line.append(one)
+            one = one.parent
+        for counted in line:
+            counted.num_tokens += num_tokens
+
+
+class ProgramEncoders:
+    """``EncodeTexts`` of one program. ``services`` are all encoders, ``find`` gives one."""
+
+    def __init__(
+        self,
+        tenant: TenantId,
+        spent: EncodedTokens,
+        services: Callable[[], Sequence[EncoderService]],
+        find: FindEncoder,
+        on_edge: OnEdge,
+    ) -> None:
+        self._tenant = tenant
+        self._spent = spent
+        self._services = services
+        self._find = find
+        self._on_edge = on_edge
+
+    async def encoders(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self._on_edge(self._list())
+        return found
+
+    async def embed(
+        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+    ) -> dict[str, Any]:
+        rows: F32 = await self._on_edge(self._embed(texts, model, dimensions, truncate))
+        return await asyncio.to_thread(_packed, rows, dimensions)
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+    ) -> dict[str, Any]:
+        rows: F32 = await self._on_edge(self._rerank(query, documents, model, truncate))
+        return _packed(rows, None)
+
+    # -- on the edge's loop ------------------------------------------------------------------------
+
+    async def _list(self) -> list[dict[str, Any]]:
+        listed = []
+        for service in self._services():
+            try:
+                info = service.info
+            except EngineLost:
+                continue
+            listed.append(
+                {
+                    "name": service.name,
+                    "kind": info.kind,
+                    "dimensions": info.dimensions,
+                    "max_tokens": service.texts.max_tokens,
+                }
+            )
+        return listed
+
+    async def _embed(
+        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+    ) -> F32:
+        encoder = self._find(model, "embedding")
+        check_dimensions(encoder, dimensions)
+        return await self._rows(
+            encoder, await text_sequences(encoder, texts, -1 if truncate else None)
+        )
+
+    async def _rerank(
+        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+    ) -> F32:
+        encoder = self._find(model, "cross_encoder")
+        pairs = await pair_sequences(encoder, [query], documents, -1 if truncate else None)
+        return await self._rows(encoder, pairs)
+
+    async def _rows(self, encoder: EncoderService, sequences: Sequence[EncodedText]) -> F32:
+        self._spent.take(sum(len(one.tokens) for one in sequences))
+        return await encoder.encode(self._tenant, sequences)
+
+
+def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:
+    rows = shortened(rows, dimensions)
+    return {"dimensions": rows.shape[1], "values": rows.astype("<f4").tobytes()}
+
+
+__all__ = ["EncodedTokens", "FindEncoder", "OnEdge", "ProgramEncoders"]

@@ -1,0 +1,109 @@
+"""Trait Encode: texts to vectors and relevance scores. Served by the node's encoders, without
+control.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quire.core.encoding import EncoderKind
+from quire.core.errors import InvalidArgument
+from quire.core.traits import Trait
+from quire.programs.api.queued import TraitFunctions
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """One encoder of the node. ``dimensions``: of its vectors (1: a score). ``max_tokens``: of one
+    text, or of a query and a document together, special tokens included."""
+
+    name: str
+    kind: EncoderKind
+    dimensions: int
+    max_tokens: int
+
+
+class Encode(TraitFunctions):
+    trait = Trait.ENCODE
+
+    async def available_encoders(self) -> list[Encoder]:
+        """The encoders that are loaded, in the order of the configuration. Empty without any."""
+        found: list[dict[str, Any]] = await self._issuer.call("encoders.list")
+        return [Encoder(**one) for one in found]
+
+    async def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        model: str | None = None,
+        dimensions: int | None = None,
+        truncate: bool = False,
+    ) -> list[list[float]]:
+        """A vector for each of ``texts``, as ``/v1/embeddings`` gives: [texts, dimensions].
+
+        ``model``: an embedding model of the node (default: the first). ``dimensions``: only the
+        first so many values, scaled to length 1 again, for models that were trained for it.
+        ``truncate``: cut what is longer than the model reads. Cancelling the wait takes back what
+        is not computed yet.
+
+        Raises:
+            ModelNotFound: the node has no such embedding model, or none at all.
+            EngineLost: the encoder is being loaded, was lost, or is given up.
+            PromptTooLong: a text is longer than the model reads.
+            InvalidArgument: no texts, over 2048 of them or 4 Mi characters, an empty text, more
+                dimensions than the model has, or a model of another kind.
+            QuotaExceeded: over ``max_encoded_tokens``, or too many texts of the tenant wait.
+        """
+        rows = await self._issuer.call(
+            "encoders.embed",
+            texts=_listed("embed", "texts", texts),
+            model=model,
+            dimensions=dimensions,
+            truncate=truncate,
+        )
+        return _vectors(rows)
+
+    async def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        model: str | None = None,
+        truncate: bool = False,
+    ) -> list[float]:
+        """How relevant each of ``documents`` is to ``query``, in their order: the scores of
+        ``/v1/rerank``.
+
+        ``model``: a cross-encoder of the node (default: the first). ``truncate``: cut the end of
+        documents that are too long, never the query. Errors as with ``embed``.
+        """
+        rows = await self._issuer.call(
+            "encoders.rerank",
+            query=query,
+            documents=_listed("rerank", "documents", documents),
+            model=model,
+            truncate=truncate,
+        )
+        return [score for (score,) in _vectors(rows)]
+
+
+def _listed(function: str, name: str, texts: Sequence[str]) -> list[str]:
+    if isinstance(texts, str):
+        raise InvalidArgument(f"{function}: {name} is a list of texts, not one text")
+    return list(texts)
+
+
+def _vectors(rows: dict[str, Any]) -> list[list[float]]:
+    """``values``: little-endian float32, row by row."""
+    values = rows["values"]
+    # a sandboxed program's answers are JSON, which says bytes as base64
+    flat = base64.b64decode(values) if isinstance(values, str) else values
+    row = struct.Struct(f"<{rows['dimensions']}f")
+    return [list(one) for one in row.iter_unpack(flat)]
+
+
+__all__ = ["Encode", "Encoder"]

@@ -1,0 +1,78 @@
+"""Encoders of the node as one program uses them: under its tenant and its quotas.
+
+Owns the bounds on one question. How texts become rows is the node's (``EncodeTexts``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from quire.core.errors import InvalidArgument
+from quire.programs.services.operations import ProgramService, operation
+
+MAX_TEXTS = 2048
+"""Of one question, as over HTTP."""
+MAX_CHARS = 4 << 20
+"""Of all texts of one question, a query counted once."""
+
+
+class EncodeTexts(Protocol):
+    """The node's encoders for one program; see ``Encode`` of the programming interface for the
+    errors. Rows are ``dimensions`` and ``values``: little-endian float32, row by row."""
+
+    async def encoders(self) -> list[dict[str, Any]]: ...
+
+    async def embed(
+        self, texts: Sequence[str], model: str | None, dimensions: int | None, truncate: bool
+    ) -> dict[str, Any]: ...
+
+    async def rerank(
+        self, query: str, documents: Sequence[str], model: str | None, truncate: bool
+    ) -> dict[str, Any]: ...
+
+
+class EncodingService(ProgramService):
+    """``encode`` may be awaited on any loop."""
+
+    def __init__(self, encode: EncodeTexts) -> None:
+        self._encode = encode
+
+    @operation("encoders.list")
+    async def encoders(self) -> list[dict[str, Any]]:
+        return await self._encode.encoders()
+
+    @operation("encoders.embed")
+    async def embed(
+        self, texts: list[str], model: str | None, dimensions: int | None, truncate: bool
+    ) -> dict[str, Any]:
+        _check("embed", "texts", texts)
+        if dimensions is not None and dimensions < 1:
+            raise InvalidArgument(f"embed: dimensions is {dimensions}; give 1 or more")
+        return await self._encode.embed(texts, model, dimensions, truncate)
+
+    @operation("encoders.rerank")
+    async def rerank(
+        self, query: str, documents: list[str], model: str | None, truncate: bool
+    ) -> dict[str, Any]:
+        if not query:
+            raise InvalidArgument("rerank: the query is empty")
+        _check("rerank", "documents", documents, len(query))
+        return await self._encode.rerank(query, documents, model, truncate)
+
+
+def _check(function: str, name: str, texts: Sequence[str], num_chars: int = 0) -> None:
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise InvalidArgument(f"{function}: {len(texts)} {name}; give 1 to {MAX_TEXTS} in one call")
+    for index, text in enumerate(texts):
+        if not text:
+            raise InvalidArgument(f"{function}: {name}[{index}] is empty")
+        num_chars += len(text)
+    if num_chars > MAX_CHARS:
+        raise InvalidArgument(
+            f"{function}: {num_chars} characters; at most {MAX_CHARS} are read in one call: divide "
+            f"the {name}"
+        )
+
+
+__all__ = ["MAX_CHARS", "MAX_TEXTS", "EncodeTexts", "EncodingService"]
