@@ -7,6 +7,9 @@ second batch) · ``mute`` (never answers heartbeats).
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -29,6 +32,7 @@ def load(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Eng
     on_progress("weights", 0.5)
     print("a library prints on standard output")
     if MODE == "broken":
+        atexit.register(os.kill, os.getpid(), signal.SIGTERM)  # its node ends it while it ends
         raise ModelFormatError("the fake shard is truncated: download it again")
     kind = CrashingEngine if MODE == "crash" else FakeEngine
     pool = fake_pool(page_size=config.page_size, num_blocks=config.num_blocks or 64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import sys
@@ -116,11 +117,14 @@ async def test_closing_while_it_loads_ends_it(transport: EngineTransport) -> Non
     assert starting.cancelled()
 
 
-async def test_a_load_error_is_the_engines_own() -> None:
+async def test_a_load_error_is_the_engines_own(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     transport = process("broken")
     with pytest.raises(ModelFormatError, match="truncated"):
         await Listener().start(transport)
     await transport.close()
+    assert "a library prints" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 async def test_progress_is_reported() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from quire.core.errors import QuotaExceeded, UnknownHandle
+from quire.core.errors import CapacityError, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
 from quire.node import uploads
 from quire.node.uploads import UploadTable
@@ -46,7 +47,7 @@ def test_the_newest_of_a_name_is_meant(table: UploadTable) -> None:
     assert table.find("p", ME).code == b"new"
     table.put(program(b"old"), ME)
     assert table.find("p", ME).code == b"old"
-    assert len(table.all(ME)) == 2
+    assert len(list(table.all(ME))) == 2
     table.delete("p", ME)
     assert table.find("p", ME).code == b"new"
 
@@ -81,3 +82,43 @@ def test_a_file_that_cannot_be_read_is_passed_over(table: UploadTable, tmp_path:
     (path,) = tmp_path.rglob(kept.digest)
     (path.parent / ("0" * 64)).write_bytes(b"nonsense")
     assert [upload.digest for upload in table.all(ME)] == [kept.digest]
+
+
+def test_a_search_reads_the_program_that_is_meant_alone(
+    table: UploadTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch by name is no reason to read a tenant's 256 programs each time."""
+    for name in "abc":
+        table.put(program(name.encode(), name), ME)
+    assert table.find("a", ME).code == b"a"
+    read: list[str] = []
+    reads = Path.read_bytes
+
+    def noted(path: Path) -> bytes:
+        read.append(path.name)
+        return reads(path)
+
+    monkeypatch.setattr(Path, "read_bytes", noted)
+    assert table.find("b", ME).code == b"b"
+    assert read == [code_digest(b"b")]
+    UploadTable(table._directory).put(program(b"a2", "a"), ME)  # another process
+    assert table.find("a", ME).code == b"a2"
+    assert read == [code_digest(b"b"), code_digest(b"a2"), code_digest(b"a2")]
+    table.delete("a", ME)
+    assert table.find("a", ME).code == b"a"
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    table: UploadTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = table.put(program(b"code"), ME)
+    writes = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        writes(path, content[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(CapacityError, match="No space left"):
+        table.put(program(b"more"), ME)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == [kept.digest]

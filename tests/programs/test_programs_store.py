@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from quire.core.errors import ConfigError, Forbidden, InvalidArgument, QuotaExceeded
+from quire.core.errors import (
+    CapacityError,
+    ConfigError,
+    Forbidden,
+    InvalidArgument,
+    QuotaExceeded,
+)
 from quire.core.ids import ProgramId, TenantId
 from quire.programs.api import Api, connect_api
 from quire.programs.capabilities import Capabilities
@@ -184,9 +190,28 @@ class TestTable:
         with pytest.raises(ConfigError, match="cannot be opened"):
             store.open()
         store.close()
+        nowhere = Store(tmp_path / FILE_NAME / "data")
+        with pytest.raises(ConfigError, match="cannot be made"):
+            nowhere.open()
+        nowhere.close()
         newer = tmp_path / "newer.sqlite"
         database = sqlite3.connect(newer)
         database.execute("PRAGMA user_version = 99")
         database.close()
         with pytest.raises(ConfigError, match="format 99, this release reads 1"):
             StoreTable(newer)
+
+    async def test_a_full_disk_refuses_what_is_new_and_keeps_the_rest(self, tmp_path: Path) -> None:
+        store = Store(tmp_path)
+        first, second = self.place("first"), self.place("second")
+        await store.run(lambda table, now_s: table.put(first, b"kept", None, now_s))
+        await store.run(lambda table, now_s: _limit_pages(table))
+        with pytest.raises(CapacityError, match="database or disk is full"):
+            await store.run(lambda table, now_s: table.put(second, bytes(1 << 18), None, now_s))
+        assert await store.run(lambda table, now_s: table.get(first, now_s)) == b"kept"
+        assert await store.run(lambda table, now_s: table.get(second, now_s)) is None
+        store.close()
+
+
+def _limit_pages(table: StoreTable) -> None:
+    table._database.execute("PRAGMA max_page_count = 16")

@@ -62,11 +62,17 @@ class Executing:
         since_s = self._since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
-    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """At once when idle or loading, else behind the batch at hand."""
+    def over(self) -> None:
+        """The process ends by itself."""
         self.end_asked = True
-        if self._since_s is None:
-            raise SystemExit(0)
+
+    def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
+        """At once when idle or loading, else behind the batch at hand. A process that ends already
+        is not interrupted in it."""
+        if not self.end_asked:
+            self.end_asked = True
+            if self._since_s is None:
+                raise SystemExit(0)
 
 
 class NodeLink(Generic[Heard]):
@@ -122,6 +128,7 @@ def live(
         logger.error("%s", exc)
         return EXIT_REFUSED
     finally:
+        executing.over()
         link.close()
 
 

@@ -10,11 +10,14 @@ import hashlib
 import os
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
-from quire.core.errors import QuotaExceeded, UnknownHandle
+from quire.core.errors import CapacityError, QuotaExceeded, UnknownHandle
 from quire.core.ids import TenantId
 from quire.programs.sandbox.messages import Manifest
 from quire.programs.sandbox.program import GuestProgram
@@ -37,17 +40,30 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
         return GuestProgram(self.code, self.digest, self.manifest)
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What a search needs of one file. ``version`` tells whether the file is still the same;
+    ``name`` is that of the program, ``None`` for a file that cannot be read."""
+
+    path: Path
+    version: tuple[int, int]
+    name: str | None
+    created_s: float
+
+
 class UploadTable:
     """One file for each upload, in a directory for each tenant."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._heads_of: dict[Path, dict[Path, _Head]] = {}
 
     def put(self, program: GuestProgram, tenant: TenantId) -> Upload:
         """Keep ``program``; the same code again becomes the newest of its name.
 
         Raises:
             QuotaExceeded: the tenant has too many.
+            CapacityError: the disk is full, or cannot be written.
         """
         folder = self._folder(tenant)
         path = folder / program.digest
@@ -61,16 +77,21 @@ class UploadTable:
             code=program.code,
             created_s=time.time(),
         )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         unfinished = path.with_suffix(f".{secrets.token_hex(8)}")  # others may put the same code
-        unfinished.write_bytes(msgspec.msgpack.encode(upload))
-        os.replace(unfinished, path)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            unfinished.write_bytes(msgspec.msgpack.encode(upload))
+            os.replace(unfinished, path)
+        except OSError as exc:
+            unfinished.unlink(missing_ok=True)
+            raise CapacityError(f"the node cannot keep this program: {exc.strerror}") from exc
         return upload
 
-    def all(self, tenant: TenantId) -> list[Upload]:
-        """Newest first."""
-        found = [upload for path in self._paths(tenant) if (upload := _read(path)) is not None]
-        return sorted(found, key=lambda upload: upload.created_s, reverse=True)
+    def all(self, tenant: TenantId) -> Iterator[Upload]:
+        """Newest first; one at a time, for together they are large."""
+        for head in self._heads(tenant):
+            if (upload := _read(head.path)) is not None:
+                yield upload
 
     def find(self, wanted: str, tenant: TenantId) -> Upload:
         """By digest, by at least eight characters of its beginning, or the newest of a name.
@@ -78,9 +99,9 @@ class UploadTable:
         Raises:
             UnknownHandle: this tenant has uploaded no such program.
         """
-        for upload in self.all(tenant):
-            by_digest = len(wanted) >= _MIN_PREFIX and upload.digest.startswith(wanted)
-            if by_digest or upload.manifest.name == wanted:
+        for head in self._heads(tenant):
+            by_digest = len(wanted) >= _MIN_PREFIX and head.path.name.startswith(wanted)
+            if (by_digest or head.name == wanted) and (upload := _read(head.path)) is not None:
                 return upload
         raise UnknownHandle(
             f"no program {wanted!r} has been uploaded: push it first (quire push FILE)",
@@ -97,8 +118,31 @@ class UploadTable:
         """A tenant's name may hold anything, its hash may not."""
         return self._directory / hashlib.sha256(tenant.encode()).hexdigest()[:32]
 
+    def _heads(self, tenant: TenantId) -> list[_Head]:
+        """Newest first. A file is read when it is new here: its code is none of this answer."""
+        folder = self._folder(tenant)
+        known, heads = self._heads_of.get(folder, {}), {}
+        for path in self._paths(tenant):
+            with suppress(FileNotFoundError):  # deleted meanwhile
+                found = path.stat()
+                version = (found.st_ino, found.st_mtime_ns)
+                head = known.get(path)
+                if head is None or head.version != version:
+                    head = _head(path, version)
+                heads[path] = head
+        self._heads_of[folder] = heads
+        readable = [head for head in heads.values() if head.name is not None]
+        return sorted(readable, key=lambda head: head.created_s, reverse=True)
+
     def _paths(self, tenant: TenantId) -> list[Path]:
         return [path for path in self._folder(tenant).glob("*") if not path.suffix]
+
+
+def _head(path: Path, version: tuple[int, int]) -> _Head:
+    upload = _read(path)
+    if upload is None:
+        return _Head(path, version, None, 0.0)
+    return _Head(path, version, upload.manifest.name, upload.created_s)
 
 
 def _read(path: Path) -> Upload | None:

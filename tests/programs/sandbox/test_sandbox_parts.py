@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -46,14 +48,24 @@ def test_a_directory_that_others_may_write_is_no_cache(tmp_path: Path) -> None:
 
 
 def test_only_the_newest_files_are_kept(cache: BuildCache) -> None:
-    import os
-
     for age, name in enumerate(("a-1", "a-2", "a-3", "b-1")):
         os.utime(cache.put(name, name.encode()), (1000 + age, 1000 + age))
     cache.keep_newest("a-", 2)
     assert [cache.find(name) is not None for name in ("a-1", "a-2", "a-3", "b-1")] == [
         False, True, True, True,
     ]  # fmt: skip
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(
+    cache: BuildCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, target: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(ConfigError, match=r"cannot keep a \(3 bytes\): No space left on device"):
+        cache.put("a", b"abc")
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def compiler_of(cache: BuildCache, code: str) -> Compiler:

@@ -42,10 +42,21 @@ class BuildCache:
         return path if path.is_file() else None
 
     def put(self, name: str, content: bytes) -> Path:
+        """Raises ``ConfigError``: the disk is full, or cannot be written."""
         path = self._directory / name
-        with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
+        unfinished = None
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
+                unfinished = Path(file.name)
+                file.write(content)
+            os.replace(unfinished, path)
+        except OSError as exc:
+            if unfinished is not None:
+                unfinished.unlink(missing_ok=True)
+            raise ConfigError(
+                f"the sandbox cache {self._directory} cannot keep {name} ({len(content)} bytes): "
+                f"{exc.strerror}; make room, or name another directory"
+            ) from exc
         return path
 
     def keep_newest(self, prefix: str, count: int) -> None:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from quire.core.errors import InvalidArgument, ProgramTerminated
+from quire.core.errors import CapacityError, ConfigError, InvalidArgument, ProgramTerminated
 from quire.programs.services.operations import Identity, ProgramService, operation
 from quire.programs.services.store_table import Kind, Place, StoreLimits, StoreTable
 
@@ -42,13 +43,22 @@ class Store:
         self._closed = False
 
     async def run(self, job: Callable[[StoreTable, float], T]) -> T:
-        """``job(table, now_s)`` on the worker. A cancelled wait leaves the job to its end."""
+        """``job(table, now_s)`` on the worker. A cancelled wait leaves the job to its end.
+
+        Raises:
+            CapacityError: the disk is full, or fails; what was stored before stays.
+        """
         if self._closed:
             raise ProgramTerminated("the node's store is closed: the node is stopping")
         return await asyncio.wrap_future(self._worker.submit(self._run, job))
 
     def _run(self, job: Callable[[StoreTable, float], T]) -> T:
-        return job(self._opened(), self._now_s())
+        try:
+            return job(self._opened(), self._now_s())
+        except sqlite3.Error as exc:
+            raise CapacityError(
+                f"the node's store cannot be used at the moment: {exc}; its disk may be full"
+            ) from exc
 
     def open(self) -> None:
         """Open the database now, so that what is wrong with it is told at the start; blocks.
@@ -62,7 +72,12 @@ class Store:
         if self._table is None:
             path = None
             if self._directory is not None:
-                self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                try:
+                    self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                except OSError as exc:
+                    raise ConfigError(
+                        f"the data directory {self._directory} cannot be made: {exc}"
+                    ) from exc
                 path = self._directory / FILE_NAME
             self._table = StoreTable(path, self._limits)
         return self._table

@@ -36,9 +36,9 @@ async def upload(request: Request, body: UploadRequest) -> Response:
 @router.get("/v1/programs/uploads", response_model=UploadedPrograms)
 async def list_uploads(request: Request) -> Response:
     """Uploaded programs, newest first."""
-    uploads = context_of(request).node.uploads
-    found = await asyncio.to_thread(uploads.all, caller_of(request))
-    return _json(UploadedPrograms(object="list", data=[_shown(entry) for entry in found]))
+    uploads, tenant = context_of(request).node.uploads, caller_of(request)
+    shown = await asyncio.to_thread(lambda: [_shown(entry) for entry in uploads.all(tenant)])
+    return _json(UploadedPrograms(object="list", data=shown))
 
 
 @router.delete("/v1/programs/uploads/{program}", response_model=UploadedProgram)
