@@ -121,6 +121,44 @@ def test_a_family_does_not_touch_its_neighbours() -> None:
     assert ask(world, 2, world.alloc([9]))[0].error is not None
 
 
+def step(world: World, number: int, num_tokens: int, *, drawn: bool) -> Outcome:
+    """``num_tokens`` at once by separate commands: drawn by the engine, or by the program from
+    distributions."""
+    embeds = range(num_tokens)
+    ask(world, number, world.alloc_embeds(embeds))
+    ask(world, number, world.embed(embeds, [1] * num_tokens))
+    ask(world, number, world.forward([], embeds, [], embeds))
+    ends_with = world.sample(embeds)
+    if not drawn:
+        ends_with = c.GetNextDist(id=world.id(), embeds=list(embeds), top_k=1)
+    (outcome,) = ask(world, number, ends_with)
+    ask(world, number, c.DeallocEmbeds(id=world.id(), embeds=list(embeds)))
+    return outcome
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_tokens_count_the_same_in_every_form(drawn: bool) -> None:
+    world = family(TOKENS, Quotas())
+    assert step(world, 2, 2, drawn=drawn).error is None
+    decode = ask(world, 2, world.alloc(range(8)), world.decode(range(8), [1, 2, 3], 1))[1]
+    assert decode.error is None
+    whose = "by program 'p1' and those that it has launched"
+    too_many = step(world, 1, 2, drawn=drawn).error
+    assert too_many is not None
+    assert too_many.message == (
+        f"3 tokens were generated {whose}, 2 more are asked for and the quota is 4: "
+        "ask for a larger one"
+    )
+    assert step(world, 1, 1, drawn=drawn).error is None, "the one that is left"
+    spent = step(world, 2, 1, drawn=drawn).error
+    assert spent is not None
+    assert spent.message == (
+        f"4 tokens were generated {whose}, which is the quota: ask for a larger one"
+    )
+    rows = world.controller.processes()
+    assert [row.num_generated_tokens for row in rows] == [1, 3]
+
+
 LIMITS = st.one_of(st.none(), st.integers(0, 12))
 
 
@@ -233,6 +271,20 @@ class Families(RuleBasedStateMachine):
             assert outcome.error.code == "quota_exceeded"
         else:
             assert outcome.error is None
+
+    @precondition(lambda self: self.members)
+    @rule(data=st.data(), wanted=st.integers(1, 3), drawn=st.booleans())
+    def step_by_hand(self, data: st.DataObject, wanted: int, drawn: bool) -> None:
+        """All or nothing, where a decode gets what is left."""
+        number = self._pick(data)
+        left = [limit - used for limit, used in self._over(number, "max_generated_tokens")]
+        outcome = step(self.world, number, wanted, drawn=drawn)
+        if wanted <= min(left, default=wanted):
+            assert outcome.error is None, outcome.error
+            self.members[number].num_tokens += wanted
+        else:
+            assert outcome.error is not None
+            assert outcome.error.code == "quota_exceeded"
 
     @precondition(lambda self: self.members)
     @rule(data=st.data())

@@ -64,37 +64,39 @@ def num_pages_left(program: Program) -> int | None:
     return max(0, min(left)) if left else None
 
 
-def take_tokens(program: Program, num_tokens: int) -> int:
-    """Count generated tokens; how many of them the quotas allow."""
-    owner: Program | None = program
-    while owner is not None:
-        limit = owner.quotas.max_generated_tokens
-        if limit is not None:
-            num_tokens = max(0, min(num_tokens, limit - owner.num_family_tokens))
-        owner = owner.launcher
+def count_tokens(program: Program, num_tokens: int) -> None:
+    """``num_tokens`` were generated for ``program``: sampled by a decode or by ``Sample``, or left
+    to it to choose from a distribution."""
     program.num_generated_tokens += num_tokens
-    owner = program
+    owner: Program | None = program
     while owner is not None:
         owner.num_family_tokens += num_tokens
         owner = owner.launcher
-    return num_tokens
 
 
-def tokens_spent(program: Program) -> QuotaExceeded | None:
-    """The error of a program that may generate no more tokens."""
-    owner: Program | None = program
-    while owner is not None:
-        limit = owner.quotas.max_generated_tokens
-        if limit is not None and owner.num_family_tokens >= limit:
-            is_alone = owner is program and owner.num_family_tokens == owner.num_generated_tokens
-            whose = "" if is_alone else _of_family(owner)
-            return QuotaExceeded(
-                f"{owner.num_family_tokens} tokens were generated{whose}, which is the quota: ask "
-                "for a larger one",
-                max_generated_tokens=limit,
-            )
-        owner = owner.launcher
-    return None
+def num_tokens_left(program: Program) -> int | None:
+    """How many more tokens it may generate; None: no quota bounds it."""
+    left = [limit - owner.num_family_tokens for owner, limit in _token_bounds(program)]
+    return max(0, min(left)) if left else None
+
+
+def require_tokens(program: Program, num_more: int) -> None:
+    """Raise ``QuotaExceeded`` unless ``program`` may generate ``num_more`` more tokens."""
+    for owner, limit in _token_bounds(program):
+        spent = owner.num_family_tokens
+        if spent + num_more <= limit:
+            continue
+        is_alone = owner is program and spent == owner.num_generated_tokens
+        whose = "" if is_alone else _of_family(owner)
+        rest = (
+            "which is the quota"
+            if spent >= limit
+            else f"{num_more} more are asked for and the quota is {limit}"
+        )
+        raise QuotaExceeded(
+            f"{spent} tokens were generated{whose}, {rest}: ask for a larger one",
+            max_generated_tokens=limit,
+        )
 
 
 def check_family(program: Program) -> None:
@@ -119,6 +121,16 @@ def _bounds(program: Program, quota: HeldQuota) -> Iterator[tuple[Program, int]]
         owner = above
 
 
+def _token_bounds(program: Program) -> Iterator[tuple[Program, int]]:
+    """Who bounds the tokens of ``program``, itself first: those of a child that has ended stay
+    counted above it, so that nobody's bound says what another's does."""
+    owner: Program | None = program
+    while owner is not None:
+        if owner.quotas.max_generated_tokens is not None:
+            yield owner, owner.quotas.max_generated_tokens
+        owner = owner.launcher
+
+
 def _family(program: Program) -> Iterator[Program]:
     """Itself and all below it."""
     waiting = [program]
@@ -134,10 +146,11 @@ def _of_family(owner: Program) -> str:
 
 __all__ = [
     "check_family",
+    "count_tokens",
     "join_family",
     "leave_family",
     "num_pages_left",
+    "num_tokens_left",
     "require_room",
-    "take_tokens",
-    "tokens_spent",
+    "require_tokens",
 ]

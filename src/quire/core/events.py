@@ -51,6 +51,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     program and those that it has launched, and that they have. The node enforces ``max_children``
     (living descendants of one that a client launched) and ``max_encoded_tokens`` (of the program
     and those that it has launched), the sandbox the last group on its guests.
+
+    A generated token is one that a decode or ``Sample`` has chosen, or a distribution that
+    ``GetNextDist`` returns, from which the program chooses by itself: a loop costs the same in
+    every form. Prompts are not counted.
     """
 
     max_pages: int | None = None

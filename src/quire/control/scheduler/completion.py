@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from quire.control.families import take_tokens, tokens_spent
+from quire.control.families import count_tokens, num_tokens_left, require_tokens
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.queues import CommandQueue, Entry
@@ -23,7 +23,7 @@ from quire.core.actions import Reply
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled
 from quire.core.decoding import Dist, FinishReason, TokenLogprobs
-from quire.core.errors import EngineFault, ErrorRecord
+from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
 from quire.core.interfaces import Policy
 
 _ENDS = list(SequenceEnd)
@@ -242,12 +242,14 @@ class Completion:
         self, entry: Entry, tokens: list[int]
     ) -> tuple[list[int], ErrorRecord | None]:
         """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
-        allowed = take_tokens(entry.program, len(tokens))
-        if allowed == len(tokens):
-            return tokens, None
-        spent = tokens_spent(entry.program)
-        assert spent is not None, "tokens were cut and none is spent"
-        return tokens[:allowed], spent.record()
+        left = num_tokens_left(entry.program)
+        allowed = tokens if left is None else tokens[:left]
+        count_tokens(entry.program, len(allowed))
+        try:
+            require_tokens(entry.program, len(tokens) - len(allowed))
+        except QuotaExceeded as error:
+            return allowed, error.record()
+        return allowed, None
 
     def _append(self, run: DecodeRun, tokens: list[int]) -> None:
         """``tokens`` were sampled: all before the last one have K and V by now."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.control.families import tokens_spent
+from quire.control.families import require_tokens
 from quire.control.queues import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.pages import Page
@@ -92,8 +92,8 @@ class DecodeLowering:
                 f"{count} tokens do not fit into output pages with {cursor.num_free_slots} free "
                 "slots: name more pages"
             )
-        if command.stop.max_tokens and (spent := tokens_spent(entry.program)) is not None:
-            raise spent
+        if command.stop.max_tokens:
+            require_tokens(entry.program, 1)
         left = self._engine.info.max_model_len - command.position - count
         max_tokens = min(command.stop.max_tokens, room + 1, left + 1)
         sampler = self._seeds.fill(command.sampler)

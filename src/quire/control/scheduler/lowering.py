@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+from quire.control.families import count_tokens, require_tokens
 from quire.control.queues import Entry
 from quire.control.resources.append_cursor import Prefix
 from quire.control.resources.embeds import Embed
@@ -142,15 +143,19 @@ class Lowering:
 
     def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> Outcome:
         embeds = find_embeds(entry, command.embeds, written=True)
+        require_tokens(entry.program, len(embeds))
+        count_tokens(entry.program, len(embeds))
         top_k = min(command.top_k, self._engine.info.vocab_size)
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
         return Outcome.ADDED
 
     def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> Outcome:
         embeds = find_embeds(entry, command.embeds, written=True)
+        require_tokens(entry.program, len(embeds))
         token_slots = [-1] * len(embeds)
         if command.token_slots is not None:
             token_slots = self._engine.token_slots_for(entry.queue, command.token_slots)
+        count_tokens(entry.program, len(embeds))
         builder.samples(
             entry,
             [slot_of(embed) for embed in embeds],
