@@ -125,3 +125,13 @@ async def test_close_is_idempotent(checker: GrammarChecker) -> None:
     await checker.check(GOOD, param="p")
     await checker.close()
     await checker.close()
+
+
+async def test_a_worker_that_ended_while_it_was_idle_is_replaced(checker: GrammarChecker) -> None:
+    """The grammar that comes next is not told that it took the memory."""
+    await checker.check(GOOD, param="p")
+    (idle,) = checker._idle
+    idle.kill()
+    await checker.check(GrammarSpec("regex", "[0-9]+"), param="p")
+    (fresh,) = checker._idle
+    assert fresh is not idle

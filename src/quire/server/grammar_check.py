@@ -14,6 +14,7 @@ import logging
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 
 from quire.core.decoding import GrammarSpec
@@ -27,6 +28,10 @@ _WORKER = Path(__file__).with_name("grammar_worker.py")
 _MAX_KNOWN = 1024
 _NOTHING_FITS = "NoExtensionBias"
 """llguidance's name for a grammar that lets nothing follow."""
+
+
+class _WorkerDied(Exception):
+    """It gave no answer: the grammar was too much for it, or something ended it."""
 
 
 class GrammarChecker:
@@ -73,25 +78,15 @@ class GrammarChecker:
             self._passed.popitem(last=False)
 
     async def _compile(self, grammar: GrammarSpec) -> str | None:
-        """The compiler's message, or None if it compiled. A worker in doubt is killed."""
-        worker = self._idle.pop() if self._idle else await self._start()
-        finished = False
+        """The compiler's message, or None if it compiled."""
+        if self._idle:
+            with suppress(_WorkerDied):  # perhaps while nobody looked: a fresh one tells
+                return await self._ask(self._idle.pop(), grammar)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                answer = await self._ask(worker, grammar)
-            finished = answer is not None
-        except TimeoutError:
-            return f"it takes longer than {self._timeout_s:g} s to compile: make it simpler"
-        finally:
-            if finished and not self._closed:
-                self._idle.append(worker)
-            else:
-                await _kill(worker)
-        if answer is None:
+            return await self._ask(await self._start(), grammar)
+        except _WorkerDied:
             limit_mib = self._max_memory_bytes >> 20
             return f"it needs more than {limit_mib} MiB of memory to compile: make it simpler"
-        error: str | None = json.loads(answer)["error"]
-        return error
 
     async def _start(self) -> Process:
         return await asyncio.create_subprocess_exec(
@@ -104,18 +99,26 @@ class GrammarChecker:
             stderr=DEVNULL,
         )
 
-    async def _ask(self, worker: Process, grammar: GrammarSpec) -> bytes | None:
-        """The worker's answer line, or None if it died over the question."""
-        assert worker.stdin is not None
-        assert worker.stdout is not None
-        question = {"kind": grammar.kind, "source": grammar.source}
+    async def _ask(self, worker: Process, grammar: GrammarSpec) -> str | None:
+        """The worker's answer; one that has not answered in time is killed.
+
+        Raises:
+            _WorkerDied: it gave none.
+        """
+        finished = False
         try:
-            worker.stdin.write(json.dumps(question).encode() + b"\n")
-            await worker.stdin.drain()
-            return await worker.stdout.readline() or None
-        except ConnectionError:
-            logger.warning("a grammar worker died over a %s", grammar.kind)
-            return None
+            async with asyncio.timeout(self._timeout_s):
+                answer = await _answer(worker, grammar)
+            finished = True
+        except TimeoutError:
+            return f"it takes longer than {self._timeout_s:g} s to compile: make it simpler"
+        finally:
+            if finished and not self._closed:
+                self._idle.append(worker)
+            else:
+                await _kill(worker)
+        error: str | None = json.loads(answer)["error"]
+        return error
 
     async def close(self) -> None:
         """Kill the workers. Idempotent."""
@@ -131,6 +134,21 @@ def _explained(error: str, grammar: GrammarSpec) -> str:
     if error.startswith(_NOTHING_FITS):
         return "no text can match it"
     return error
+
+
+async def _answer(worker: Process, grammar: GrammarSpec) -> bytes:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    question = {"kind": grammar.kind, "source": grammar.source}
+    try:
+        worker.stdin.write(json.dumps(question).encode() + b"\n")
+        await worker.stdin.drain()
+        if line := await worker.stdout.readline():
+            return line
+    except ConnectionError:
+        pass
+    logger.warning("a grammar worker died before it answered for a %s", grammar.kind)
+    raise _WorkerDied
 
 
 async def _kill(worker: Process) -> None:

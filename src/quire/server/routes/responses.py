@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from quire.node import SessionHandle
 from quire.server.context import caller_of, context_of
@@ -13,6 +13,7 @@ from quire.server.errors import HttpError
 from quire.server.planning import begin, open_generation
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, create
+from quire.server.responses.following import FollowedResponse
 from quire.server.responses.store import StoredResponse
 from quire.server.schemas.base import Responses, WholeModel
 from quire.server.schemas.responses import (
@@ -81,7 +82,7 @@ def _in_background(request: Request, creation: Creation) -> Response:
     store.put(entry)
     headers = {"x-quire-program-id": begun.generation.session.id}
     if creation.body.stream:
-        return _followed(entry.run, -1, headers)
+        return _followed(request, entry.run, -1, headers)
     return _json(entry.current(), headers)
 
 
@@ -104,7 +105,7 @@ async def get_response(
             code="invalid_argument",
             param="stream",
         )
-    return _followed(entry.run, starting_after)
+    return _followed(request, entry.run, starting_after)
 
 
 @router.post("/v1/responses/{response}/cancel", response_model=ResponseObject)
@@ -168,8 +169,11 @@ def _json(body: WholeModel, headers: dict[str, str] | None = None) -> Response:
     return Response(body.to_json(), media_type="application/json", headers=headers)
 
 
-def _followed(run: BackgroundRun, after: int, headers: dict[str, str] | None = None) -> Response:
-    return StreamingResponse(run.follow(after), media_type="text/event-stream", headers=headers)
+def _followed(
+    request: Request, run: BackgroundRun, after: int, headers: dict[str, str] | None = None
+) -> Response:
+    limit_s = context_of(request).config.write_timeout_s
+    return FollowedResponse(run.follow(after), write_timeout_s=limit_s, headers=headers or {})
 
 
 __all__ = ["router"]

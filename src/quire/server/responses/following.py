@@ -1,0 +1,56 @@
+"""One client that follows a response in the background; its end is nobody else's.
+
+Owns the connection's life: a client that leaves, or takes nothing for too long, is let go, and the
+response runs on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from quire.server.delivery import SlowReader, WriteLimit, disconnected
+
+
+class FollowedResponse(Response):
+    """Sends ``events`` as they come. ``write_timeout_s`` bounds each write."""
+
+    def __init__(
+        self, events: AsyncIterator[bytes], *, write_timeout_s: float, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(headers=headers, media_type="text/event-stream")
+        del self.headers["content-length"]  # that of the empty body
+        self._events = events
+        self._writes = WriteLimit(write_timeout_s)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        work = asyncio.create_task(self._deliver(send))
+        gone = asyncio.create_task(disconnected(receive))
+        self._writes.watch(work)
+        try:
+            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._writes.stop()
+            for task in (work, gone):
+                task.cancel()
+            await asyncio.gather(work, gone, return_exceptions=True)
+        if not work.cancelled() and not isinstance(work.exception(), SlowReader):
+            work.result()
+
+    async def _deliver(self, send: Send) -> None:
+        headers = self.raw_headers
+        with self._writes:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for events in self._events:
+            await self._write(send, events, more=True)
+        await self._write(send, b"", more=False)
+
+    async def _write(self, send: Send, body: bytes, *, more: bool) -> None:
+        with self._writes:
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+
+__all__ = ["FollowedResponse"]
