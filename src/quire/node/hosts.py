@@ -1,8 +1,8 @@
-"""Where programs run: the node's own on the edge's loop, users' on a loop thread of their own.
+"""Where users' programs run: on a loop thread of their own, apart from the edge's loop.
 
-Built-in programs answer HTTP, so they must not share a loop with code that may forget to await;
-they never block themselves, so they run beside those who read what they yield. Owns both runtimes
-and their end; a user's program that blocks its loop for ever cannot keep the node from stopping.
+Built-in programs answer HTTP and must not share a loop with code that may forget to await: they run
+on the edge's loop, in the tasks of those who read them (``calls``). Owns the users' runtime and its
+end; a program that blocks its loop for ever cannot keep the node from stopping.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Callable
 
 from quire.node.loops import call_on
 from quire.programs.runtime.native import NativeConfig, NativeRuntime
-from quire.programs.runtime.on_loop import LoopRuntime
 from quire.programs.runtime.watchdog import BlockedLoop
 
 logger = logging.getLogger(__name__)
@@ -26,31 +25,24 @@ OnBlocked = Callable[[BlockedLoop], None]
 
 
 class ProgramHosts:
-    """``built_in`` and ``users``. ``start`` and ``close`` belong to the edge's loop; ``on_blocked``
-    is called on a watchdog's thread."""
+    """``start`` and ``close`` belong to the edge's loop; ``on_blocked`` is called on a watchdog's
+    thread."""
 
     def __init__(self, on_blocked: OnBlocked, config: NativeConfig | None = None) -> None:
         self._config = config or NativeConfig()
-        self.built_in = LoopRuntime(self._config.grace_s)
         self.users = NativeRuntime(self._config, on_blocked=on_blocked)
 
     def start(self) -> None:
-        self.built_in.start()
         self.users.start()
 
     async def close(self) -> None:
-        """Cancel what still runs and end the users' thread."""
+        """Cancel what still runs and end the thread."""
         limit_s = 2 * self._config.grace_s + CLOSE_MARGIN_S
         if not await _close_within(self.users, limit_s):
             logger.error(
                 "the loop of users' programs is blocked and its thread is left behind; it ends "
                 "with the process"
             )
-        try:
-            async with asyncio.timeout(limit_s):
-                await self.built_in.close()
-        except TimeoutError:
-            logger.error("a built-in program has not ended within %g s and is left behind", limit_s)
 
 
 async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:

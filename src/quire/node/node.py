@@ -134,7 +134,6 @@ class Node:
     def _make_sessions(self, limits: SessionLimits | None) -> SessionTable:
         return SessionTable(
             self._control,
-            self._hosts.built_in,
             self._fleet.models.models,
             self._numbers,
             self._admission.check,
@@ -197,7 +196,7 @@ class Node:
         await self._drain.wait(self._wait_idle())
         for handle in self._programs.running():
             handle.terminate("the node is stopping")
-        await self._sessions.close()
+        self._sessions.close()
         await self._hosts.close()
         await asyncio.to_thread(self._sandbox.close)
         await self._programs.close()

@@ -8,7 +8,6 @@ own (``ports.IssuerPort``), so that ending one call frees exactly what was its o
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,14 +27,9 @@ from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
 from quire.programs.runtime.event_port import EventPort, Models
-from quire.programs.runtime.running import Runtime
 
 R = TypeVar("R")
 T = TypeVar("T")
-
-logger = logging.getLogger(__name__)
-
-_CALLS_END_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,6 @@ class SessionHandle:
         program: ProgramId,
         start: SessionStart,
         control: ControlThread,
-        runtime: Runtime,
         models: Models,
         table: SessionTable,
     ) -> None:
@@ -80,7 +73,6 @@ class SessionHandle:
         self.client_id = start.client_id
         self._start = start
         self._control = control
-        self._runtime = runtime
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._port = EventPort(program, start.quotas, models, self._post, post_now=self._post_now)
@@ -128,11 +120,10 @@ class SessionHandle:
             self._sinks.remove(index)
             self._after_call()
 
-        call: Call[T] = Call(name or program.__name__, on_closed)
         try:
-            call.begin(program, request, self._runtime, connect)
+            call = Call(name or program.__name__, program, request, connect, on_closed)
         except QuireError:
-            on_closed(call)
+            self._after_call()
             raise
         self._calls.add(call)
         self._table.touch(self)
@@ -239,14 +230,12 @@ class SessionTable:
     def __init__(
         self,
         control: ControlThread,
-        runtime: Runtime,
         models: Models,
         numbers: Iterator[ProgramId],
         admit: Callable[[], None],
         limits: SessionLimits | None = None,
     ) -> None:
         self._control = control
-        self._runtime = runtime
         self._models = models
         self._numbers = numbers
         self._limits = limits or SessionLimits()
@@ -275,9 +264,7 @@ class SessionTable:
             return found
         if len(self) >= self._limits.max_sessions:
             self._make_room()
-        session = SessionHandle(
-            next(self._numbers), start, self._control, self._runtime, self._models, self
-        )
+        session = SessionHandle(next(self._numbers), start, self._control, self._models, self)
         if start.client_id is not None:
             self._named[start.tenant, start.client_id] = session
         self._by_id[session.id] = session
@@ -305,19 +292,12 @@ class SessionTable:
         while calls := self.calls():
             await calls[0].wait_closed()
 
-    async def close(self) -> None:
-        """Cancel what runs and end every session; logs it if a call does not end."""
+    def close(self) -> None:
+        """Cancel what runs and end every session."""
         for call in self.calls():
             call.cancel("the node is stopping")
         for session, _ in list(self._open.values()):
             session.end("the node is stopping")
-        try:
-            async with asyncio.timeout(_CALLS_END_S):
-                await self.wait_idle()
-        except TimeoutError:
-            logger.error(
-                "a built-in program has not ended %g s after its cancellation", _CALLS_END_S
-            )
         if self._sweep is not None:
             self._sweep.cancel()
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol, cast
+from typing import Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -151,7 +151,7 @@ class GenerationResponse(Response):
             self._observer.end("failed", error if isinstance(error, QuireError) else None)
 
     async def _deliver_whole(self, send: Send) -> None:
-        async with aclosing(_items(self._generation)) as items:
+        async with aclosing(aiter(self._generation)) as items:
             async for item in items:
                 self._observer.on_chunk(item.chunk)
                 self._formatter.feed(item)
@@ -163,7 +163,7 @@ class GenerationResponse(Response):
     async def _deliver_stream(self, send: Send) -> None:
         started, frame = False, self._style.frame
         try:
-            async with aclosing(_items(self._generation)) as items:
+            async with aclosing(aiter(self._generation)) as items:
                 async for item in items:
                     self._observer.on_chunk(item.chunk)
                     events = b"".join(map(frame, self._formatter.feed(item)))
@@ -197,10 +197,6 @@ class GenerationResponse(Response):
             if body or not more:
                 body_message = {"type": "http.response.body", "body": body, "more_body": more}
                 await self._send_body(body_message)
-
-
-def _items(generation: Generation) -> AsyncGenerator[PromptChunk, None]:
-    return cast(AsyncGenerator[PromptChunk, None], aiter(generation))
 
 
 async def disconnected(receive: Receive) -> None:

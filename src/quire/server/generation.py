@@ -7,12 +7,12 @@ ending them all together. Must not know HTTP or how chunks are formatted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
 
-from quire.core.errors import ProgramCancelled
 from quire.node import Call, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
 
@@ -31,8 +31,8 @@ class Generation:
     """Starts when it is iterated; iterate it once. ``cancel`` is idempotent and legal in any state.
 
     Errors of a call end the iteration as the call's ``QuireError``, after the others are cancelled.
-    A call that somebody else cancels (the node stops, its session is ended) is such an error too,
-    ``ProgramCancelled``: what it has given so far is not the answer.
+    A call that is cancelled is such an error too, ``ProgramCancelled``: what it has given so far is
+    not the answer.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Generation:
         self._calls: list[Call[ChoiceChunk]] = []
         self._cancelled: str | None = None
 
-    def __aiter__(self) -> AsyncIterator[PromptChunk]:
+    def __aiter__(self) -> AsyncGenerator[PromptChunk, None]:
         return self._chunks(0) if len(self._requests) == 1 else self._merged()
 
     def cancel(self, reason: str) -> None:
@@ -71,11 +71,12 @@ class Generation:
             call.cancel(self._cancelled)
         return call
 
-    def _chunks(self, index: int) -> AsyncIterator[PromptChunk]:
-        request = self._requests[index]
-        return _to_the_end(self._start(request), index, request.num_choices)
+    async def _chunks(self, index: int) -> AsyncGenerator[PromptChunk, None]:
+        async with aclosing(self._start(self._requests[index])) as call:
+            async for chunk in call:
+                yield PromptChunk(index, chunk)
 
-    async def _merged(self) -> AsyncIterator[PromptChunk]:
+    async def _merged(self) -> AsyncGenerator[PromptChunk, None]:
         arrived: asyncio.Queue[PromptChunk | _End] = asyncio.Queue(MAX_MERGED_CHUNKS)
         pumps = [
             asyncio.create_task(_pump(self._chunks(index), arrived))
@@ -99,25 +100,6 @@ class Generation:
             await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _to_the_end(
-    call: Call[ChoiceChunk], prompt: int, num_choices: int
-) -> AsyncIterator[PromptChunk]:
-    """The call's chunks as those of ``prompt``, until every choice has ended: nobody waits while
-    the call gives back what it holds. A cancelled call merely stops giving any, which is told apart
-    here."""
-    num_ended = 0
-    async for chunk in call:
-        yield PromptChunk(prompt, chunk)
-        if chunk.finish_reason is not None:
-            num_ended += 1
-            if num_ended == num_choices:
-                return
-    raise ProgramCancelled(
-        f"the call was cancelled when {num_ended} of {num_choices} choices were complete: the "
-        "server is stopping, or the session has been ended; send the request again"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class _End:
     """The end of one call's chunks."""
@@ -126,12 +108,13 @@ class _End:
 
 
 async def _pump(
-    chunks: AsyncIterator[PromptChunk], arrived: asyncio.Queue[PromptChunk | _End]
+    chunks: AsyncGenerator[PromptChunk, None], arrived: asyncio.Queue[PromptChunk | _End]
 ) -> None:
     error: Exception | None = None
     try:
-        async for chunk in chunks:
-            await arrived.put(chunk)
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                await arrived.put(chunk)
     except Exception as exc:  # raised again by the one who reads
         error = exc
     await arrived.put(_End(error))

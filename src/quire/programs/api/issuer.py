@@ -94,15 +94,17 @@ class Issuer:
     def quotas(self) -> Quotas:
         return self.port.quotas
 
-    def close(self, reason: str = "finished") -> None:
-        """The program is over: send what was issued, free everything, fail what is awaited."""
+    def close(self, reason: str = "finished", error: QuireError | None = None) -> None:
+        """The program is over: send what was issued, free everything, fail what is awaited, with
+        ``error`` if there is one to tell."""
         if self._port is None or self._closed:
             return
         self._closed = True
         if self._ended is None:
             self.flush()
             self._end(
-                ProgramTerminated(f"the program has ended ({reason}); it can issue nothing more")
+                error
+                or ProgramTerminated(f"the program has ended ({reason}); it can issue nothing more")
             )
         self._port.close(reason)
 

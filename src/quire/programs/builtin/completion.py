@@ -21,7 +21,7 @@ from quire.programs.builtin.merge import merge
 from quire.programs.builtin.requests import ChoiceChunk, CompletionRequest, PromptImage
 
 
-async def complete(
+def complete(
     api: Api, request: CompletionRequest, *, thread: int = 0
 ) -> AsyncGenerator[ChoiceChunk, None]:
     """Run ``request`` as part of ``api``'s program; chunks of all choices as they come.
@@ -33,12 +33,7 @@ async def complete(
         PromptTooLong: the prompt leaves no room in the model's context.
         QuireError: whatever ended a decode; no further chunk comes.
     """
-    run = _Completion(api, request, thread)
-    try:
-        async for chunk in run.chunks():
-            yield chunk
-    finally:
-        run.close()
+    return _Completion(api, request, thread).chunks()
 
 
 @dataclass(slots=True)
@@ -50,6 +45,15 @@ class _Shared:
     computed: Answer
     prompt_logprobs: tuple[TokenLogprobs, ...] | None
     num_cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """One choice under way."""
+
+    text: Choice
+    queue: Queue
+    stream: DecodeStream
 
 
 class _Completion:
@@ -77,26 +81,34 @@ class _Completion:
             )
         return min(self._request.max_tokens, limit - num_prompt)
 
-    def close(self) -> None:
-        for queue in self._queues:
-            self._api.close_queue(queue)
-
     async def chunks(self) -> AsyncGenerator[ChoiceChunk, None]:
+        try:
+            running = await self._start()
+            async for index, chunk in merge([one.stream for one in running]):
+                choice = running[index]
+                if chunk.finish_reason is not None:  # another may be waiting for its pages
+                    self._api.close_queue(choice.queue)
+                yield choice.text.chunk(chunk)
+        finally:
+            for queue in self._queues:
+                self._api.close_queue(queue)
+
+    async def _start(self) -> list[_Running]:
+        """What the choices share, then each of them."""
         request = self._request
         shared = None
         if request.images:
             shared = await self._see()
         elif request.num_choices > 1:
             shared = await self._share()
-        choices = [Choice(index, request, self._model) for index in range(request.num_choices)]
+        queues = [self._queue() for _ in range(request.num_choices)]
+        running = [
+            _Running(Choice(index, request, self._model), queue, self._decode(index, queue, shared))
+            for index, queue in enumerate(queues)
+        ]
         if shared is not None:
-            choices[0].prompt_known(shared.num_cached_tokens, shared.prompt_logprobs)
-        queues = [self._queue() for _ in choices]
-        streams = [self._decode(index, queue, shared) for index, queue in enumerate(queues)]
-        async for index, chunk in merge(streams):
-            if chunk.finish_reason is not None:
-                self._api.close_queue(queues[index])  # another choice may be waiting for its pages
-            yield choices[index].chunk(chunk)
+            running[0].text.prompt_known(shared.num_cached_tokens, shared.prompt_logprobs)
+        return running
 
     async def _share(self) -> _Shared | None:
         """Compute the prompt's full pages once; ``None`` if it does not fill one.

@@ -3,7 +3,6 @@
 from quire.programs.runtime.event_port import EventPort, Models, TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.native import NativeConfig, NativeRuntime
-from quire.programs.runtime.on_loop import LoopRuntime
 from quire.programs.runtime.running import Connect, ProgramState, RunningProgram, Runtime
 from quire.programs.runtime.watchdog import BlockedLoop
 
@@ -11,7 +10,6 @@ __all__ = [
     "BlockedLoop",
     "Connect",
     "EventPort",
-    "LoopRuntime",
     "Models",
     "NativeConfig",
     "NativeRuntime",
