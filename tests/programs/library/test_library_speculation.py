@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from library_run import run as run_program
 from tiny_models import EOS, PROMPT, greedy, model_of, run
 from transformers import LlamaForCausalLM
 
 from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.library.decoding.jacobi_decoding import jacobi
-from quire.programs.library.decoding.prompt_lookup import generate_by_lookup, lookup
+from quire.programs.library.decoding.prompt_lookup import Lookup, generate_by_lookup
 from quire.programs.library.decoding.speculative_decoding import Speculated, speculate
 from quire.programs.sdk import Context, verify
 
@@ -23,11 +24,21 @@ NUM_TOKENS = 30
 
 
 async def test_lookup_takes_the_longest_and_latest_match() -> None:
-    assert lookup([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 2) == [9, 2]
-    assert lookup([2, 3, 4, 2, 3, 5, 2, 3], 3) == [5, 2, 3]
-    assert lookup([1, 2, 3], 4) == []
-    assert lookup([1, 1], 4) == [1]
-    assert lookup([1], 4) == lookup([], 4) == []
+    assert Lookup().guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 2) == [9, 2]
+    assert Lookup().guess([2, 3, 4, 2, 3, 5, 2, 3], 3) == [5, 2, 3]
+    assert Lookup().guess([1, 2, 3], 4) == []
+    assert Lookup().guess([1, 1], 4) == [1]
+    assert Lookup().guess([1], 4) == Lookup().guess([], 4) == []
+    assert Lookup(1).guess([1, 2, 3, 9, 2, 3, 8, 7, 1, 2, 3], 2) == [8, 7]
+
+
+async def test_a_lookup_that_grows_knows_what_a_new_one_knows() -> None:
+    tokens = [(7 * number * number) % 11 for number in range(60)]
+    growing = Lookup()
+    for length in (0, 1, 2, 5, 6, 19, 20, 60):
+        expected = Lookup().guess(tokens[:length], 5)
+        assert growing.guess(tokens[:length], 5) == expected
+        assert growing.guess(tokens[:length], 5) == expected
 
 
 @pytest.mark.parametrize("name", ["tiny", "wide"])
@@ -44,6 +55,37 @@ async def test_prompt_lookup_is_greedy(
         tokens, num_passes = await run(tiny, program)
         assert tokens == greedy(reference("llama"), prompt, NUM_TOKENS)
         assert num_passes == len(tokens) if num_guessed == 0 else num_passes <= len(tokens)
+
+
+async def test_what_stands_in_the_question_takes_few_steps() -> None:
+    """Four tokens say where it stands; then guesses of 8, 16, 32 are right to their ends."""
+    words = "The quick brown fox jumps over a lazy dog, 1234567890."
+    result, _, _ = await run_program(
+        "prompt_lookup", words, "256", "8", answer=lambda prompt: f"{words}<|end|>"
+    )
+    assert result["text"] == words
+    assert result["num_steps"] == 4 + 3, "4 plain, then 8 + 1, 16 + 1 and the rest"
+    assert result["num_tokens"] == len(words) + 1
+
+
+async def test_text_that_repeats_nothing_is_decoded_plainly() -> None:
+    new = "".join(chr(code) for code in range(48, 112))
+    result, _, num_prompts = await run_program(
+        "prompt_lookup", "...", "64", "8", answer=lambda prompt: new
+    )
+    assert result == {"text": new, "num_tokens": 64, "num_steps": 64}
+    assert num_prompts <= 1 + 4, "4, 8, 16, 32 and what is left"
+
+
+async def test_guesses_that_go_wrong_are_given_up() -> None:
+    """Each pair of letters was seen before, with another one behind."""
+    seen = "a1b a2b a3b a4b a5b a6b a7b a8b "
+    tokens = "".join(f"a{digit}c" for digit in "9876543210" * 6)
+    result, _, _ = await run_program(
+        "prompt_lookup", seen, "180", "8", answer=lambda prompt: tokens
+    )
+    assert result["text"] == tokens
+    assert result["num_steps"] <= 180
 
 
 @pytest.mark.parametrize("name", ["tiny", "wide"])

@@ -4,7 +4,10 @@
 
 The last few tokens are looked up in the text so far; what followed them there is the guess. One
 forward pass checks the whole guess (``verify``), as far as it is right it is kept, and the tokens
-are those of greedy decoding in fewer steps. Traits: Forward, OutputText, Allocate (truncate).
+are those of greedy decoding in fewer steps. A guess that was right to its end is followed by one
+twice as long. Where nothing is found, or guesses go wrong, the engine's own loop goes on
+(``generate``), each time for longer: text that repeats nothing costs what it costs without this.
+Traits: Decode, Forward, OutputText, Allocate (truncate).
 
 ::
 
@@ -17,48 +20,81 @@ are those of greedy decoding in fewer steps. Traits: Forward, OutputText, Alloca
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from quire.programs.api import Api
 from quire.programs.sdk import Context, ends, inferlet, verify
 
+MIN_TOKENS = 4
+"""Of a guess, and of a stretch without one."""
+MAX_GUESSED, MAX_PLAIN = 63, 32
 
-def lookup(tokens: Sequence[int], num_guessed: int, max_ngram: int = 3) -> list[int]:
-    """What followed the latest earlier occurrence of the last tokens, the longest match first."""
-    for length in range(min(max_ngram, len(tokens) - 1), 0, -1):
-        suffix = tuple(tokens[-length:])
-        for start in range(len(tokens) - length - 1, -1, -1):
-            if tuple(tokens[start : start + length]) == suffix:
-                return list(tokens[start + length : start + length + num_guessed])
-    return []
+
+class Lookup:
+    """Where runs of up to ``max_ngram`` tokens of a growing text stood last, and what followed.
+    Looking one up costs the same however long the text is."""
+
+    def __init__(self, max_ngram: int = 3) -> None:
+        self._sizes = range(max_ngram, 0, -1)
+        self._behind: dict[tuple[int, ...], int] = {}
+        self._num_known = 1
+
+    def guess(self, tokens: Sequence[int], num_guessed: int) -> list[int]:
+        """What followed the latest earlier occurrence of the last tokens, the longest match first.
+        ``tokens``: those of the call before, and more."""
+        for end in range(self._num_known, len(tokens)):
+            for size in self._sizes:
+                if size <= end:
+                    self._behind[tuple(tokens[end - size : end])] = end
+        self._num_known = max(self._num_known, len(tokens))
+        for size in self._sizes:
+            if start := self._behind.get(tuple(tokens[-size:])):
+                return list(tokens[start : start + num_guessed])
+        return []
 
 
 async def generate_by_lookup(
-    ctx: Context, max_tokens: int, *, num_guessed: int = 8, max_ngram: int = 3
+    ctx: Context, max_tokens: int, *, num_guessed: int = 16, max_ngram: int = 3
 ) -> tuple[list[int], int]:
-    """The greedy continuation, and in how many forward passes it was made."""
-    start, num_passes = len(ctx), 0
-    while len(ctx) - start < max_tokens and not ends(ctx, start):
-        guess = lookup(ctx.tokens, num_guessed, max_ngram)
-        await verify(ctx, guess, max_tokens - (len(ctx) - start))
-        num_passes += 1
-    return list(ctx.tokens[start:]), num_passes
+    """The greedy continuation, and in how many steps of the model it was made. ``num_guessed``: of
+    the first guess; 0 for none at all."""
+    start, num_steps, num_plain = len(ctx), 0, MIN_TOKENS
+    known, is_end = Lookup(max_ngram), ctx.model.eos_token_ids.__contains__
+    guess: list[int] = []
+    while (room := max_tokens - (len(ctx) - start)) > 0 and not ends(ctx, start):
+        if guess:
+            verified = await verify(ctx, guess, room)
+            num_steps += 1
+            if verified.num_accepted == len(guess):
+                num_plain, num_guessed = MIN_TOKENS, min(2 * num_guessed, MAX_GUESSED)
+            elif verified.num_accepted < MIN_TOKENS:  # not worth the look
+                num_guessed = max(num_guessed // 2, MIN_TOKENS)
+                guess = []
+                continue
+        else:
+            generated = await ctx.generate(max_tokens=min(room, num_plain))
+            num_steps += len(generated.token_ids)
+            num_plain = min(2 * num_plain, MAX_PLAIN)
+        found = known.guess(ctx.tokens, num_guessed)
+        guess = list(takewhile(lambda token: not is_end(token), found))  # the end is gained anyway
+    return list(ctx.tokens[start:]), num_steps
 
 
 @inferlet("prompt_lookup", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def prompt_lookup(
-    api: Api, question: str, max_tokens: str = "64", num_guessed: str = "8"
+    api: Api, question: str, max_tokens: str = "64", num_guessed: str = "16"
 ) -> dict[str, object]:
     """Answer greedily in fewer steps, guessing from the text so far."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        tokens, num_passes = await generate_by_lookup(
+        tokens, num_steps = await generate_by_lookup(
             ctx, int(max_tokens), num_guessed=int(num_guessed)
         )
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),
-        "num_forward_passes": num_passes,
+        "num_steps": num_steps,
     }
 
 
-__all__ = ["generate_by_lookup", "lookup", "prompt_lookup"]
+__all__ = ["Lookup", "generate_by_lookup", "prompt_lookup"]
