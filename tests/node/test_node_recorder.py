@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from fake_node import TENANT, StartNode, fake_config
 from quire.control import Controller
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch
-from quire.core.events import EngineUp, Event, QueueClosed
+from quire.core.events import EngineUp, Event, QueueClosed, Tick
 from quire.core.ids import TenantId
 from quire.node import Node
 from quire.node.recorder import EventRecorder, LogEntry, LogHeader, read_log
@@ -161,6 +162,17 @@ async def test_a_full_disk_ends_the_recording_not_the_node(
     await one_completion(node, "s", 1)
     assert "No space left" in str(node.statistics().recording_failure)
     await one_completion(node, "s", 2)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full")
+def test_what_a_full_disk_keeps_from_being_written_at_the_end_is_told(tmp_path: Path) -> None:
+    recorder = EventRecorder(tmp_path / "events.log", fake_config())
+    recorder._file.close()
+    recorder._file = Path("/dev/full").open("wb")  # noqa: SIM115 - the recorder closes it
+    recorder.observe(Tick(time_s=0.0), [])  # it stands in the buffer alone
+    recorder.close()
+    assert recorder.failure is not None
+    assert "No space left" in recorder.failure
 
 
 class FullDisk:

@@ -32,11 +32,22 @@ async def test_who_does_not_wait_is_refused_at_the_bound() -> None:
     channel = Channel("test", LIMITS)
     for number in range(4):
         channel.send(str(number))
-    with pytest.raises(MailboxFull, match="4 messages wait"):
+    with pytest.raises(MailboxFull, match=r"4 messages \(4 bytes\) wait"):
         channel.send("4")
     assert [await channel.receive() for _ in range(4)] == ["0", "1", "2", "3"]
     channel.send("4")
     assert len(channel) == 1
+
+
+async def test_who_does_not_wait_is_refused_where_so_many_bytes_wait() -> None:
+    channel = Channel("c", MailboxLimits(max_message_bytes=10, max_bytes=20))
+    for text in ("x" * 10, "é" * 4):
+        channel.send(text)
+    with pytest.raises(MailboxFull, match=r"2 messages \(18 bytes\) wait"):
+        channel.send("123")
+    channel.send("12")
+    assert [await channel.receive() for _ in range(2)] == ["x" * 10, "é" * 4]
+    channel.send("y" * 10)
 
 
 async def test_closing_delivers_what_was_sent() -> None:

@@ -127,8 +127,11 @@ class EventRecorder:
 
     def close(self) -> None:
         """The control thread has ended."""
-        self.flush()
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as exc:  # what it still held cannot be written
+            if self._failure is None:
+                self._fail(exc)
 
     def _write(self, message: LogHeader | LogEntry) -> None:
         frames = self._codec.encode(message)
@@ -179,7 +182,7 @@ def read_log(path: Path) -> Iterator[LogHeader | LogEntry]:
     except OSError as exc:
         raise InvalidArgument(f"the event log {path} cannot be read: {exc}") from exc
     if first:
-        raise InvalidArgument(f"{path} is empty: it is not an event log of quire")
+        raise InvalidArgument(f"{path} is empty or cut off: it is not an event log of quire")
 
 
 def _read_message(file: BinaryIO) -> list[Frame] | None:

@@ -22,12 +22,14 @@ class MailboxLimits:
     """Bounds of one direction.
 
     Awaiting a ``send`` returns once fewer than ``capacity`` messages wait; a writer that does not
-    await may run on up to ``limit`` and is refused there. ``max_message_bytes``: UTF-8 size.
+    await may run on up to ``limit`` and is refused there, or where ``max_bytes`` wait.
+    ``max_message_bytes``: of one message. Bytes are those of its UTF-8.
     """
 
     capacity: int = 64
     limit: int = 1024
     max_message_bytes: int = 1 << 20
+    max_bytes: int = 64 << 20
 
     def __post_init__(self) -> None:
         if not 1 <= self.capacity <= self.limit:
@@ -49,8 +51,12 @@ class Sent:
         return self._wait()
 
 
-def check_message(message: str, name: str, limits: MailboxLimits) -> None:
-    """Raises ``InvalidArgument``: no ``str``, or too long for the channel ``name``."""
+def check_message(message: str, name: str, limits: MailboxLimits) -> int:
+    """The message's bytes.
+
+    Raises:
+        InvalidArgument: no ``str``, or too long for the channel ``name``.
+    """
     if not isinstance(message, str):
         raise InvalidArgument(
             f"{name}: a message is a str, not {type(message).__name__}: "
@@ -62,6 +68,7 @@ def check_message(message: str, name: str, limits: MailboxLimits) -> None:
             f"{name}: a message of {num_bytes} bytes, at most "
             f"{limits.max_message_bytes} are allowed: send it in parts"
         )
+    return num_bytes
 
 
 class Channel:
@@ -74,7 +81,8 @@ class Channel:
         self._name = name
         self._limits = limits
         self._lock = threading.Lock()
-        self._messages: deque[str] = deque()
+        self._messages: deque[tuple[str, int]] = deque()
+        self._num_bytes = 0
         self._readers = Waiters()
         self._writers = Waiters()
         self._closed: str | None = None
@@ -86,21 +94,25 @@ class Channel:
         """Put ``message`` in; await the result to respect the reader's pace.
 
         Raises:
-            MailboxFull: ``limit`` messages wait.
+            MailboxFull: ``limit`` messages or ``max_bytes`` wait.
             MailboxClosed: one side has closed the channel.
             InvalidArgument: not a ``str``, or too long.
         """
-        check_message(message, self._name, self._limits)
+        limits = self._limits
+        num_bytes = check_message(message, self._name, limits)
         with self._lock:
             if self._closed is not None:
                 raise MailboxClosed(f"{self._name}: {self._closed}; nothing more can be sent")
-            if len(self._messages) >= self._limits.limit:
+            is_full = len(self._messages) >= limits.limit
+            if is_full or self._num_bytes + num_bytes > limits.max_bytes:
                 raise MailboxFull(
-                    f"{self._name}: {len(self._messages)} messages wait and nobody reads: "
-                    "await send() to keep the reader's pace",
-                    limit=self._limits.limit,
+                    f"{self._name}: {len(self._messages)} messages ({self._num_bytes} bytes) wait "
+                    "and nobody reads: await send() to keep the reader's pace",
+                    limit=limits.limit,
+                    max_bytes=limits.max_bytes,
                 )
-            self._messages.append(message)
+            self._messages.append((message, num_bytes))
+            self._num_bytes += num_bytes
             self._readers.wake()
         return Sent(self._wait_for_room)
 
@@ -121,7 +133,8 @@ class Channel:
         while True:
             with self._lock:
                 if self._messages:
-                    message = self._messages.popleft()
+                    message, num_bytes = self._messages.popleft()
+                    self._num_bytes -= num_bytes
                     if len(self._messages) < self._limits.capacity:
                         self._writers.wake()
                     return message
