@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from quire.cli.console import print_error, print_result, show_message
+from quire.cli.console import output, print_error, print_result, show_message
 from quire.cli.console import shown as shown_by
+from quire.cli.processes import process_table, upload_table
 from quire.core.errors import ProgramFailed
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"
@@ -47,8 +48,8 @@ def test_results_that_are_no_strings_are_escaped_too(capsys: pytest.CaptureFixtu
 
 
 def test_lines_tabs_and_markup_are_text(capsys: pytest.CaptureFixture[str]) -> None:
-    show_message("[bold]one[/bold]\ntwo ünï 日本\n")
-    assert capsys.readouterr().out == "[bold]one[/bold]\ntwo ünï 日本\n\n"
+    show_message("[bold]one[/bold]\ntwo ünï 日本 :smile:\n")
+    assert capsys.readouterr().out == "[bold]one[/bold]\ntwo ünï 日本 :smile:\n\n"
     show_message("one\r\ntwo")
     assert "u000d" not in capsys.readouterr().out
 
@@ -72,3 +73,24 @@ def test_pieces_of_one_text_make_one_text(
     with shown_by(stream=False) as show:
         show("a")
     assert capsys.readouterr().out == "a\n"
+
+
+def test_names_that_clients_make_up_are_text_in_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """A session's name is a header of a request: it must not break ``quire ps`` for its owner."""
+    program = {
+        "id": "prog-1", "name": "[/red] :x: \x1b[2J", "form": "session", "state": "idle",
+        "process": None,
+    }  # fmt: skip
+    output().print(process_table([program]))
+    assert r"[/red] :x: \u001b[2J" in capsys.readouterr().out
+
+
+def test_a_long_description_leaves_room_for_the_names(capsys: pytest.CaptureFixture[str]) -> None:
+    upload = {
+        "id": 64 * "f", "name": "my_program", "kind": "python", "num_bytes": 1234,
+        "description": "word " * 40 + "[/red]\nMore.",
+    }  # fmt: skip
+    output().print(upload_table([upload]))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "my_program python 1234 ffff" in shown
+    assert "[/red]" in shown

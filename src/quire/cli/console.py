@@ -26,11 +26,11 @@ _CONTROL = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def output(width: int | None = None) -> Console:
-    """The console for results. Not highlighted: text of programs and models stays as it is.
+    """The console for results.
 
     ``width``: columns, for tables that must not be cut; by default those of the terminal.
     """
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console(stderr=False)
     if width is not None or not console.is_terminal:
         console.width = width or _FILE_WIDTH
     return console
@@ -38,7 +38,12 @@ def output(width: int | None = None) -> Console:
 
 def messages() -> Console:
     """The console for progress and errors."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    """Text of programs, models and clients stays as it is: ``[x]`` and ``:x:`` are no commands."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()) -> Table:
@@ -59,7 +64,7 @@ def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
 
 def show_message(text: str) -> None:
     """A message of a program, as it is; control characters are shown, not obeyed."""
-    output().print(escaped(text), markup=False)
+    output().print(escaped(text))
 
 
 @contextmanager
@@ -74,7 +79,7 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
     def show_piece(text: str) -> None:
         nonlocal last
         last = text[-1:] or last
-        output().print(escaped(text), markup=False, end="")
+        output().print(escaped(text), end="")
 
     try:
         yield show_piece
@@ -88,7 +93,7 @@ def print_result(result: Any) -> None:
     if result is None:
         return
     text = result if isinstance(result, str) else json.dumps(result, indent=2, ensure_ascii=False)
-    output().print(escaped(text), markup=False)
+    output().print(escaped(text))
 
 
 def print_error(error: QuireError) -> None:

@@ -122,7 +122,7 @@ def report(console: Console, shown: Demonstration) -> None:
     steps = next_steps()
     width = max(len(command) for command, _ in steps)
     for command, purpose in steps:
-        console.print(f"  {command:{width}}   {purpose}", markup=False)
+        console.print(f"  {command:{width}}   {purpose}")
 
 
 def _heading(console: Console, text: str) -> None:

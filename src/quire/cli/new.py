@@ -57,8 +57,8 @@ def new(
         (folder / file).write_text(text, encoding="utf-8")
     console = output()
     for file in texts:
-        console.print(str(folder / file), markup=False)
-    console.print(f"next: cd {folder} && python -m pytest", markup=False)
+        console.print(str(folder / file))
+    console.print(f"next: cd {folder} && python -m pytest")
 
 
 def scaffold(name: str, template: TemplateName) -> dict[str, str]:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.cli.client import NodeClient
-from quire.cli.console import output, print_result, show_message, shown, table
+from quire.cli.console import escaped, output, print_result, show_message, shown, table
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
 from quire.client.attachment import Attachment
@@ -54,12 +54,12 @@ def push(
     """
     with NodeClient(url, api_key) as node:
         if delete is not None:
-            output().print(f"deleted {node.delete_upload(delete)['id']}", markup=False)
+            output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
             pushed = node.push(read_program(file))
-            output().print(f"{pushed['name']} {pushed['id']}", markup=False)
+            output().print(f"{pushed['name']} {pushed['id']}")
         if not files and delete is None:
-            output().print(_upload_table(node.uploads()))
+            output().print(upload_table(node.uploads()))
 
 
 def read_program(path: Path) -> bytes:
@@ -70,12 +70,16 @@ def read_program(path: Path) -> bytes:
         raise InvalidArgument(f"{path} cannot be read: {exc}") from exc
 
 
-def _upload_table(uploads: list[dict[str, Any]]) -> Table:
-    listed = table("program", "kind", "bytes", "id", "what it does", right=("bytes",))
+def upload_table(uploads: list[dict[str, Any]]) -> Table:
+    """``/v1/programs/uploads`` as a table."""
+    listed = table(
+        "program", "kind", "bytes", "id", "what it does", right=("bytes",), wrap=("what it does",)
+    )
     for upload in uploads:
         described = upload["description"].partition("\n")[0]
         short = upload["id"][:_SHORT_ID_CHARS]
-        listed.add_row(upload["name"], upload["kind"], str(upload["num_bytes"]), short, described)
+        name, num_bytes = escaped(upload["name"]), str(upload["num_bytes"])
+        listed.add_row(name, upload["kind"], num_bytes, short, escaped(described))
     return listed
 
 
@@ -169,7 +173,7 @@ def process_table(programs: list[dict[str, Any]], *, long: bool = False) -> Tabl
         state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
         process = program["process"] or {}
         figures = (str(process.get(name, "")) for name in _FIGURES)
-        listed.add_row(public_id, program["name"], program["form"], state, *figures)
+        listed.add_row(public_id, escaped(program["name"]), program["form"], state, *figures)
     return listed
 
 
@@ -186,4 +190,4 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isalnum() else json.dumps(value)
 
 
-__all__ = ["attach", "kill", "logs", "process_table", "ps", "push", "read_program"]
+__all__ = ["attach", "kill", "logs", "process_table", "ps", "push", "read_program", "upload_table"]

@@ -36,8 +36,8 @@ def replay(
         return
     found = report.divergence
     console.print(f"differs at event {found.index}, time {found.time_s:.6f} s", style="red")
-    console.print(f"  event    {found.event}", markup=False)
-    console.print(f"  actions  {found.actions}", markup=False)
+    console.print(f"  event    {found.event}")
+    console.print(f"  actions  {found.actions}")
     raise typer.Exit(1)
 
 

@@ -161,12 +161,12 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
     names = ", ".join(engine.name for engine in node.engines)
 
     def listening(url: str) -> None:
-        messages().print(f"loading {names} ..., listening on {url}", markup=False)
+        messages().print(f"loading {names} ..., listening on {url}")
 
     def ready(url: str) -> None:
         starting.close()
         text = f"Quire serves {names} on {url} (OpenAI clients: base_url={url}/v1)"
-        messages().print(text, markup=False)
+        messages().print(text)
         settle()
 
     take_short_turns()  # control shares the interpreter with the edge
