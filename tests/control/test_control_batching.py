@@ -117,6 +117,16 @@ def test_page_tables_are_sent_as_changes() -> None:
     assert len({write.table for write in writes}) == 1
 
 
+def test_a_loop_on_one_page_keeps_one_table() -> None:
+    world = World(page_size=16)
+    world.program()
+    world.do(1, world.alloc([0]), world.alloc_embeds([0]))
+    for position in range(6):
+        embed = world.embed([0], [position], position)
+        world.do(1, embed, world.forward([0], [0], [0], [0]))
+    assert world.figures.num_tables == 1
+
+
 def test_prefill_chunks_fill_what_decodes_leave_of_the_budget() -> None:
     world = World(max_batch_tokens=6, config={"run_ahead": False})
     world.program(1)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from control_world import ENGINE, World, alone
 
 from quire.control import Controller
 from quire.control.id_ranges import IdRanges
-from quire.control.states import TRANSITIONS, CommandState, advance
+from quire.control.process_table import Program
+from quire.control.queues import CommandQueue, Entry
+from quire.control.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action
 from quire.core.batch import BatchResult
@@ -24,7 +26,7 @@ from quire.core.events import (
     QueueReset,
     StepCompleted,
 )
-from quire.core.ids import ProgramId, QueueId
+from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
 from quire.core.wire import Codec
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -232,13 +234,17 @@ def test_a_stale_result_is_refused() -> None:
 
 
 def test_command_states_only_follow_the_table() -> None:
+    queue = CommandQueue(QueueId(1), cast(Program, None), ENGINE, ThreadId(0), 0, 0, 0)
     for state, following in TRANSITIONS.items():
         for to in CommandState:
+            entry = Entry(c.Synchronize(id=CommandId(1)), queue, 0.0)
+            entry.state = state
             if to in following:
-                assert advance(state, to) is to
+                entry.move(to)
+                assert entry.state is to
             else:
-                with pytest.raises(AssertionError):
-                    advance(state, to)
+                with pytest.raises(AssertionError, match=f"from {state} to {to}"):
+                    entry.move(to)
 
 
 def test_ended_ids_are_kept_as_ranges() -> None:

@@ -121,11 +121,11 @@ class Flow:
 
     # -- progress --------------------------------------------------------------------------------
 
-    def advance(self, queue: CommandQueue) -> None:
-        """Carry out what control can do alone; announce what needs the engine."""
+    def advance(self, queue: CommandQueue) -> Entry | None:
+        """Carry out what control can do alone; announce and return what needs the engine next."""
         engine = self._engines.get(queue.engine)
         if engine is None:
-            return
+            return None
         engine.ready.pop(queue, None)
         engine.stalled.pop(queue, None)
         while (entry := queue.next_entry) is not None and not entry.num_blockers:
@@ -133,11 +133,12 @@ class Flow:
             if kind not in HOST_COMMANDS:
                 if queue.is_quiet:
                     engine.ready[queue] = None
-                return
+                return entry
             if kind not in PASSING and not queue.is_quiet:
-                return
+                return None
             if not self._run_host_command(entry, engine):
-                return
+                return None
+        return None
 
     def _run_host_command(self, entry: Entry, engine: EngineState) -> bool:
         queue = entry.queue
@@ -149,9 +150,8 @@ class Flow:
         except QuireError as error:
             self.fail(entry, error.record())
             return True
-        queue.start(entry, self.now_s)
         entry.reply = reply
-        entry.move(CommandState.FINISHED)
+        queue.begin(entry, CommandState.FINISHED)
         self._retire(queue)
         return True
 
@@ -174,7 +174,7 @@ class Flow:
         """The scheduler has put (a part of) the queue's next command into a message."""
         program = entry.program
         if entry.state is CommandState.QUEUED:
-            entry.queue.start(entry, self.now_s)
+            entry.queue.begin(entry, CommandState.STARTED)
             program.waiting_s += self.now_s - entry.ready_s
             program.num_running += 1
 
@@ -205,7 +205,7 @@ class Flow:
         behind = list(queue.entries)
         behind = behind[behind.index(entry) + 1 :]
         queue.remove(entry)
-        if entry.state is CommandState.STARTED and type(entry.command) not in HOST_COMMANDS:
+        if entry.state is CommandState.STARTED:
             entry.program.num_running -= 1
         if queue.poison is None:
             queue.poison = entry.id

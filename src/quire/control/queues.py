@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from quire.control.states import CommandState, advance
+from quire.control.states import TRANSITIONS, CommandState
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord
@@ -56,7 +56,6 @@ class Entry:
         "reply",
         "run",
         "service_tokens",
-        "started_s",
         "state",
     )
 
@@ -68,7 +67,6 @@ class Entry:
         self.state = CommandState.QUEUED
         self.arrival_s = now_s
         self.ready_s = now_s
-        self.started_s: float | None = None
         self.pages: tuple[Page, ...] = ()
         self.embeds: tuple[Embed, ...] = ()
         self.num_blockers = 0
@@ -89,7 +87,9 @@ class Entry:
         return (self.program.serial, self.arrival_s, self.id)
 
     def move(self, to: CommandState) -> None:
-        self.state = advance(self.state, to)
+        """Every change of ``state``: an impossible history is found where it happens."""
+        assert to in TRANSITIONS[self.state], f"a command cannot go from {self.state} to {to}"
+        self.state = to
 
 
 class CommandQueue:
@@ -157,10 +157,10 @@ class CommandQueue:
         """Nothing has begun that has not ended."""
         return self.num_started == 0
 
-    def start(self, entry: Entry, now_s: float) -> None:
+    def begin(self, entry: Entry, state: CommandState) -> None:
+        """The next command is ``STARTED``, or ``FINISHED`` at once."""
         assert self.next_entry is entry
-        entry.move(CommandState.STARTED)
-        entry.started_s = now_s
+        entry.move(state)
         self.num_started += 1
 
     def pop_front(self) -> Entry:

@@ -1,7 +1,6 @@
 """The life of a command, as a table of legal transitions.
 
-Owns nothing; every change of a command's state goes through ``advance``, so that an impossible
-history is found where it happens.
+Owns nothing; every change goes through ``Entry.move``, which looks here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from enum import StrEnum
 
 
 class CommandState(StrEnum):
-    """QUEUED  in its queue, nothing done · STARTED  effects begun or in flight ·
+    """QUEUED  in its queue, nothing done · STARTED  in messages, the first of which was planned ·
     FINISHED  its work is done, earlier commands of the queue are not · the other three are ends.
     """
 
@@ -26,7 +25,12 @@ ENDS = frozenset({CommandState.DONE, CommandState.FAILED, CommandState.CANCELLED
 
 TRANSITIONS: dict[CommandState, frozenset[CommandState]] = {
     CommandState.QUEUED: frozenset(
-        {CommandState.STARTED, CommandState.FAILED, CommandState.CANCELLED}
+        {
+            CommandState.STARTED,
+            CommandState.FINISHED,  # at once, by control alone
+            CommandState.FAILED,
+            CommandState.CANCELLED,
+        }
     ),
     CommandState.STARTED: frozenset(
         {CommandState.FINISHED, CommandState.FAILED, CommandState.CANCELLED}
@@ -37,11 +41,4 @@ TRANSITIONS: dict[CommandState, frozenset[CommandState]] = {
     CommandState.CANCELLED: frozenset(),
 }
 
-
-def advance(current: CommandState, to: CommandState) -> CommandState:
-    """``to``, if it may follow ``current``."""
-    assert to in TRANSITIONS[current], f"a command cannot go from {current} to {to}"
-    return to
-
-
-__all__ = ["ENDS", "TRANSITIONS", "CommandState", "advance"]
+__all__ = ["ENDS", "TRANSITIONS", "CommandState"]

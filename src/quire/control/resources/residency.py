@@ -21,8 +21,11 @@ def secure(
     is no room. None of them may be lost.
     """
     pinned = list(contents)
-    memory.pin_all(pinned)
-    away = {id(content): content for content in pinned if content.block is None}
+    away: dict[int, Content] = {}
+    for content in pinned:
+        content.num_pins += 1
+        if content.block is None:
+            away[id(content)] = content
     if not memory.make_room(len(away) + num_new, reclaim):
         memory.unpin_all(pinned)
         return None

@@ -16,8 +16,10 @@ def table_entries(
 ) -> tuple[list[BlockId], list[int]]:
     """Blocks and visibility words of ``pages``. ``hidden``: pages whose first slots are not
     shown, and how many."""
-    contents = [page.content for page in pages]
-    blocks = [NO_BLOCK if c is None or c.block is None else c.block for c in contents]
+    blocks = [
+        NO_BLOCK if (content := page.content) is None or content.block is None else content.block
+        for page in pages
+    ]
     words = [((1 << page.fill) - 1) & page.mask for page in pages]
     if hidden:
         words = [w & -1 << hidden.get(page, 0) for w, page in zip(words, pages, strict=True)]

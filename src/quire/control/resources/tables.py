@@ -39,6 +39,13 @@ class ResidentTable:
         self.is_longer = True
         self.step = -1
 
+    def may_change(self, step: int) -> bool:
+        """Whether it is no sequence's, and no row of message ``step`` names it."""
+        return not self.is_leased and self.step != step
+
+    def is_prefix_of(self, blocks: Sequence[BlockId]) -> bool:
+        return bool(self.blocks) and self.blocks == blocks[: len(self.blocks)]
+
     def num_common(self, blocks: Sequence[BlockId], visible: Sequence[int]) -> int:
         """The number of leading entries that already are as wanted."""
         return min(_num_common(self.blocks, blocks), _num_common(self.visible, visible))
@@ -110,7 +117,11 @@ class TableCache:
         visible: Sequence[int],
         step: int,
     ) -> tuple[ResidentTable | None, int]:
-        """The table that needs the fewest new entries; None if a new one is as cheap."""
+        """The table that needs the fewest new entries; None if a new one is as cheap. A loop goes
+        on with the blocks of the table that was used last, and that is then the one."""
+        last = next(reversed(tables.values()), None)
+        if last is not None and last.may_change(step) and last.is_prefix_of(blocks):
+            return last, last.num_common(blocks, visible)
         best: ResidentTable | None = None
         best_common = -1
         for table in tables.values():
@@ -118,7 +129,7 @@ class TableCache:
                 continue
             num_common = table.num_common(blocks, visible)
             is_equal = num_common == len(blocks) == len(table.blocks) and not table.is_longer
-            if (table.step != step or is_equal) and num_common > best_common:
+            if (table.may_change(step) or is_equal) and num_common > best_common:
                 best, best_common = table, num_common
         if best_common <= 0 and len(tables) < MAX_TABLES_PER_QUEUE:
             return None, 0
@@ -155,9 +166,11 @@ class TableCache:
 
     def trim(self, queue: Hashable, operations: OperationList) -> None:
         """Drop the queue's least recently used tables beyond the bound."""
-        tables = self._by_queue.get(queue, OrderedDict())
-        surplus = len(tables) - MAX_TABLES_PER_QUEUE
-        for table in [table for table in tables.values() if not table.is_leased][: max(surplus, 0)]:
+        tables = self._by_queue.get(queue)
+        if tables is None or len(tables) <= MAX_TABLES_PER_QUEUE:
+            return
+        unused = [table for table in tables.values() if not table.is_leased]
+        for table in unused[: len(tables) - MAX_TABLES_PER_QUEUE]:
             del tables[table.id]
             self._drop(table, operations)
 

@@ -6,7 +6,8 @@ of the message until its result arrives.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -69,7 +70,7 @@ class Part:
     token_start: int = 0
     num_tokens: int = 0
     first_token: int = 0
-    undo: list[tuple[Page, int]] = field(default_factory=list)
+    undo: Sequence[tuple[Page, int]] = ()
     is_final: bool = True
     scored: ScoredPart | None = None
 
@@ -110,7 +111,7 @@ class ForwardRow:
     positions: list[int]
     slots: list[int]
     outputs: list[int]
-    score_targets: list[int] = field(default_factory=list)
+    score_targets: Sequence[int] = ()
     num_scores: int = 0
     mask: NDArray[np.bool_] | None = None
     adapter: int = -1

@@ -123,11 +123,10 @@ class EngineState:
         Raises:
             PageLost: one is lost and its tokens are not known.
         """
-        lost = [
-            content
-            for content in contents
-            if content.is_restoring or (content.block is None and content.is_lost)
-        ]
+        away = [content for content in contents if content.block is None or content.is_restoring]
+        if not away:
+            return True
+        lost = [content for content in away if content.is_restoring or content.is_lost]
         for content in lost:
             if not content.canonical:
                 raise PageLost(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from quire.control.queues import Entry
 from quire.control.resources.append_cursor import AppendCursor
+from quire.control.resources.content import Content
 from quire.control.resources.embeds import Embed
 from quire.control.resources.pages import Page
 from quire.control.scheduler.score_sum import ScoreSum
@@ -79,14 +80,23 @@ class ForwardRun:
             return not np.triu(new, 1).any()
         return all(a <= b for a, b in zip(self.positions, self.positions[1:], strict=False))
 
+    def seen(self) -> list[Content]:
+        """What the next part's tokens see, which has to be on the device."""
+        own = self._own_pages()
+        return [p.content for p in (*self.context, *own) if p.fill and p.content is not None]
+
+    def _own_pages(self) -> list[Page]:
+        """Output pages outside the context that earlier parts have written."""
+        if not self.hidden:
+            return []
+        written = {page for page, _ in self._written}
+        return [page for page in self.hidden if page in written]
+
     def table_pages(self) -> list[Page]:
         """The pages of the row's table: all of the context where a mask counts its slots, else
         those with something to see; then output pages that earlier parts have written."""
         context = self.context if self.mask is not None else [p for p in self.context if p.fill]
-        if not self.hidden:
-            return context
-        own = {page for page, _ in self._written}
-        return [*context, *(page for page in self.hidden if page in own)]
+        return [*context, *self._own_pages()] if self.hidden else context
 
     def note_written(self, spans: list[tuple[Page, int]]) -> None:
         """``spans``: (page, number of slots) that the part being added writes, before it does."""

@@ -235,7 +235,7 @@ class Lowering:
     ) -> bool:
         start, stop = run.num_run, run.num_run + count
         size = self._engine.page_size
-        seen = [page.content for page in run.table_pages() if page.fill and page.content]
+        seen = run.seen()
         if not self._engine.bind(run.cursor, count, seen, builder, reclaim):
             return False
         positions = run.positions[start:stop]

@@ -193,8 +193,7 @@ class MessagePlanner:
                 self._engine.unfinished[current] = None
                 return
             self._engine.unfinished.pop(current, None)
-            self._flow.advance(queue)
-            current = self._flow.next_for_engine(queue)
+            current = self._flow.advance(queue)
 
     def _try(self, entry: Entry) -> Outcome:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""

@@ -6,6 +6,10 @@ order and neither overwrites what the other uses.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any
+
 from quire.control.queues import Entry
 from quire.control.scheduler.batch_builder import STAGE_ORDER, Stage
 from quire.core.commands import (
@@ -18,7 +22,6 @@ from quire.core.commands import (
     GetNextDist,
     Sample,
 )
-from quire.core.ids import EmbedId, TokenSlotId
 
 EngineCommand = CopyPage | EmbedText | EmbedImage | Forward | Decode | GetNextDist | Sample
 """Commands that need a message; control carries out the others by itself."""
@@ -36,48 +39,57 @@ _STAGES: dict[type[Command], Stage] = {
 
 _ORDER = {kind: STAGE_ORDER[stage] for kind, stage in _STAGES.items()}
 
+_READS: dict[type[Command], Callable[[Any], Iterable[int]]] = {Forward: attrgetter("inputs")}
+_WRITES: dict[type[Command], Callable[[Any], Iterable[int]]] = {
+    EmbedText: attrgetter("embeds"),
+    EmbedImage: attrgetter("embeds"),
+    Forward: attrgetter("outputs"),
+    Sample: lambda command: command.token_slots or (),
+}
+"""What a command reads and writes that another one of its stage may write: embeds, but token slots
+in the last stage, where embeds are only read."""
+
 
 class QueueWindow:
-    """What the commands of one queue that are in the message so far read and write."""
+    """Of the commands of one queue that are in the message so far: the last one's stage, and what
+    those of this stage read and write."""
 
-    __slots__ = ("_embedded", "_inputs", "_is_closed", "_outputs", "_stage", "_token_slots")
+    __slots__ = ("_is_closed", "_read", "_stage", "_written")
 
     def __init__(self) -> None:
-        self._stage = 0
+        self._stage = -1
         self._is_closed = False
-        self._embedded: set[EmbedId] = set()
-        self._inputs: set[EmbedId] = set()
-        self._outputs: set[EmbedId] = set()
-        self._token_slots: set[TokenSlotId] = set()
+        self._read: set[int] = set()
+        self._written: set[int] = set()
 
     def admits(self, entry: Entry) -> bool:
         command = entry.command
-        if self._is_closed or _ORDER[type(command)] < self._stage:
+        kind = type(command)
+        if self._is_closed or _ORDER[kind] < self._stage:
             return False
-        if isinstance(command, EmbedText | EmbedImage):
-            return self._embedded.isdisjoint(command.embeds)
-        if isinstance(command, Forward):
-            return (
-                self._outputs.isdisjoint(command.inputs)
-                and self._outputs.isdisjoint(command.outputs)
-                and self._inputs.isdisjoint(command.outputs)
-            )
-        if isinstance(command, Sample):
-            return self._token_slots.isdisjoint(command.token_slots or ())
-        return True
+        if _ORDER[kind] > self._stage:
+            return True
+        reads = _READS[kind](command) if kind in _READS else ()
+        writes = _WRITES[kind](command) if kind in _WRITES else ()
+        return (
+            self._written.isdisjoint(reads)
+            and self._written.isdisjoint(writes)
+            and self._read.isdisjoint(writes)
+        )
 
     def add(self, entry: Entry) -> None:
         command = entry.command
-        self._stage = _ORDER[type(command)]
-        if isinstance(command, EmbedText | EmbedImage):
-            self._embedded.update(command.embeds)
-        elif isinstance(command, Forward):
-            self._inputs.update(command.inputs)
-            self._outputs.update(command.outputs)
-        elif isinstance(command, Sample):
-            self._token_slots.update(command.token_slots or ())
-        elif isinstance(command, Decode):
-            self._is_closed = True
+        kind = type(command)
+        if _ORDER[kind] > self._stage:
+            self._stage = _ORDER[kind]
+            self._read.clear()
+            self._written.clear()
+        if kind in _READS:
+            self._read.update(_READS[kind](command))
+        if kind in _WRITES:
+            self._written.update(_WRITES[kind](command))
+        if kind is Decode:
+            self.close()
 
     def close(self) -> None:
         """Nothing may follow: the last command is only partly in the message."""

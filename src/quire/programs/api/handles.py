@@ -102,6 +102,11 @@ class KvPage(Handle):
         if self._num_decodes:
             self.lose_track()
 
+    def room_to_write(self) -> int | None:
+        """How many slots something issued now may append to the page, as far as known."""
+        self.before_write()
+        return None if self._positions is None else self.size - len(self._positions)
+
     def decode_started(self) -> None:
         self._num_decodes += 1
 
@@ -204,24 +209,21 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
     Raises:
         InvalidArgument: the fills are known and there is no room; nothing is noted then.
     """
-    for page in pages:
-        page.before_write()
-    fills = [page.fill for page in pages]
-    known = [fill for fill in fills if fill is not None]
-    if len(known) < len(fills):
+    room = [page.room_to_write() for page in pages]
+    known = [number for number in room if number is not None]
+    if len(known) < len(room):
         for page in pages:  # behind an unknown fill nobody knows what lands where
             page.lose_track()
         return
-    room = sum([page.size for page in pages]) - sum(known)
-    if room < len(positions):
+    if sum(known) < len(positions):
         raise InvalidArgument(
-            f"{len(positions)} tokens do not fit into {len(pages)} output pages with {room} free "
-            "slots: allocate more pages"
+            f"{len(positions)} tokens do not fit into {len(pages)} output pages with {sum(known)} "
+            "free slots: allocate more pages"
         )
     rest: Iterator[int] = iter(positions)
-    for page, fill in zip(pages, known, strict=True):
-        if fill < page.size:
-            page.append(list(islice(rest, page.size - fill)))
+    for page, number in zip(pages, known, strict=True):
+        if number:
+            page.append(list(islice(rest, number)))
 
 
 __all__ = [
