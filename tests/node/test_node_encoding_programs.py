@@ -24,6 +24,7 @@ from quire.node import Node
 from quire.node.encoders.programs import EncodedTokens
 from quire.node.encoders.transport import EncoderTransports, InProcessEncoder
 from quire.programs.inferlet import Inferlet, load_inferlet
+from quire.programs.library import find
 from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.encoding import MAX_CHARS
 from quire.testing import FakeEncoder
@@ -265,3 +266,14 @@ async def test_what_is_cancelled_is_not_computed(
     assert await handle.result() is True
     assert await run(node, form, tmp_path, "return len(await api.embed(['a']))") == 1
     assert embedder.num_sequences - before < 10, "what was under way, and one more"
+
+
+async def test_retrieval_of_the_library_runs_in_both_ways(node: Node, form: str) -> None:
+    retrieval: Inferlet | GuestProgram = find("retrieval")
+    if form == "sandboxed":
+        assert isinstance(retrieval, Inferlet)
+        assert retrieval.source is not None
+        retrieval = await node.inspect(await asyncio.to_thread(Path(retrieval.source).read_bytes))
+    args = ("b c", '["a a", "c", "a b c", "a"]', "2")
+    result = await node.launch(retrieval, args, tenant=TENANT).result()
+    assert result["read"] == [1, 2], "all of what `c` says is asked for; of `a b c` two thirds"

@@ -50,6 +50,7 @@ THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
             "mcts",
         ),
         "agents": ("react", "codeact", "swarm", "async_tools"),
+        "retrieval": ("retrieval",),
     }
 )
 """The names by theme. ``NAME`` is the program of that name in ``library/THEME/NAME.py``."""

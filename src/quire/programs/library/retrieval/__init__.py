@@ -1,0 +1,1 @@
+"""Texts that the model did not see in training, found when they are needed."""

@@ -1,0 +1,88 @@
+"""Retrieval: answer from the passages that bear on the question (Lewis et al., 2020).
+
+    quire serve --encoder DIRECTORY
+    quire run retrieval --url http://127.0.0.1:8000 -- "What is the job of Kabo?" \\
+        '["The job of Kabo is baker.", "The sky is blue."]' 1
+
+The node's embedding model makes a vector of every passage and of the question; the passages whose
+vectors lie nearest are candidates. Where the node has a cross-encoder too, it reads each candidate
+beside the question and ranks them again. The best stand before the question, the most relevant one
+last, next to it. Embedding, ranking and answering are done beside the model: nothing but the answer
+travels. Traits: Encode, Decode, Tokenize.
+
+::
+
+    passages ─► embed ─┐
+    question ─► embed ─┴─► nearest 4 n ─► rerank ─► best n ─► [Context: ...][Question: ...][answer]
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from operator import mul
+from typing import Any
+
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api
+from quire.programs.library.answers import ask, final_answer
+from quire.programs.sdk import inferlet
+
+CANDIDATES = 4
+"""Passages that are ranked for each one that is read: ranking costs a pass over each."""
+
+Vector = Sequence[float]
+
+
+def cosine(one: Vector, other: Vector) -> float:
+    """How near two vectors point; 0 if one of them points nowhere."""
+    length = math.sqrt(sum(map(mul, one, one)) * sum(map(mul, other, other)))
+    return sum(map(mul, one, other)) / length if length else 0.0
+
+
+def best_of(scores: Sequence[float], num: int) -> list[int]:
+    """The places of the ``num`` highest scores, the best first; of equal ones the first."""
+    return sorted(range(len(scores)), key=lambda index: -scores[index])[:num]
+
+
+class Passages:
+    """Texts with their vectors: ``await Passages.of(api, texts)``."""
+
+    def __init__(self, api: Api, texts: Sequence[str], vectors: Sequence[Vector]) -> None:
+        self._api = api
+        self.texts = list(texts)
+        self._vectors = vectors
+
+    @classmethod
+    async def of(cls, api: Api, texts: Sequence[str]) -> Passages:
+        return cls(api, texts, await api.embed(texts, truncate=True))
+
+    async def nearest(self, question: str, num: int) -> list[int]:
+        """The places of the passages that are most like ``question``, the best first."""
+        (asked,) = await self._api.embed([question])
+        return best_of([cosine(asked, vector) for vector in self._vectors], num)
+
+    async def relevant(self, question: str, num: int) -> list[int]:
+        """``nearest``, ranked again by a cross-encoder if the node has one."""
+        if "cross_encoder" not in {one.kind for one in await self._api.available_encoders()}:
+            return await self.nearest(question, num)
+        candidates = await self.nearest(question, CANDIDATES * num)
+        texts = [self.texts[index] for index in candidates]
+        scores = await self._api.rerank(question, texts, truncate=True)
+        return [candidates[place] for place in best_of(scores, num)]
+
+
+@inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1})
+async def retrieval(api: Api, question: str, passages: str, num_read: str = "3") -> dict[str, Any]:
+    """Answer a question from a JSON list of passages, reading those that bear on it."""
+    texts = json.loads(passages)
+    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
+        raise InvalidArgument('passages is a JSON list of texts: ["...", "..."]')
+    found = await (await Passages.of(api, texts)).relevant(question, int(num_read))
+    context = " ".join(texts[index] for index in reversed(found))
+    reply = await ask(api, f"Context: {context}\nQuestion: {question}")
+    return {"answer": final_answer(reply) or reply, "read": found}
+
+
+__all__ = ["Passages", "best_of", "cosine", "retrieval"]
