@@ -11,6 +11,8 @@ from fake_node import TENANT
 from sandbox_node import needs_sandbox, sandbox_config, sandbox_node
 
 from quire.core.config import EngineConfig
+from quire.core.errors import ProgramCancelled, ProgramFailed
+from quire.core.events import Quotas
 from quire.node import Node
 from quire.node.transports import InProcessTransport
 from quire.programs.library.agents.codeact import Interpreter, codeact
@@ -121,8 +123,20 @@ async def test_the_agent_writes_code_reads_the_result_and_answers(
     first, second = result["blocks"]
     assert first["result"].startswith("error: AttributeError: 'str' object has no attribute 'coun'")
     assert second["result"] == "2"
-    states = {record.name: record.state.value for record in node.programs(TENANT)}
-    assert states == {"codeact": "finished", "interpreter": "cancelled"}
+    (child,) = [record for record in node.programs(TENANT) if record.name == "interpreter"]
+    with pytest.raises(ProgramCancelled):  # soon after its agent, which does not wait for it
+        await node.program(child.id, TENANT).result()
+
+
+async def test_an_interpreter_that_cannot_start_is_told_when_it_is_needed(node: Node) -> None:
+    @inferlet("unused", quotas=Quotas(max_children=0))
+    async def unused(api: Any, code: str = "") -> str:
+        async with Interpreter(api) as interpreter:
+            return await interpreter.run(code) if code else "nothing was run"
+
+    assert await node.launch(unused, tenant=TENANT).result() == "nothing was run"
+    with pytest.raises(ProgramFailed, match="descendants"):
+        await node.launch(unused, ("print(1)",), tenant=TENANT).result()
 
 
 async def test_a_turn_without_code_is_told_so_and_an_endless_one_ends(

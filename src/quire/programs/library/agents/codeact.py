@@ -4,10 +4,11 @@
 
 What a model writes is not to be trusted, so it runs where nothing can be reached: the program
 launches one child from source, which is always a guest of the sandbox, sends it each block of code,
-and reads back what the code printed. The child keeps its variables from block to block, as a
-notebook does. An error is told to the model, which may write again; code that never ends, or takes
-too much memory, ends the child alone, and the next block gets a new one. The conversation is one
-text in one context, as in ``react``. Needs a node with a sandbox.
+and reads back what the code printed. The child starts while the model writes its first block, and
+keeps its variables from block to block, as a notebook does. An error is told to the model, which
+may write again; code that never ends, or takes too much memory, ends the child alone, and the next
+block gets a new one. The conversation is one text in one context, as in ``react``. Needs a node
+with a sandbox.
 
 ::
 
@@ -19,6 +20,7 @@ text in one context, as in ``react``. Needs a node with a sandbox.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from contextlib import suppress
@@ -69,41 +71,46 @@ _BLOCK = re.compile(r"```(?:python|py)?\n(.*?)```", re.DOTALL)
 
 
 class Interpreter:
-    """Runs Python in a child of ``api``'s program. Use ``async with``."""
+    """Runs Python in a child of ``api``'s program, which is launched while the model still writes
+    its first block. Use ``async with``."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._child: Child | None = None
+        self._child: asyncio.Task[Child]
 
     async def __aenter__(self) -> Interpreter:
+        self._launch()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._child is not None:
-            await self._child.cancel("its agent has finished")
-            with suppress(QuireError):  # as it was asked to
-                await self._child.join()
+        """The child ends soon after; nobody waits for it."""
+        with suppress(QuireError):  # one that could not be launched, or has ended
+            await (await self._child).cancel("its agent has finished")
+
+    def _launch(self) -> None:
+        launching = self._api.launch(source=INTERPRETER, quotas=QUOTAS)
+        self._child = asyncio.ensure_future(launching)
 
     async def run(self, code: str) -> str:
         """What ``code`` printed, and its error if it raised one, as the model is to read it."""
-        if self._child is None:
-            self._child = await self._api.launch(source=INTERPRETER, quotas=QUOTAS)
+        child = await self._child
         try:
-            await self._child.send(code)
-            answer = json.loads(await self._child.receive())
+            await child.send(code)
+            answer = json.loads(await child.receive())
         except MailboxClosed:
-            return await self._lost(self._child)
+            self._launch()
+            return await _loss(child)
         told = [answer["printed"].rstrip("\n"), answer["error"] and f"error: {answer['error']}"]
         return shortened("\n".join(part for part in told if part))
 
-    async def _lost(self, child: Child) -> str:
-        """The child has ended in the middle of a block: why, as its owner is told."""
-        self._child = None
-        try:
-            await child.join()
-        except QuireError as exc:
-            return f"error: {exc.message}"
-        return "error: the interpreter ended"
+
+async def _loss(child: Child) -> str:
+    """It has ended in the middle of a block: why, as its owner is told."""
+    try:
+        await child.join()
+    except QuireError as exc:
+        return f"error: {exc.message}"
+    return "error: the interpreter ended"
 
 
 def code_in(text: str) -> str:
