@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, WebSocket
@@ -82,7 +83,9 @@ class _Connection:
             if isinstance(result, Exception) and not isinstance(result, _GONE):
                 raise result
         if isinstance(results[0], int):
-            await self._websocket.close(results[0])
+            with suppress(*_GONE):  # a client that has heard of the end may leave first
+                async with asyncio.timeout(self._write_timeout_s):
+                    await self._websocket.close(results[0])
 
     async def _send_messages(self, attachment: Attachment) -> int:
         """Until the program's end; the code to close with."""
