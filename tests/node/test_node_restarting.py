@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.core.errors import Draining, EngineLost, ProgramCancelled
+from quire.core.errors import Draining, EngineLost, ProgramCancelled, ProgramTerminated
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
 from quire.node.program_records import Launch, ProgramLimits
@@ -100,3 +100,17 @@ async def test_a_message_that_waits_for_its_readers_is_not_lost() -> None:
     assert texts == ["one", "two"]
     programs.handle.terminate()
     await programs.table.close()
+
+
+async def test_what_is_kept_of_its_messages_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that talks for months is not remembered for ever: it can no longer begin again."""
+    monkeypatch.setattr("quire.node.restarts._MAX_SENT", 3)
+    again = Incarnations()
+    for number in range(10):
+        again.mailbox.to_client.send(str(number))
+        await settled()
+    assert again.handle.record().num_messages == 10
+    assert len(again.restarts._sent) == 3
+    again.lose()
+    with pytest.raises(ProgramTerminated, match="too much was said"):
+        await again.handle.result()

@@ -15,6 +15,8 @@ from quire.programs.runtime.running import RunningProgram
 from quire.programs.services.children import ChildService
 
 _MAX_KEPT_CHARS = 8 << 20
+_MAX_SENT = 1_000_000
+"""Messages of the program, of which a hash each is kept."""
 
 
 class Restarts:
@@ -36,7 +38,8 @@ class Restarts:
     @property
     def is_full(self) -> bool:
         """There was more than is kept: the program cannot begin again."""
-        return self.log.is_full or self._num_chars > _MAX_KEPT_CHARS
+        is_long = self._num_chars > _MAX_KEPT_CHARS or len(self._sent) >= _MAX_SENT
+        return is_long or self.log.is_full
 
     # -- from the program --------------------------------------------------------------------------
 
@@ -56,6 +59,8 @@ class Restarts:
     def note_sent(self, message: str) -> None:
         """A new message stands in the program's log: not before, for a wait for its readers may be
         cut off by another beginning, which sends it again."""
+        if self.is_full:
+            return  # there is no other beginning
         self._sent.append(hash(message))
         self._num_repeated += 1
 
