@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import httpcore
 import httpx
 import pytest
 from programs_port import Ports
@@ -12,6 +13,7 @@ from programs_port import Ports
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError
 from quire.programs.api import connect_api
 from quire.programs.services.network import Network, NetworkPolicy, new_client
+from quire.programs.services.pinned_transport import PinnedTransport
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -116,14 +118,55 @@ def test_public_addresses_are_allowed(address: str) -> None:
     assert NetworkPolicy(allow_private=False).allows_address(address)
 
 
-async def test_the_checked_address_is_the_one_that_is_used() -> None:
-    def handler(request: httpx.Request) -> httpx.Response:
-        name = request.extensions["sni_hostname"]
-        return httpx.Response(200, text=f"{request.url.host} {request.headers['host']} {name}")
+class Sockets(httpcore.AsyncNetworkBackend):
+    """Connections that answer each request; notes where they go and whose certificate they ask
+    for."""
 
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+
+    async def connect_tcp(self, host: str, port: int, *_: object) -> httpcore.AsyncNetworkStream:
+        self.opened.append(f"{host}:{port}")
+        return Stream(self)
+
+
+class Stream(httpcore.AsyncMockStream):
+    def __init__(self, sockets: Sockets) -> None:
+        super().__init__([b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] * 10)
+        self._sockets = sockets
+
+    async def start_tls(
+        self,
+        ssl_context: object,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> httpcore.AsyncNetworkStream:
+        self._sockets.opened[-1] += f" {server_hostname}"
+        return self
+
+
+async def test_a_connection_goes_to_the_checked_address_and_belongs_to_one_host() -> None:
+    """Hosts behind one proxy have one address: a connection is for the name that it was made for,
+    whose certificate was checked, and nobody else's request goes through it."""
+
+    async def resolve(host: str, port: int) -> list[str]:
+        return ["93.184.216.34"]
+
+    sockets = Sockets()
     policy = NetworkPolicy(allow_private=False)
-    replies = network(handler, policy, ("93.184.216.34",))
-    assert await replies.request("GET", "https://host:8443/") == "93.184.216.34 host:8443 host"
+    async with new_client(PinnedTransport(httpx.Limits(), sockets)) as client:
+        replies = Network(client, policy, resolve)
+        for host in ("one.example:8443", "two.example", "one.example:8443", "two.example"):
+            assert await replies.request("GET", f"https://{host}/") == "ok"
+    assert sockets.opened == ["93.184.216.34:8443 one.example", "93.184.216.34:443 two.example"]
+
+
+async def test_a_host_header_of_the_programs_own_is_not_sent() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, text=request.headers["host"])
+
+    replies = network(handler)
+    assert await replies.request("GET", "http://a:81/", headers={"host": "b"}) == "a:81"
 
 
 async def test_redirects_obey_the_policy_and_lose_secrets() -> None:

@@ -21,6 +21,7 @@ import httpx
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
 from quire.programs.capabilities import host_within
+from quire.programs.services.pinned import pinned
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name and port."""
@@ -37,12 +38,15 @@ def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.Async
     cookie is kept: it would be sent with the next request to the same host, whichever program or
     tenant makes that.
     """
+    # late: guests have this module, and no sockets
+    from quire.programs.services.pinned_transport import PinnedTransport
+
+    limits = httpx.Limits(max_connections=512, max_keepalive_connections=32)
     return httpx.AsyncClient(
-        transport=transport,
+        transport=transport or PinnedTransport(limits),
         follow_redirects=False,
         trust_env=False,
         timeout=None,
-        limits=httpx.Limits(max_connections=512, max_keepalive_connections=32),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
     )
 
@@ -189,12 +193,11 @@ class Network:
         """The answer that is no redirect, its body unread; the caller closes it."""
         origin = url
         for _ in range(self._policy.max_redirects + 1):
-            request = self._client.build_request(
-                method, await self._checked(url, headers), content=content, headers=headers
-            )
+            address = await self._checked(url)
+            request = self._client.build_request(method, url, content=content, headers=headers)
             request.headers["host"] = url.netloc.decode("ascii")
-            request.extensions["sni_hostname"] = url.host
-            response = await self._client.send(request, stream=True, follow_redirects=False)
+            with pinned(address):
+                response = await self._client.send(request, stream=True, follow_redirects=False)
             if not response.has_redirect_location:
                 return response
             location = response.headers["location"]
@@ -206,15 +209,19 @@ class Network:
                 headers = None
         raise ProgramError(f"{origin} redirects more than {self._policy.max_redirects} times")
 
-    async def _checked(self, url: httpx.URL, headers: Mapping[str, str] | None) -> httpx.URL:
-        """``url`` if the policy allows it, its host replaced by the address that was checked."""
+    async def _checked(self, url: httpx.URL) -> str | None:
+        """The address to connect to for ``url``; ``None``: any that its host has.
+
+        Raises:
+            Forbidden: the policy does not allow the host, or where it is.
+        """
         if not self._policy.allows_host(url.host):
             raise Forbidden(
                 f"host {url.host!r} is not allowed for this program: add it to the hosts of its "
                 "network policy"
             )
         if self._policy.allow_private:
-            return url
+            return None
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._resolve(url.host, port)
         if not addresses or not all(self._policy.allows_address(entry) for entry in addresses):
@@ -222,7 +229,7 @@ class Network:
                 f"host {url.host!r} resolves to {', '.join(addresses) or 'nothing'}: private "
                 "addresses are refused to this program"
             )
-        return url.copy_with(host=addresses[0])
+        return addresses[0]
 
     async def _body(self, response: httpx.Response) -> bytes:
         body = bytearray()

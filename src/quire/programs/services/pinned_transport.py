@@ -1,0 +1,56 @@
+"""HTTP connections to pinned addresses, pooled by their hosts' names.
+
+The name is what a connection's certificate was checked for: other hosts of the same address, say
+of one proxy, get connections of their own. Guests have this file and never import it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import httpcore
+import httpx
+
+from quire.programs.services.pinned import pinned_address
+
+
+class PinnedBackend(httpcore.AsyncNetworkBackend):
+    """``inner`` makes the connections. A connection is opened by the task whose request needs it,
+    so the address may come by a context variable."""
+
+    def __init__(self, inner: httpcore.AsyncNetworkBackend | None = None) -> None:
+        self._inner = inner or httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,  # noqa: ASYNC109 - the interface's own
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        return await self._inner.connect_tcp(
+            pinned_address() or host, port, timeout, local_address, socket_options
+        )
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+class PinnedTransport(httpx.AsyncHTTPTransport):
+    """httpx's own transport over a ``PinnedBackend``, without proxies of the environment."""
+
+    def __init__(
+        self, limits: httpx.Limits, inner: httpcore.AsyncNetworkBackend | None = None
+    ) -> None:
+        super().__init__(trust_env=False, limits=limits)
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=httpx.create_ssl_context(trust_env=False),
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=PinnedBackend(inner),
+        )
+
+
+__all__ = ["PinnedBackend", "PinnedTransport"]
