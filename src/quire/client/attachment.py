@@ -25,7 +25,8 @@ from quire.core.errors import (
     from_record,
 )
 
-_MAX_FRAME_BYTES = 8 << 20
+_MAX_FRAME_BYTES = 64 << 20
+"""A result of a sandboxed program may have 8 MiB, and six times that as JSON."""
 
 
 class Attachment:
