@@ -8,6 +8,7 @@ import pytest
 from control_world import ENGINE, World, alone
 
 from quire.control import Controller
+from quire.control.failures import MAX_KEPT
 from quire.control.id_ranges import IdRanges
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue, Entry
@@ -104,6 +105,20 @@ def test_commands_after_others_of_the_program_wait_for_them_and_fail_with_them()
     third = world.issue(1, world.alloc([10], after=(bad.command.id,)), queue=3)[0]
     assert third.error is not None
     assert third.error.code == "queue_poisoned"
+
+
+def test_a_command_after_one_that_ended_too_long_ago_is_refused() -> None:
+    world = World()
+    world.program(1, queues=3)
+    done, bad = (world.issue(1, one)[0] for one in (world.alloc([1]), world.dealloc([77])))
+    failed = world.controller._table.get(ProgramId(1)).failed
+    for number in range(MAX_KEPT):
+        failed.add(CommandId(bad.command.id + 1 + number))
+    for queue, old in ((2, done), (3, bad)):
+        later = world.issue(1, world.alloc([9], after=(old.command.id,)), queue=queue)[0]
+        assert later.error is not None
+        assert later.error.code == "unknown_handle"
+        assert "is forgotten" in later.error.message
 
 
 def test_an_idle_program_ends_by_its_time_to_live_and_an_active_one_does_not() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from quire.node.loops import LONG_TURN_S, Wake
+from quire.node.loops import LONG_TURN_S, Bell, LoopCalls, Wake
 
 
 class Consumer:
@@ -124,3 +124,36 @@ def test_what_was_left_before_the_loop_was_there_is_taken() -> None:
     loop.run_forever()
     loop.close()
     assert taken == ["woken"]
+
+
+async def test_calls_are_made_in_order_and_one_that_fails_stops_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls, made, done = LoopCalls(), list[int](), asyncio.Event()
+    calls.soon(lambda: made.append(1))  # before there is a loop
+    calls.begin(asyncio.get_running_loop())
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    def leave() -> None:
+        for call in (fail, lambda: made.append(2), done.set):
+            calls.soon(call)
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    await done.wait()
+    thread.join()
+    assert made == [1, 2]
+    assert "on purpose" in caplog.text
+
+
+async def test_a_bell_wakes_all_who_wait_and_forgets_who_left() -> None:
+    bell = Bell()
+    staying, leaving = (asyncio.create_task(bell.wait()) for _ in range(2))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.gather(leaving, return_exceptions=True)
+    bell.ring()
+    await staying
+    assert not bell._waiting

@@ -18,11 +18,13 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.events import Quotas
+from quire.core.ids import ProgramId, TenantId
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import ProgramState
 from quire.programs.sdk import Context
-from quire.programs.services.children import MAX_UNREAD
+from quire.programs.services.children import MAX_UNREAD, ChildService, Family
+from quire.programs.services.operations import Identity
 from quire.testing import LocalNode
 
 
@@ -321,3 +323,79 @@ class TestLogAndTime:
                     await api.sleep(seconds)
 
         await node.run(waits)
+
+
+class SlowWay:
+    """``on_node`` whose answers are held up on their way back, or whose work is held up."""
+
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
+        self.way_back = asyncio.Event()
+
+    async def late_answer(self, work: Any) -> Any:
+        answer = await work
+        self.arrived.set()
+        await self.way_back.wait()
+        return answer
+
+    async def late_start(self, work: Any) -> Any:
+        """As a loop does that is told of the work before it is told of the cancellation."""
+        self.work = work
+        self.arrived.set()
+        await self.way_back.wait()
+
+
+class OneMessage:
+    """A child that has sent one message."""
+
+    id, name, ended = "prog-1", "says", False
+
+    def __init__(self) -> None:
+        self.unread = ["hello"]
+
+    async def receive(self) -> str:
+        return self.unread.pop()
+
+    def when_ended(self, callback: Any) -> None: ...
+
+
+async def service_with_child(on_node: Any) -> ChildService:
+    async def spawn(wanted: Any) -> Any:
+        return OneMessage()
+
+    async def at_once(work: Any) -> Any:
+        return await work
+
+    identity = Identity(ProgramId(1), TenantId("t"), "parent")
+    loop = asyncio.get_running_loop()
+    service = ChildService(identity, Family(None), 0, spawn, at_once, loop.call_soon)
+    await service.launch("says", None, [], {}, 1)
+    service._on_node = on_node
+    return service
+
+
+class TestAWaitThatIsCancelled:
+    async def test_an_answer_on_its_way_is_the_next_message_again(self) -> None:
+        way = SlowWay()
+        service = await service_with_child(way.late_answer)
+        waiting = asyncio.create_task(service.receive("prog-1"))
+        await way.arrived.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        way.way_back.set()
+        assert await service.receive("prog-1") == "hello"
+
+    async def test_so_is_one_that_is_taken_behind_the_cancellation(self) -> None:
+        way = SlowWay()
+        service = await service_with_child(way.late_start)
+        waiting = asyncio.create_task(service.receive("prog-1"))
+        await way.arrived.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)  # what it left for the node's loop
+        await way.work
+        way.way_back.set()
+        service._on_node = way.late_answer
+        assert await service.receive("prog-1") == "hello"

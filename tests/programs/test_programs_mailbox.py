@@ -121,3 +121,36 @@ async def test_a_reader_whose_loop_is_gone_is_no_obstacle() -> None:
     await asyncio.to_thread(wait_and_leave)
     channel.send("1")
     assert await channel.receive() == "1"
+
+
+async def test_a_reader_of_many_channels_is_called_and_takes() -> None:
+    channel = Channel("test", MailboxLimits())
+    calls: list[str] = []
+    channel.send("1")
+    channel.listen(lambda: calls.append("news"))
+    channel.send("2")  # it has not taken the first: it knows already
+    assert calls == ["news"]
+    assert [channel.take() for _ in range(3)] == ["1", "2", None]
+    channel.send("3")
+    assert calls == ["news"] * 2
+    channel.close("done")
+    assert (calls, channel.is_over) == (["news"] * 3, False)
+    assert (channel.take(), channel.is_over) == ("3", True)
+
+
+async def test_a_writer_that_does_not_wait_is_called_when_enough_was_read() -> None:
+    channel = Channel("test", MailboxLimits())
+    calls: list[int] = []
+    for text in "abcd":
+        channel.send(text)
+    channel.when_fewer(3, lambda: calls.append(len(channel)))
+    channel.take()
+    assert calls == []
+    await channel.receive()
+    channel.take()
+    assert calls == [2]
+    channel.when_fewer(3, lambda: calls.append(len(channel)))
+    assert calls == [2, 1]
+    channel.when_fewer(1, lambda: calls.append(-1))
+    channel.close("done")
+    assert calls == [2, 1, -1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from quire.control.failures import MAX_KEPT
 from quire.control.holdings import Holdings
 from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NotYet
 from quire.control.outbox import Outbox
@@ -86,6 +87,13 @@ class Flow:
             if dependency not in queue.program.entries and dependency not in queue.program.ended:
                 raise UnknownHandle(
                     f"after names command {dependency}, which was never issued: issue it first"
+                )
+            if dependency in queue.program.ended and queue.program.failed.may_have_forgotten(
+                dependency
+            ):
+                raise UnknownHandle(
+                    f"after names command {dependency}, which ended before {MAX_KEPT} others of "
+                    "this program failed: whether it did is forgotten, so name later ones only"
                 )
 
     def _refuse(self, entry: Entry, error: QuireError) -> None:

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Literal
 
+from quire.control.failures import Failures
 from quire.control.id_ranges import IdRanges
 from quire.control.queues import CommandQueue, Entry
 from quire.control.resources.embeds import Embed
@@ -81,7 +82,7 @@ class Program:
         self.queues: dict[QueueId, CommandQueue] = {}
         self.entries: dict[CommandId, Entry] = {}
         self.ended = IdRanges()
-        self.failed: set[CommandId] = set()
+        self.failed = Failures()
         self.pages: dict[PageId, Page] = {}
         self.embeds: dict[EmbedId, Embed] = {}
         self.token_slots: dict[tuple[EngineId, TokenSlotId], int] = {}

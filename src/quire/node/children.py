@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+
+import msgspec
 
 from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
 from quire.core.events import Quotas
@@ -26,8 +27,7 @@ from quire.programs.sandbox.program import GuestProgram
 from quire.programs.services.children import ChildWanted, Family
 
 
-@dataclass(frozen=True, slots=True)
-class Ancestry:
+class Ancestry(msgspec.Struct, frozen=True):
     """What a launched program is to the services: its code, its bounds, its family, its seed, and
     what it and its descendants have had encoded."""
 

@@ -1,16 +1,20 @@
-"""Event loops: calling onto one of another thread, seldom; waking all who wait on one; waiting for
-work that blocks."""
+"""Event loops: calling onto one of another thread, seldom or a thousand times; waking all who wait
+on one; waiting for work that blocks."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TypeVar, TypeVarTuple
 
-LONG_TURN_S = 0.005
+logger = logging.getLogger(__name__)
+
+LONG_TURN_S = 0.002
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -124,19 +128,52 @@ class _Turn(threading.local):
     """When rings of this turn wake again."""
 
 
+class LoopCalls:
+    """Calls that any thread leaves for one loop, in order: one wake for all that a turn leaves."""
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], object]] = deque()
+        self._wake = Wake(self._run)
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """They run on ``loop``. What was left before is done soon."""
+        self._wake.begin(loop)
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        self._calls.append(callback)
+        self._wake.ring()
+
+    def _run(self) -> None:
+        for _ in range(len(self._calls)):  # what they leave themselves has a wake of its own
+            callback = self._calls.popleft()
+            try:
+                callback()
+            except Exception:  # a fault of ours with one program; the others have their calls
+                logger.exception("%s failed", callback)
+
+
 class Bell:
     """Wakes everyone who waits, once per ring. Belongs to one loop; whoever wakes looks again at
     what it waits for."""
 
     def __init__(self) -> None:
-        self._rung = asyncio.Event()
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def ring(self) -> None:
-        rung, self._rung = self._rung, asyncio.Event()
-        rung.set()
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     async def wait(self) -> None:
-        await self._rung.wait()
+        future = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
 
 
-__all__ = ["LONG_TURN_S", "Bell", "Wake", "call_on", "in_daemon_thread"]
+__all__ = ["LONG_TURN_S", "Bell", "LoopCalls", "Wake", "call_on", "in_daemon_thread"]

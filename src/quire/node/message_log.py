@@ -12,12 +12,13 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+import msgspec
+
 from quire.core.errors import MailboxFull, QuireError
 from quire.node.loops import Bell
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """``sequence`` counts the program's messages from 1; a gap shows what was no longer kept."""
 
     sequence: int
@@ -67,15 +68,23 @@ class MessageLog:
             self._attachments.add(attachment)
         return attachment
 
-    async def put(self, text: str) -> None:
-        """Append, after making room."""
-        num_bytes = len(text.encode("utf-8", "surrogatepass"))
+    def offer(self, text: str) -> bool:
+        """Append, after making room. False: an attached client has not read what has to go."""
+        num_bytes = _size(text)
         while self._kept and not self._fits(num_bytes):
-            await self._drop_oldest()
+            if self._behind(self._kept[0]):
+                return False
+            self._forget_oldest()
         self._last += 1
         self._kept.append(Message(self._last, text))
         self._num_bytes += num_bytes
         self._changed.ring()
+        return True
+
+    async def put(self, text: str) -> None:
+        """As ``offer``, at the pace of who reads: one that takes too long is detached."""
+        while not self.offer(text):
+            await self._wait_for_readers(self._kept[0])
 
     def close(self) -> None:
         """No further message comes; what is kept can still be read."""
@@ -89,8 +98,10 @@ class MessageLog:
             and self._num_bytes + num_bytes <= self._limits.max_bytes
         )
 
-    async def _drop_oldest(self) -> None:
-        oldest = self._kept[0]
+    def _forget_oldest(self) -> None:
+        self._num_bytes -= _size(self._kept.popleft().text)
+
+    async def _wait_for_readers(self, oldest: Message) -> None:
         try:
             async with asyncio.timeout(self._limits.stall_s):
                 while self._behind(oldest):
@@ -104,8 +115,6 @@ class MessageLog:
                         f"{self._limits.stall_s:g} s and is detached: read faster, or attach again"
                     ),
                 )
-        self._kept.popleft()
-        self._num_bytes -= len(oldest.text.encode("utf-8", "surrogatepass"))
 
     def _behind(self, oldest: Message) -> list[Attachment]:
         return [one for one in self._attachments if one.position < oldest.sequence]
@@ -128,6 +137,10 @@ class MessageLog:
                 break
             await self._changed.wait()
         return None
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 class Attachment:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import secrets
 from collections.abc import Callable, Sequence
 
 from quire.core.config import EngineConfig, NodeConfig
@@ -36,6 +35,7 @@ from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.loops import Bell, call_on
 from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, read_model_files, resolve_engines
+from quire.node.program_records import RandomNames
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord, ProgramTable
 from quire.node.recorder import EventRecorder
 from quire.node.sandbox.link import SANDBOX_COMMAND, LinkSettings, cache_directory
@@ -116,6 +116,7 @@ class Node:
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self._services = NodeServices(self._clock, config, self._encoders, self.encoder)
         self._programs = ProgramTable()
+        self._names = RandomNames()
         self._sessions = self._make_sessions(session_limits)
         self._launcher = self._make_launcher()
         self._health_changed = Bell()
@@ -333,7 +334,7 @@ class Node:
             QuotaExceeded: too many programs of this tenant are running.
             UnknownHandle: no such parent.
         """
-        seed = secrets.randbits(63) if seed is None else seed
+        seed = self._names.seed() if seed is None else seed
         launch = Launch(tenant, tuple(args), client_id, parent, priority, seed)
         return self._launcher.launch(program, launch, quotas, family)
 

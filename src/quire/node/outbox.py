@@ -7,7 +7,6 @@ what a reply means.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.errors import ErrorRecord
@@ -18,17 +17,11 @@ from quire.node.loops import call_on
 Delivery = Deliver | Fail | Terminate
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscriber:
-    loop: asyncio.AbstractEventLoop
-    sink: ReplySink
-
-
 class Outbox:
     """``add_program`` is called from any thread, the rest on the control thread alone."""
 
     def __init__(self) -> None:
-        self._subscribers: dict[ProgramId, _Subscriber] = {}
+        self._subscribers: dict[ProgramId, tuple[asyncio.AbstractEventLoop, ReplySink]] = {}
         self._pending: dict[asyncio.AbstractEventLoop, list[tuple[ReplySink, Delivery]]] = {}
 
     def __len__(self) -> int:
@@ -40,14 +33,15 @@ class Outbox:
     ) -> None:
         """Before the program's first event is posted; ids are never reused."""
         assert program not in self._subscribers
-        self._subscribers[program] = _Subscriber(loop, sink)
+        self._subscribers[program] = loop, sink
 
     def add(self, delivery: Delivery) -> None:
         """Nothing is kept for a program that has been forgotten: its port was closed."""
         subscriber = self._subscribers.get(delivery.program)
         if subscriber is None:
             return
-        self._pending.setdefault(subscriber.loop, []).append((subscriber.sink, delivery))
+        loop, sink = subscriber
+        self._pending.setdefault(loop, []).append((sink, delivery))
         if isinstance(delivery, Terminate):
             self.forget(delivery.program)
 

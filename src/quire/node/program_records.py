@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import msgspec
+
 from quire.core.errors import ErrorRecord
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
@@ -25,11 +27,12 @@ def public_id(random: bytes | None = None) -> str:
 
 
 _ID_BYTES = 12
-_IDS_AT_ONCE = 64
+_SEED_BITS = 63
+_TAKEN_AT_ONCE = 4096
 
 
-class PublicIds:
-    """Public ids, one after another. One thread's.
+class RandomNames:
+    """Public ids and seeds, one after another. One thread's.
 
     Random bytes are taken for many at a time: asking for them lets go of the interpreter's lock,
     which a thousand launches in one turn would feel.
@@ -38,21 +41,26 @@ class PublicIds:
     def __init__(self) -> None:
         self._unused = b""
 
-    def __call__(self) -> str:
-        if not self._unused:
-            self._unused = secrets.token_bytes(_ID_BYTES * _IDS_AT_ONCE)
-        taken, self._unused = self._unused[:_ID_BYTES], self._unused[_ID_BYTES:]
-        return public_id(taken)
+    def _take(self, num_bytes: int) -> bytes:
+        if len(self._unused) < num_bytes:
+            self._unused = secrets.token_bytes(_TAKEN_AT_ONCE)
+        taken, self._unused = self._unused[:num_bytes], self._unused[num_bytes:]
+        return taken
+
+    def program_id(self) -> str:
+        return public_id(self._take(_ID_BYTES))
+
+    def seed(self) -> int:
+        return int.from_bytes(self._take(8)) >> (64 - _SEED_BITS)
 
 
-@dataclass(frozen=True, slots=True)
-class LogLine:
+class LogLine(msgspec.Struct, frozen=True):
     """``time_s`` is Unix time; ``fields`` are JSON values that the program gave with the text."""
 
     time_s: float
     level: LogLevel
     text: str
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +88,7 @@ class ProgramRecord:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(msgspec.Struct, frozen=True):
     """What a program is launched with, besides its code."""
 
     tenant: TenantId
@@ -111,6 +118,6 @@ __all__ = [
     "LogLine",
     "ProgramLimits",
     "ProgramRecord",
-    "PublicIds",
+    "RandomNames",
     "public_id",
 ]

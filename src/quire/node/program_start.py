@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+import msgspec
 
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import ProgramId, TenantId
@@ -11,8 +12,7 @@ from quire.core.interfaces import ReplySink
 from quire.node.control_thread import ControlThread, EventAt
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramStart:
+class ProgramStart(msgspec.Struct, frozen=True):
     """What control is told of a program when it starts: see ``ProgramStarted``."""
 
     tenant: TenantId

@@ -267,19 +267,23 @@ class SandboxProcess:
             host.tell(start.guest, events)
 
     def _start(self, host: GuestHost, start: s.Start, code: bytes) -> None:
-        policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
-        launch = msgspec.structs.replace(start.launch, models=self._models)
-        network = Network(self._client, policy)
-        if start.record is not None:
-            network = RecordedNetwork(network, self._recorded(start.record))
         host.start(
             start.guest,
             start.name,
             lambda: self._templates.runner(code, start.digest, start.limits),
-            launch,
+            msgspec.structs.replace(start.launch, models=self._models),
             limits=start.limits,
-            network=network,
+            network=lambda: self._network(start),
             models=self._tools_by_model,
+        )
+
+    def _network(self, start: s.Start) -> Network:
+        policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
+        network = Network(self._client, policy)
+        return (
+            network
+            if start.record is None
+            else RecordedNetwork(network, self._recorded(start.record))
         )
 
     def _recorded(self, record: int) -> list[Asked]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from quire.core.actions import Reply
 from quire.core.errors import (
     ErrorRecord,
-    MailboxClosed,
+    MailboxFull,
     ProgramCancelled,
     ProgramFailed,
     ProgramTerminated,
@@ -38,33 +37,44 @@ logger = logging.getLogger(__name__)
 
 _UNREAD = 64
 """So many messages of the client are passed on before the program has read them."""
+LIMITS = MailboxLimits()
+"""Of a guest's mailbox, at both of its ends."""
+_TOLD_TOGETHER = LIMITS.capacity // 2
+"""A guest that is told of so many taken messages at a time never waits for a client that reads."""
 
 
 class SandboxedProgram:
     """``ReplySink`` of its program and ``GuestPeer`` of its link.
 
-    ``grace_s``: how long it may clean up after it was cancelled.
+    ``soon`` calls back on the link's ``loop``, from any thread. ``grace_s``: how long it may clean
+    up after it was cancelled.
     """
 
     def __init__(
-        self, name: str, link: SandboxLink, loop: asyncio.AbstractEventLoop, grace_s: float
+        self,
+        name: str,
+        link: SandboxLink,
+        loop: asyncio.AbstractEventLoop,
+        soon: Callable[[Callable[[], object]], None],
+        grace_s: float,
     ) -> None:
         self._name = name
         self.link = link
         self._loop = loop
+        self._soon = soon
         self._grace_s = grace_s
         self._grace: asyncio.TimerHandle | None = None
         self._number = 0
         self._cancel_reason: str | None = None
-        self._outgoing: deque[str] = deque()
-        self._passing: asyncio.Task[None] | None = None
-        self._reading: asyncio.Task[None] | None = None
+        self._num_untold = 0
+        """Messages to its client that the guest does not know to be taken."""
+        self._waits_for_reader = False
+        self._num_unread = 0
+        self._input_closed = False
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._readable = asyncio.Semaphore(_UNREAD)
         self._host_calls: HostCalls | None = None
-        self.limits = MailboxLimits()
-        self.mailbox = Mailbox(name, self.limits)
+        self.mailbox = Mailbox(name, LIMITS)
         self.port: ProgramPort
         self.running: RunningProgram
 
@@ -90,12 +100,9 @@ class SandboxedProgram:
         if self.running.state.ended:
             return
         self._number = self.link.add(self)
-        self._host_calls = HostCalls(
-            self._name, self.port.call, lambda event: self.link.tell(self._number, event)
-        )
         self.running.advance(ProgramState.RUNNING)
         begin(self._number)
-        self._reading = self._loop.create_task(self._pass_input())
+        self.mailbox.to_program.listen(self._has_input)
         if self._cancel_reason is not None:
             self._cancel(self._cancel_reason)
 
@@ -125,17 +132,9 @@ class SandboxedProgram:
     def _conclude(self, state: ProgramState, result: object, error: QuireError | None) -> None:
         if self._grace is not None:
             self._grace.cancel()
-        for task in (self._passing, self._reading):
-            if task is not None:
-                task.cancel()
         self.link.forget(self._number)
         if self._host_calls is not None:
             self._host_calls.close()
-        for text in self._outgoing:  # what was sent before the end is delivered, if there is room
-            try:
-                self.mailbox.to_client.send(text)
-            except QuireError:
-                break
         self.port.close(state.value)
         self.running.advance(state, result=result, error=error)
 
@@ -198,10 +197,10 @@ class SandboxedProgram:
             case m.Send():
                 self._send(call.text)
             case m.Received():
-                for _ in range(min(call.count, _UNREAD)):
-                    self._readable.release()
-            case m.HostCall() if self._host_calls is not None:
-                self._host_calls.start(call)
+                self._num_unread = max(0, self._num_unread - call.count)
+                self._pass_input()
+            case m.HostCall():
+                self._calls_of_services().start(call)
             case m.DropHostCall() if self._host_calls is not None:
                 self._host_calls.drop(call.number)
             case m.Ended() if self._host_calls is not None and self._host_calls.num_unanswered:
@@ -229,41 +228,65 @@ class SandboxedProgram:
         self.running.leaked_tasks = tuple(ended.leaked)
         self._conclude(state, result if error is None else None, error)
 
+    def _calls_of_services(self) -> HostCalls:
+        """Made when it asks for the first time: few do."""
+        if self._host_calls is None:
+            self._host_calls = HostCalls(
+                self._name, self.port.call, lambda event: self.link.tell(self._number, event)
+            )
+        return self._host_calls
+
     # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, text: str) -> None:
         """The guest's runner keeps the bound itself; one that does not is no runner of ours."""
-        if len(self._outgoing) > self.limits.limit:
+        channel = self.mailbox.to_client
+        try:
+            channel.send(text)
+        except MailboxFull:
             self._stop(
                 ProgramState.TERMINATED,
                 QuotaExceeded(f"program {self._name!r} sends faster than its client reads"),
             )
             return
-        self._outgoing.append(text)
-        if self._passing is None or self._passing.done():
-            self._passing = self._loop.create_task(self._pass_output())
+        except QuireError as exc:
+            self.link.tell(self._number, m.ClientGone(exc.record()))
+            return
+        self._num_untold += 1
+        self._tell_taken()
 
-    async def _pass_output(self) -> None:
-        """At the pace of the client."""
-        while self._outgoing:
-            try:
-                sent = self.mailbox.to_client.send(self._outgoing.popleft())
-            except QuireError as exc:
-                self.link.tell(self._number, m.ClientGone(exc.record()))
-                self._outgoing.clear()
-                return
-            await sent
-            self.link.tell(self._number, m.Taken(1))
+    def _tell_taken(self) -> None:
+        """Many at a time: before the guest has to wait, or else as soon as there are many."""
+        channel = self.mailbox.to_client
+        num_taken = self._num_untold - len(channel)
+        if num_taken >= _TOLD_TOGETHER:
+            self._num_untold -= num_taken
+            self.link.tell(self._number, m.Taken(num_taken))
+        if self._num_untold >= LIMITS.capacity and not self._waits_for_reader:
+            self._waits_for_reader = True
+            enough = self._num_untold - _TOLD_TOGETHER + 1
+            channel.when_fewer(enough, lambda: self._soon(self._reader_goes_on))
 
-    async def _pass_input(self) -> None:
-        while True:
-            await self._readable.acquire()
-            try:
-                message = await self.mailbox.to_program.receive()
-            except MailboxClosed:
-                self.link.tell(self._number, m.InputClosed())
-                return
-            self.link.tell(self._number, m.Message(message))
+    def _reader_goes_on(self) -> None:
+        self._waits_for_reader = False
+        if not self.running.state.ended:
+            self._tell_taken()
+
+    def _has_input(self) -> None:
+        """From any thread."""
+        self._soon(self._pass_input)
+
+    def _pass_input(self) -> None:
+        """As much as the program may leave unread."""
+        channel = self.mailbox.to_program
+        if self.running.state.ended or self._input_closed:
+            return
+        while self._num_unread < _UNREAD and (text := channel.take()) is not None:
+            self._num_unread += 1
+            self.link.tell(self._number, m.Message(text))
+        if channel.is_over:
+            self._input_closed = True
+            self.link.tell(self._number, m.InputClosed())
 
 
-__all__ = ["SandboxedProgram"]
+__all__ = ["LIMITS", "SandboxedProgram"]

@@ -9,22 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
-
-import msgspec
 
 from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
 from quire.core.events import Quotas
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
-from quire.node.loops import Wake, call_on
+from quire.node.loops import LoopCalls, call_on
 from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
-from quire.node.sandbox.guest import SandboxedProgram
+from quire.node.sandbox.guest import LIMITS, SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.programs.capabilities import Capabilities
 from quire.programs.runtime.host import check_traits
@@ -59,8 +57,7 @@ class SandboxRuntime:
         self._programs: dict[RunningProgram, SandboxedProgram] = {}
         self._placed: Counter[SandboxLink] = Counter()
         self._models: tuple[Sequence[ServedModel], tuple[GuestModel, ...]] = ((), ())
-        self._launches: deque[tuple[SandboxedProgram, Callable[[int], None]]] = deque()
-        self._wake = Wake(self._start_launched)
+        self._calls = LoopCalls()
         self._lock = threading.Lock()
         self._closed = False
         self._loop: asyncio.AbstractEventLoop
@@ -73,7 +70,7 @@ class SandboxRuntime:
                 raise Draining("the sandbox is closing and starts no further program")
             if self._thread is None:
                 self._loop = asyncio.new_event_loop()
-                self._wake.begin(self._loop)
+                self._calls.begin(self._loop)
                 self._thread = threading.Thread(
                     target=self._loop.run_forever, name="quire-sandbox", daemon=True
                 )
@@ -124,7 +121,9 @@ class SandboxRuntime:
             link = min(self._links, key=lambda one: self._placed[one])
             if program.restartable:
                 link = self._links[int(program.digest[:8], 16) % len(self._links)]
-            guest = SandboxedProgram(program.name, link, self._loop, self._grace_s)
+            guest = SandboxedProgram(
+                program.name, link, self._loop, self._calls.soon, self._grace_s
+            )
             port = guest.port = connect(guest, self._loop)
             models = list(port.models())
             if models:
@@ -141,17 +140,11 @@ class SandboxRuntime:
             self._placed[link] += 1
         running.add_done_callback(self._forget)
         given = self._guest_models(models)
-        start = self._start_of(program, args, guest, port)
-        self._launches.append(
-            (guest, lambda number: link.start_guest(_numbered(start, number), program, given))
+        make = partial(self._start_of, program, tuple(args), port)
+        self._calls.soon(
+            lambda: guest.start(lambda number: link.start_guest(make(number), program, given))
         )
-        self._wake.ring()
         return running
-
-    def _start_launched(self) -> None:
-        while self._launches:
-            guest, begin = self._launches.popleft()
-            guest.start(begin)
 
     def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
         """The same object for the same models, which change seldom."""
@@ -196,26 +189,21 @@ class SandboxRuntime:
                 self._placed[guest.link] -= 1
 
     def _start_of(
-        self,
-        program: GuestProgram,
-        args: Sequence[str],
-        guest: SandboxedProgram,
-        port: ProgramPort,
+        self, program: GuestProgram, args: tuple[str, ...], port: ProgramPort, number: int
     ) -> s.Start:
-        limits = guest.limits
         return s.Start(
-            guest=0,
+            guest=number,
             name=program.name,
             digest=program.digest,
             launch=GuestLaunch(
                 program=port.program,
-                args=tuple(args),
+                args=args,
                 models=(),
                 quotas=port.quotas,
                 seed=port.seed,
-                mailbox_capacity=limits.capacity,
-                mailbox_limit=limits.limit,
-                max_message_bytes=limits.max_message_bytes,
+                mailbox_capacity=LIMITS.capacity,
+                mailbox_limit=LIMITS.limit,
+                max_message_bytes=LIMITS.max_message_bytes,
                 grace_s=self._grace_s,
             ),
             limits=guest_limits(self._config, port.quotas),
@@ -269,10 +257,6 @@ def _guest_model(model: ServedModel) -> GuestModel:
         adapter=model.adapter,
         node_traits=model.node_traits,
     )
-
-
-def _numbered(start: s.Start, number: int) -> s.Start:
-    return msgspec.structs.replace(start, guest=number)
 
 
 __all__ = ["SandboxRuntime", "allowed_hosts", "guest_limits"]

@@ -97,7 +97,7 @@ class queued(Generic[F, P, R]):  # noqa: N801 - a decorator
     def __get__(self, trait: F | None, owner: type[F]) -> Self | QueuedFunction[P, R]:
         if trait is None:
             return self
-        return cast(QueuedFunction[P, R], _Bound(trait, self.function))
+        return cast("QueuedFunction[P, R]", _Bound(trait, self.function))
 
 
 __all__ = ["QueuedFunction", "TraitFunctions", "queued"]

@@ -10,7 +10,6 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -19,6 +18,7 @@ from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.inferlet import Inferlet
 from quire.programs.services.mailbox import Mailbox, Sent
+from quire.programs.services.waiting import Waiters
 
 Connect = Callable[[ReplySink, asyncio.AbstractEventLoop], ProgramPort]
 """How a runtime gets a program's port: the node puts the program into its process table and returns
@@ -64,8 +64,11 @@ class RunningProgram:
         self._request_cancel = request_cancel
         self._lock = threading.Lock()
         self._state = ProgramState.STARTING
-        self._outcome: Future[Any] = Future()
-        self._outcome.set_running_or_notify_cancel()  # so that no waiter can cancel it for others
+        self._has_outcome = False
+        self._result: Any = None
+        self._error: QuireError | None = None
+        self._waiters = Waiters()
+        self._when_done: list[Callable[[RunningProgram], object]] = []
         self._on_log: LogListener | None = None
         self._early_log: deque[tuple[str, str, Mapping[str, Any]]] = deque(maxlen=_MAX_EARLY_LOG)
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
@@ -78,11 +81,7 @@ class RunningProgram:
     @property
     def error(self) -> QuireError | None:
         """Why the program did not finish; ``None`` while it runs and when it finished."""
-        if not self._outcome.done():
-            return None
-        error = self._outcome.exception()
-        assert error is None or isinstance(error, QuireError)
-        return error
+        return self._error
 
     async def result(self) -> Any:
         """What ``main`` returned: a string or another JSON value.
@@ -94,11 +93,25 @@ class RunningProgram:
             ProgramCancelled: its owner cancelled it.
             ProgramTerminated: the node ended it (or the node's own error, such as QuotaExceeded).
         """
-        return await asyncio.wrap_future(self._outcome)
+        while not self._has_outcome:
+            with self._lock:
+                if self._has_outcome:
+                    break
+                future = self._waiters.add()
+            await future
+        return self.outcome()
+
+    @property
+    def has_outcome(self) -> bool:
+        """It has ended: its result or error is there, and no further message comes."""
+        return self._has_outcome
 
     def outcome(self) -> Any:
         """The result of a program that has ended, or its error, as ``result`` tells them."""
-        return self._outcome.result(timeout=0)
+        assert self._has_outcome, "it runs"
+        if self._error is not None:
+            raise self._error
+        return self._result
 
     def cancel(self, reason: str = "cancelled by its owner") -> None:
         """Ask the program to end; idempotent, in every state. ``result()`` says when it has."""
@@ -117,13 +130,28 @@ class RunningProgram:
         """The program's messages until it ends."""
         return aiter(self._mailbox.to_client)
 
+    def follow(self, on_news: Callable[[], object]) -> None:
+        """Call ``on_news``, in any thread, whenever there is something to ``take`` again, and when
+        the program has its outcome: for one reader of many programs, instead of ``receive``."""
+        self._mailbox.to_client.listen(on_news)
+        self.add_done_callback(lambda _: on_news())
+
+    def take(self) -> str | None:
+        """The program's next message; ``None``: there is none now."""
+        return self._mailbox.to_client.take()
+
     def close_input(self) -> None:
         """The client will send no more: the program's ``receive`` ends with ``MailboxClosed``."""
         self._mailbox.to_program.close("the client has closed its side")
 
-    def add_done_callback(self, callback: Callable[[RunningProgram], None]) -> None:
-        """Call ``callback(self)`` once when the program has ended, on the runtime's thread."""
-        self._outcome.add_done_callback(lambda _: callback(self))
+    def add_done_callback(self, callback: Callable[[RunningProgram], object]) -> None:
+        """Call ``callback(self)`` once when the program has ended, on the runtime's thread; now if
+        it has already. It must not raise."""
+        with self._lock:
+            if not self._has_outcome:
+                self._when_done.append(callback)
+                return
+        callback(self)
 
     def listen_log(self, listener: LogListener) -> None:
         """Call ``listener`` for what the program logs or prints, on the runtime's thread.
@@ -158,10 +186,12 @@ class RunningProgram:
             return
         self._request_cancel = _nothing_to_cancel
         self._mailbox.close(f"the program has {_PAST[state]}")
-        if error is None:
-            self._outcome.set_result(result)
-        else:
-            self._outcome.set_exception(error)
+        with self._lock:
+            self._result, self._error, self._has_outcome = result, error, True
+            when_done, self._when_done = self._when_done, []
+            self._waiters.wake()
+        for callback in when_done:
+            callback(self)
 
 
 def _nothing_to_cancel(reason: str) -> None:

@@ -47,7 +47,7 @@ class Guest:
         name: str,
         start: Callable[[], tuple[Runner, m.GuestLaunch]],
         limits: GuestLimits,
-        network: Network,
+        network: Callable[[], Network],
         now_s: float,
     ) -> None:
         self.number = number
@@ -55,7 +55,8 @@ class Guest:
         self.start = start
         self.runner: Runner | None = None
         self.limits = limits
-        self.network = network
+        self._new_network = network
+        self._network: Network | None = None
         self.rate = CallRate(limits.calls_per_s, now_s)
         self.inbox: list[m.GuestEvents] = []
         self.scheduled = False
@@ -65,6 +66,13 @@ class Guest:
         self.io: GuestIo | None = None
         self.answers: Answers
         self.log_bytes_left = limits.log_bytes
+
+    @property
+    def network(self) -> Network:
+        """Made when it is asked for the first time: few programs do."""
+        if self._network is None:
+            self._network = self._new_network()
+        return self._network
 
     @property
     def turn_s(self) -> float:

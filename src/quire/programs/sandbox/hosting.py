@@ -81,7 +81,7 @@ class GuestHost:
         launch: m.GuestLaunch,
         *,
         limits: GuestLimits,
-        network: Network,
+        network: Callable[[], Network],
         models: Mapping[str, GuestTools],
     ) -> None:
         """Give a program its first turn when those before it had theirs; ``make`` is called then,
@@ -219,8 +219,12 @@ class GuestHost:
         if guest.timer is not None:
             guest.timer.cancel()
             guest.timer = None
-        if wake_in_s is not None:
-            guest.timer = self._loop.call_later(max(0.0, wake_in_s), self._time_come, guest)
+        if wake_in_s is None:
+            return
+        if wake_in_s > 0:
+            guest.timer = self._loop.call_later(wake_in_s, self._time_come, guest)
+        else:
+            self._time_come(guest)
 
     def _time_come(self, guest: Guest) -> None:
         guest.timer = None

@@ -39,6 +39,8 @@ from quire.programs.sandbox.wasm_module import ModuleGuest
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
 _ALIGNMENT = 8
+_POLLS = 4
+"""Of one turn."""
 
 
 class ModuleRunner:
@@ -55,7 +57,9 @@ class ModuleRunner:
         """Answers to come: the command's own id, and what it was."""
         self._adapters: dict[QueueId, str | None] = {}
         """Of queues whose model is one with an adapter."""
+        self._num_untaken = 0
         self._sends: deque[int] = deque()
+        """Messages that the client has not taken; of these, sends that wait for room."""
         self._receives: deque[int] = deque()
         self._messages: deque[str] = deque()
         self._sleeps: list[tuple[float, int]] = []
@@ -107,7 +111,8 @@ class ModuleRunner:
             )
         inbox = self._io.inbox
         self._guest.memory()[inbox : inbox + len(arguments)] = arguments
-        return self._turn(self._guest.call(abi.START_EXPORT, limit_s, inbox, len(arguments)))
+        started = self._guest.call(abi.START_EXPORT, limit_s, inbox, len(arguments))
+        return self._turn(started, limit_s)
 
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         for event in events:
@@ -115,7 +120,10 @@ class ModuleRunner:
         self._take_due()
         if not self._events:
             return m.Turn(self._own_calls(), self._next_sleep_s())
-        return self._turn(self._guest.call(abi.POLL_EXPORT, limit_s, self._write_events()))
+        return self._turn(self._poll(limit_s), limit_s)
+
+    def _poll(self, limit_s: float) -> int:
+        return self._guest.call(abi.POLL_EXPORT, limit_s, self._write_events())
 
     def close(self) -> None:
         self._guest.close()
@@ -135,7 +143,25 @@ class ModuleRunner:
         memory.take(io.inbox, io.inbox_bytes)
         return io
 
-    def _turn(self, num_commands: int) -> m.Turn:
+    def _turn(self, num_commands: int, limit_s: float) -> m.Turn:
+        """What the guest asks for. It is given answers that are known at once, a few times: now its
+        memory is near, another turn would cost as much as this."""
+        calls: list[m.GuestCalls] = []
+        num_bytes = 0
+        for num_left in reversed(range(_POLLS)):
+            entries = self._read_commands(num_commands)
+            num_bytes += sum(map(abi.named_bytes, entries))
+            self._check_bytes(num_bytes)
+            if self._carry_out_all(entries, calls):
+                return m.Turn(calls)
+            if not self._events:
+                self._check_waits()
+                break
+            if num_left:
+                num_commands = self._poll(limit_s)
+        return m.Turn(calls, 0.0 if self._events else self._next_sleep_s())
+
+    def _read_commands(self, num_commands: int) -> list[RingCommand]:
         if num_commands > self._io.max_commands:
             raise InvalidArgument(
                 f"the program announced {num_commands} commands, its ring has "
@@ -143,9 +169,12 @@ class ModuleRunner:
             )
         memory = Memory(self._guest.memory())
         ring = memory.take(self._io.commands, num_commands * abi.COMMAND.size)
-        entries = [RingCommand(*fields) for fields in abi.COMMAND.iter_unpack(ring)]
-        self._check_bytes(entries)
-        calls: list[m.GuestCalls] = self._own_calls()
+        return [RingCommand(*fields) for fields in abi.COMMAND.iter_unpack(ring)]
+
+    def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
+        """Put what they ask of others into ``calls``. True: the program has ended."""
+        memory = Memory(self._guest.memory())
+        calls += self._own_calls()
         for entry in entries:
             call = self._carry_out(entry, memory)
             if call is None:
@@ -155,14 +184,10 @@ class ModuleRunner:
             else:
                 calls.append(call)
             if isinstance(call, m.Ended):
-                return m.Turn(calls)
-        if self._events:
-            return m.Turn(calls, 0.0)
-        self._check_waits()
-        return m.Turn(calls, self._next_sleep_s())
+                return True
+        return False
 
-    def _check_bytes(self, entries: Sequence[RingCommand]) -> None:
-        num_bytes = sum(map(abi.named_bytes, entries))
+    def _check_bytes(self, num_bytes: int) -> None:
         if num_bytes > self._turn_bytes:
             raise InvalidArgument(
                 f"the commands of one turn name {num_bytes} bytes, at most {self._turn_bytes} are "
@@ -250,16 +275,24 @@ class ModuleRunner:
         error: QuireError | None = None
         if self._client_gone is not None:
             error = MailboxClosed(self._client_gone.message)
-        elif len(self._sends) >= self._launch.mailbox_limit:
-            error = MailboxFull(f"{len(self._sends)} messages wait and nobody reads")
+        elif self._num_untaken >= self._launch.mailbox_limit:
+            error = MailboxFull(f"{self._num_untaken} messages wait and nobody reads")
         elif entry.length > self._launch.max_message_bytes:
             error = InvalidArgument(f"a message of {entry.length} bytes is too long")
         if error is not None:
             self._events.append(failed(Op.SEND, entry.id, error.record()))
             return None
         text = memory.text(entry.address, entry.length)
+        self._num_untaken += 1
         self._sends.append(entry.id)
+        self._pass_sends()
         return m.Send(text)
+
+    def _pass_sends(self) -> None:
+        """Those that need not wait are answered."""
+        while self._sends and self._num_untaken < self._launch.mailbox_capacity:
+            if wanted := self._sends.popleft():
+                self._events.append(RingEvent(Op.SEND, wanted))
 
     def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
         content = bytes(memory.take(entry.address, entry.length))
@@ -318,9 +351,8 @@ class ModuleRunner:
             case m.Message():
                 self._messages.append(event.text)
             case m.Taken():
-                for _ in range(min(event.count, len(self._sends))):
-                    if wanted := self._sends.popleft():
-                        self._events.append(RingEvent(Op.SEND, wanted))
+                self._num_untaken -= event.count
+                self._pass_sends()
             case m.ClientGone():
                 self._client_gone = event.error
                 while self._sends:

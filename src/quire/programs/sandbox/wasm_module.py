@@ -149,6 +149,7 @@ class ModuleGuest:
 
     def begin(self, make: Callable[[Any], Instance], limit_s: float, *, initialise: bool) -> None:
         self._instance = self._run(limit_s, make, self._store)
+        self.look()
         if initialise:
             self.call(_INITIALISE, limit_s)
 
@@ -156,10 +157,15 @@ class ModuleGuest:
         """Call an export; its result as an unsigned number, 0 without one."""
         assert self._instance is not None, "it has begun"
         result: int = self._run(limit_s, self._instance.call, name, *arguments)
+        self.look()
         return result
 
     def memory(self) -> memoryview:
-        """The memory as it is now; a call may make it larger, and move it.
+        """The memory as the last call has left it."""
+        return self._view
+
+    def look(self) -> memoryview:
+        """The memory as it is now: a call may make it larger, and move it.
 
         Nothing, while the module's start function runs: it cannot be found before that ends.
         """
@@ -200,7 +206,7 @@ def _unheard(level: str, text: str) -> None:
 
 def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:
     guest: ModuleGuest = engine.current
-    return function(guest.memory(), guest.log, *arguments)
+    return function(guest.look(), guest.log, *arguments)
 
 
 __all__ = ["ModuleGuest", "ModuleTemplate", "callable_exports", "compile_module"]

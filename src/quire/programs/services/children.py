@@ -6,6 +6,7 @@ started is its node's (``Spawn``). Belongs to one loop; ``ChildService`` may be 
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,10 +103,20 @@ OnNode = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 """Runs work on the node's loop and waits for it, from any loop."""
 
 
+class _Receipt:
+    """Of one wait for a message: its text, once it is taken; whether anybody still wants it."""
+
+    __slots__ = ("is_given_up", "text")
+
+    def __init__(self) -> None:
+        self.text: str | None = None
+        self.is_given_up = False
+
+
 class ChildService(ProgramService):
     """The children of one program, whose ``seed`` theirs follow from.
 
-    ``on_node`` brings work to the loop of the family, ``end_soon`` a callback from any thread. One
+    ``on_node`` brings work to the loop of the family, ``soon`` a callback from any thread. One
     that is ``lasting`` serves a program that may begin again, whose children do not: ``close`` ends
     one run of it, ``end`` the program. ``identity`` is that of the present run.
     """
@@ -117,7 +128,7 @@ class ChildService(ProgramService):
         seed: int,
         spawn: Spawn,
         on_node: OnNode,
-        end_soon: Callable[[Callable[[], None]], object],
+        soon: Callable[[Callable[[], None]], object],
         *,
         lasting: bool = False,
     ) -> None:
@@ -128,7 +139,7 @@ class ChildService(ProgramService):
         self._num_launched = 0
         self._spawn = spawn
         self._on_node = on_node
-        self._end_soon = end_soon
+        self._soon = soon
         self._children: dict[str, Child] = {}
         self._unread: dict[str, deque[str]] = {}
         self._ended: deque[str] = deque()
@@ -141,7 +152,7 @@ class ChildService(ProgramService):
 
     def end(self) -> None:
         """As ``close``, whether it is lasting or not."""
-        self._end_soon(self._end_children)
+        self._soon(self._end_children)
 
     def _end_children(self) -> None:
         self._closed = True
@@ -208,12 +219,31 @@ class ChildService(ProgramService):
 
     @operation("child.receive")
     async def receive(self, child: str) -> str:
-        text: str = await self._on_node(self._receive(child))
-        return text
+        receipt = _Receipt()
+        try:
+            await self._on_node(self._receive(child, receipt))
+        except asyncio.CancelledError:
+            self._soon(lambda: self._give_up(child, receipt))
+            raise
+        assert receipt.text is not None
+        return receipt.text
 
-    async def _receive(self, child: str) -> str:
+    async def _receive(self, child: str, receipt: _Receipt) -> None:
         unread = self._unread.get(child)
-        return unread.popleft() if unread else await self._find(child).receive()
+        receipt.text = unread.popleft() if unread else await self._find(child).receive()
+        if receipt.is_given_up:  # before this began, and so before it could be cancelled
+            self._put_first(child, receipt.text)
+
+    def _give_up(self, child: str, receipt: _Receipt) -> None:
+        """On the node's loop: the program's loop no longer waits. What was on its way there is the
+        next message again."""
+        receipt.is_given_up = True
+        if receipt.text is not None:
+            self._put_first(child, receipt.text)
+
+    def _put_first(self, child: str, text: str) -> None:
+        if child in self._children:
+            self._unread.setdefault(child, deque()).appendleft(text)
 
     @operation("child.receive.undo")
     async def put_back(self, child: str, answer: str) -> None:

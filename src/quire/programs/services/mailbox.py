@@ -1,8 +1,9 @@
 """Messages between a program and the client that launched it: two bounded channels.
 
 A channel has two ends that may live on different event loops (and so threads). Owns the bound:
-a writer is told to wait when the reader falls behind, and gets an error when it does not wait. Must
-not know what the messages mean.
+a writer is told to wait when the reader falls behind, and gets an error when it does not wait. A
+reader or writer waits as a task, or (one that serves many channels) leaves a callback. Must not
+know what the messages mean.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ class MailboxLimits:
                 f"mailbox capacity {self.capacity}, limit {self.limit}: "
                 "choose 1 <= capacity <= limit"
             )
+
+
+_DEFAULT_LIMITS = MailboxLimits()
 
 
 class Sent:
@@ -85,6 +89,8 @@ class Channel:
         self._num_bytes = 0
         self._readers = Waiters()
         self._writers = Waiters()
+        self._on_news: Callable[[], object] | None = None
+        self._on_fewer: tuple[int, Callable[[], object]] | None = None
         self._closed: str | None = None
 
     def __len__(self) -> int:
@@ -114,7 +120,20 @@ class Channel:
             self._messages.append((message, num_bytes))
             self._num_bytes += num_bytes
             self._readers.wake()
+            on_news = self._on_news if len(self._messages) == 1 else None
+        if on_news is not None:
+            on_news()
         return Sent(self._wait_for_room)
+
+    def when_fewer(self, num_messages: int, callback: Callable[[], object]) -> None:
+        """For a writer that does not wait: call ``callback`` once, in the reader's thread, when
+        fewer than so many messages are left in it, or none will be read any more; now if that is
+        so. There is one such callback at a time."""
+        with self._lock:
+            if self._closed is None and len(self._messages) >= num_messages:
+                self._on_fewer = num_messages, callback
+                return
+        callback()
 
     def _wait_for_room(self) -> Generator[Any, None, None]:
         while True:
@@ -133,15 +152,51 @@ class Channel:
         while True:
             with self._lock:
                 if self._messages:
-                    message, num_bytes = self._messages.popleft()
-                    self._num_bytes -= num_bytes
-                    if len(self._messages) < self._limits.capacity:
-                        self._writers.wake()
-                    return message
+                    message, on_fewer = self._popped()
+                    break
                 if self._closed is not None:
                     raise MailboxClosed(f"{self._name}: {self._closed}; no further message comes")
                 future = self._readers.add()
             await future
+        if on_fewer is not None:
+            on_fewer()
+        return message
+
+    def listen(self, on_news: Callable[[], object]) -> None:
+        """For a reader that does not ``receive`` but ``take``s: call ``on_news``, in the writer's
+        thread, whenever there is a message again, or no further one comes; now if that is so."""
+        with self._lock:
+            if self._closed is None:
+                self._on_news = on_news
+            has_news = bool(self._messages) or self._closed is not None
+        if has_news:
+            on_news()
+
+    def take(self) -> str | None:
+        """The next message; ``None``: there is none now."""
+        with self._lock:
+            if not self._messages:
+                return None
+            message, on_fewer = self._popped()
+        if on_fewer is not None:
+            on_fewer()
+        return message
+
+    @property
+    def is_over(self) -> bool:
+        """Closed, and all was read."""
+        return self._closed is not None and not self._messages
+
+    def _popped(self) -> tuple[str, Callable[[], object] | None]:
+        """The first message, and whom to tell that there are fewer now; holding the lock."""
+        message, num_bytes = self._messages.popleft()
+        self._num_bytes -= num_bytes
+        if len(self._messages) < self._limits.capacity:
+            self._writers.wake()
+        if self._on_fewer is None or len(self._messages) >= self._on_fewer[0]:
+            return message, None
+        (_, callback), self._on_fewer = self._on_fewer, None
+        return message, callback
 
     async def __aiter__(self) -> AsyncIterator[str]:
         while True:
@@ -158,13 +213,19 @@ class Channel:
                 self._closed = reason
             self._readers.wake()
             self._writers.wake()
+            on_news, self._on_news = self._on_news, None
+            on_fewer, self._on_fewer = self._on_fewer, None
+        if on_news is not None:
+            on_news()
+        if on_fewer is not None:
+            on_fewer[1]()
 
 
 class Mailbox:
     """Both directions between one program and its client."""
 
     def __init__(self, program_name: str, limits: MailboxLimits | None = None) -> None:
-        limits = limits or MailboxLimits()
+        limits = limits or _DEFAULT_LIMITS
         self.to_client = Channel(f"messages of {program_name!r} to its client", limits)
         self.to_program = Channel(f"messages of the client to {program_name!r}", limits)
 

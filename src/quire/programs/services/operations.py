@@ -23,14 +23,13 @@ Function = Callable[..., Awaitable[Any]]
 F = TypeVar("F", bound=Function)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True):
     """Whose calls these are: stamped by the node, never told by the program."""
 
     program: ProgramId
     tenant: TenantId
     name: str
-    capabilities: Capabilities = Capabilities()  # noqa: RUF009 - frozen
+    capabilities: Capabilities = Capabilities()
 
 
 @dataclass(frozen=True, slots=True)

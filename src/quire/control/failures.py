@@ -1,0 +1,40 @@
+"""Which commands of a program have failed, for what names them in ``after``.
+
+Owns the bound: a session that cancels again and again is one program for as long as it lives, and
+would remember every cancelled command.
+"""
+
+from __future__ import annotations
+
+from quire.core.ids import CommandId
+
+MAX_KEPT = 4096
+
+
+class Failures:
+    """The latest ``limit`` of one program's commands that have failed or were cancelled."""
+
+    def __init__(self, limit: int = MAX_KEPT) -> None:
+        self._limit = limit
+        self._kept: dict[CommandId, None] = {}
+        self._forgotten = CommandId(0)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __contains__(self, command: CommandId) -> bool:
+        return command in self._kept
+
+    def add(self, command: CommandId) -> None:
+        self._kept[command] = None
+        if len(self._kept) > self._limit:
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._forgotten = max(self._forgotten, oldest)
+
+    def may_have_forgotten(self, command: CommandId) -> bool:
+        """``command`` has ended so long ago that nobody knows how."""
+        return command <= self._forgotten
+
+
+__all__ = ["MAX_KEPT", "Failures"]

@@ -1,0 +1,332 @@
+"""One launched program as its clients see it: its record, messages, log, result.
+
+Lives on the edge's loop. Owns the way from what runs the program to those clients, over all of its
+incarnations. Must not know how a program is executed (``Runtime`` does) nor what it computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    ProgramTerminated,
+    QuireError,
+)
+from quire.core.ids import ProgramId
+from quire.node.loops import call_on
+from quire.node.message_log import Attachment, MessageLog
+from quire.node.program_records import (
+    LOG_LEVELS,
+    Launch,
+    LogLevel,
+    LogLine,
+    ProgramLimits,
+    ProgramRecord,
+)
+from quire.node.restarts import Restarts
+from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
+from quire.programs.runtime.running import RunningProgram
+
+SIGNALS = ("message", "end_of_input", "cancel")
+
+
+class ProgramPlace(Protocol):
+    """Where a handle stands: the table of programs."""
+
+    def soon(self, callback: Callable[[], object]) -> None:
+        """Call it on the edge's loop, from any thread."""
+        ...
+
+    def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
+        """Its program has begun again, under another number."""
+        ...
+
+    def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
+        """Its last message is in the log, with which it keeps ``num_bytes``."""
+        ...
+
+
+class ProgramHandle:
+    """One launched program. Every method belongs to the edge's loop."""
+
+    def __init__(self, id: str, launch: Launch, name: str, limits: ProgramLimits) -> None:
+        self.id = id
+        self.tenant = launch.tenant
+        self._launch = launch
+        self.name = name
+        self._messages = MessageLog(limits.messages)
+        self._log: deque[LogLine] = deque(maxlen=limits.max_log_lines)
+        self._started_s = time.time()
+        self._ended_s: float | None = None
+        self._result: Any = None
+        self._ended = asyncio.Event()
+        self._abandoned: QuireError | None = None
+        self._is_wanted = True
+        """Nobody has asked it to end."""
+        self._callbacks: list[Callable[[], None]] = []
+        self._restarts: Restarts | None = None
+        self._start: Callable[[], RunningProgram]
+        self._table: ProgramPlace
+        self._running: RunningProgram
+        self._storing: asyncio.Task[None] | None = None
+        """A message that waits for readers of the log, which is full."""
+
+    def begin(
+        self, start: Callable[[], RunningProgram], table: ProgramPlace, restarts: Restarts | None
+    ) -> None:
+        """For the table. ``start`` has the runtime take it, now and whenever it begins again."""
+        self._start, self._table, self._restarts = start, table, restarts
+        if restarts is not None:
+            loop = asyncio.get_running_loop()
+            restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
+        self._take_up(start())
+        self._note("info", f"launched with {len(self._launch.args)} arguments")
+
+    def _take_up(self, running: RunningProgram) -> None:
+        soon = self._table.soon
+        self._running = running
+        running.listen_log(lambda *line: soon(partial(self._printed, running, *line)))
+        hear = partial(self._hear, running)
+        running.follow(lambda: soon(hear))
+
+    def _begin_again(self, error: ErrorRecord) -> None:
+        """What the program held in its engine is gone."""
+        old, restarts = self._running, self._restarts
+        is_over = restarts is None or old.state.ended or not self._is_wanted
+        if restarts is None or is_over or self._abandoned is not None:
+            old.cancel("it ends, and its engine was lost")
+            return
+        if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
+            why = "too much was said" if restarts.is_full else f"the {MAX_RESTARTS + 1}th time"
+            self._give_up(cannot_resume(f"{why}; {error.message}"))
+            self._hear(old)
+            return
+        self._note("warning", f"{error.code}: {error.message}; the program is resumed")
+        self._stop_storing()
+        old.cancel("it begins again")
+        program = old.id
+        try:
+            self._take_up(self._start())
+        except QuireError as exc:
+            self._give_up(exc)
+            self._hear(old)
+            return
+        self._table.renamed(self, program)
+        restarts.begin_again(self._running)
+
+    def _give_up(self, error: QuireError) -> None:
+        """End it with ``error``, whatever its last incarnation says."""
+        self._abandoned = self._abandoned or error
+        if not self._running.state.ended:
+            self._running.cancel(error.message)
+        self._stop_storing()
+
+    def _stop_storing(self) -> None:
+        if self._storing is not None:
+            self._storing.cancel()
+            self._storing = None
+
+    @property
+    def program(self) -> ProgramId:
+        return self._running.id
+
+    @property
+    def ended(self) -> bool:
+        """The program has ended and its last message is in the log."""
+        return self._ended.is_set()
+
+    def record(self) -> ProgramRecord:
+        error = self._abandoned or self._running.error
+        return ProgramRecord(
+            id=self.id,
+            program=self._running.id,
+            tenant=self.tenant,
+            name=self.name,
+            args=self._launch.args,
+            client_id=self._launch.client_id,
+            parent=self._launch.parent,
+            priority=self._launch.priority,
+            state=self._running.state,
+            started_s=self._started_s,
+            ended_s=self._ended_s,
+            result=self._result,
+            error=None if error is None else error.record(),
+            num_messages=self._messages.num_messages,
+            num_dropped_messages=self._messages.num_dropped,
+            seed=self._launch.seed,
+        )
+
+    async def send(self, message: str) -> None:
+        """Send to the program's ``receive``; waits while it has too many unread messages.
+
+        Raises:
+            MailboxFull: it reads nothing at all.
+            MailboxClosed: it has ended, or its input was closed.
+        """
+        if self._restarts is None:
+            await self._running.send(message)
+        else:
+            await self._restarts.send(self._running, message)
+
+    def attach(self, after: int = 0) -> Attachment:
+        """Read the program's messages with a sequence above ``after``; any number of clients may.
+
+        Close the attachment when done: one that is neither read nor closed slows the program down.
+        """
+        return self._messages.attach(after)
+
+    def signal(self, name: str, message: str | None = None) -> None:
+        """``message`` (with its text), ``end_of_input`` or ``cancel``.
+
+        Raises:
+            InvalidArgument: another name, or a text where none or one belongs.
+            MailboxFull, MailboxClosed: see ``send``.
+        """
+        if name not in SIGNALS:
+            raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
+        if (name == "message") is (message is None):
+            raise InvalidArgument("the signal 'message' has a text, the others have none")
+        self._note("info", f"signal {name}")
+        if message is not None:
+            if self._restarts is None or self._restarts.note(self._running, message):
+                self._running.send(message)
+        elif name == "end_of_input":
+            if self._restarts is None:
+                self._running.close_input()
+            else:
+                self._restarts.close_input(self._running)
+        else:
+            self._is_wanted = False
+            self._running.cancel("cancelled by a signal of its client")
+
+    def terminate(self, reason: str = "terminated by its owner") -> None:
+        """Idempotent, in every state; ``result`` says when it has ended."""
+        self._is_wanted = False
+        if not self._running.state.ended:
+            self._note("warning", f"terminate: {reason}")
+            self._running.cancel(reason)
+
+    async def result(self) -> Any:
+        """What the program returned, once everything it held is free.
+
+        Raises:
+            ProgramFailed, ProgramCancelled, ProgramTerminated, or the node's own error.
+        """
+        await self._ended.wait()
+        if (error := self._abandoned or self._running.error) is not None:
+            raise error
+        return self._result
+
+    async def wait_ended(self) -> None:
+        await self._ended.wait()
+
+    def when_ended(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once when the program has ended, soon if it has already."""
+        if self.ended:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._callbacks.append(callback)
+
+    def logs(self) -> Sequence[LogLine]:
+        """What the node noted about the program, oldest first."""
+        return tuple(self._log)
+
+    async def close(self) -> None:
+        """The node has stopped its programs: let those who wait know, whatever state this one is
+        left in."""
+        self._messages.close()
+        if self._running.state.ended:
+            await self._ended.wait()
+        elif not self.ended:
+            self._stop_storing()
+            self._abandoned = ProgramTerminated(
+                f"program {self.name!r} blocked its loop while the node stopped and was left behind"
+            )
+            self._note("error", self._abandoned.message)
+            self._ended.set()
+
+    def note_blocked(self, stack: str) -> None:
+        """For the watchdog: the program has not awaited anything for too long."""
+        self._note("error", f"the program blocks its loop: await something\n{stack}")
+
+    def _hear(self, running: RunningProgram) -> None:
+        """Take what the program has sent since the last time, and its end behind that."""
+        if running is not self._running or self._storing is not None or self.ended:
+            return
+        while (message := running.take()) is not None:
+            if not self._is_new(message):
+                continue
+            if not self._messages.offer(message):
+                self._storing = asyncio.create_task(self._store(running, message))
+                return
+            self._note_sent(message)
+        if running.has_outcome:
+            self._conclude(running)
+
+    def _is_new(self, message: str) -> bool:
+        """Whether clients are to have it: not what a program says again, or behind its end."""
+        if self._abandoned is not None:
+            return False
+        try:
+            return self._restarts is None or self._restarts.is_new(message)
+        except QuireError as exc:
+            self._give_up(exc)
+            return False
+
+    def _note_sent(self, message: str) -> None:
+        if self._restarts is not None:
+            self._restarts.note_sent(message)
+
+    async def _store(self, running: RunningProgram, message: str) -> None:
+        """Keep ``message`` at the pace of the clients, then go on."""
+        await self._messages.put(message)
+        self._note_sent(message)
+        self._storing = None
+        self._hear(running)
+
+    def _conclude(self, running: RunningProgram) -> None:
+        try:
+            self._result = running.outcome()
+            if self._abandoned is None:
+                self._note("info", "finished")
+        except QuireError as exc:
+            said = self._abandoned or exc
+            self._note("error", f"{said.code}: {said.message}")
+        for error in running.unobserved_failures:
+            self._note("warning", f"a failure that nobody awaited: {error.code}: {error.message}")
+        for task in running.leaked_tasks:
+            self._note("warning", f"a task was still running at the end: {task}")
+        if self._restarts is not None:
+            self._restarts.end()
+        self._restarts = None  # the handle stays for a while: not with all that the program heard
+        del self._start
+        self._ended_s = time.time()
+        self._messages.close()
+        self._ended.set()
+        self._table.ended(self, self._messages.num_bytes)
+        for callback in self._callbacks:
+            callback()
+
+    def _printed(
+        self, running: RunningProgram, level: str, text: str, fields: Mapping[str, Any]
+    ) -> None:
+        """Logged by the program, or printed: only a sandboxed one's prints are known as its own."""
+        if running is not self._running:
+            return  # of an incarnation that is over
+        for line in text.splitlines() or [""]:
+            if self._restarts is not None and self._restarts.prints_again():
+                continue
+            self._note(LOG_LEVELS.get(level, "info"), line, fields)
+
+    def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        self._log.append(LogLine(time.time(), level, text, fields or {}))
+
+
+__all__ = ["SIGNALS", "ProgramHandle", "ProgramPlace"]
