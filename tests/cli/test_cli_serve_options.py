@@ -113,7 +113,7 @@ def test_every_setting_of_the_sandbox_has_its_option(
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--sandbox-memory", "19MiB", "less than 20 MiB"),
+        ("--sandbox-memory", "23MiB", "less than 24 MiB"),
         ("--sandbox-memory", "much", "is not a size"),
         ("--sandbox-processes", "0", "than or equal to 1"),
         ("--sandbox-turn-ms", "0", "than or equal to 1"),

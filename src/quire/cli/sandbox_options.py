@@ -12,7 +12,7 @@ from quire.core.config import SandboxConfig
 
 _DEFAULTS = SandboxConfig()
 _PANEL = "Sandbox"
-_LEAST_MEMORY_BYTES = 20 << 20
+_LEAST_MEMORY_BYTES = 24 << 20
 """Python itself takes as much before a program has begun."""
 
 

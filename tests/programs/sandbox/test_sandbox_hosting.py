@@ -88,7 +88,7 @@ class TextGuest:
     def inspect(self, source: str, limit_s: float) -> str:
         return self._text
 
-    def load(self, source: str, launch: str, limit_s: float) -> str:
+    def load(self, source: str, compiled: str, launch: str, limit_s: float) -> str:
         return self._text
 
 
@@ -121,7 +121,7 @@ async def test_a_guest_that_finds_a_fault_of_ours_ends_alone(
 
 @pytest.mark.parametrize("text", [f'{{"calls":[],"more":{DEEP}}}', f'{{"calls":{DEEP}}}'])
 def test_an_answer_nested_too_deep_is_refused(text: str) -> None:
-    runner = PythonRunner(TextGuest(text), "", turn_bytes=1 << 20)  # type: ignore[arg-type]
+    runner = PythonRunner(TextGuest(text), "", "", turn_bytes=1 << 20)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument):
         runner.begin(LAUNCH, 1.0)
     with pytest.raises(InvalidArgument):

@@ -66,6 +66,7 @@ def world() -> bytes:
 def bundle_digest() -> str:
     """Changes whenever a file of the component does."""
     digest = hashlib.sha256(world())
+    digest.update(_read("programs/sandbox/memory_image.py"))  # what is made of the files, too
     for path, content in sorted(component_files().items()):
         digest.update(f"\0{path}\0{len(content)}\0".encode())
         digest.update(content)

@@ -20,6 +20,7 @@ from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.bundle import APP_MODULE, WORLD, bundle_digest, component_files, world
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.compiler import Compiler
+from quire.programs.sandbox.memory_image import with_immortal_objects
 from quire.programs.sandbox.messages import GUEST_PROTOCOL
 from quire.programs.sandbox.wasm import engine_version
 
@@ -85,7 +86,7 @@ def _build(cache: BuildCache, processes: BuildProcesses, name: str) -> Path:
             BUILD_LIMIT_S,
             processes,
         )  # fmt: skip
-        return cache.put(name, target.read_bytes())
+        return cache.put(name, with_immortal_objects(target.read_bytes()))
 
 
 def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:

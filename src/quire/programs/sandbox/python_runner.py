@@ -19,11 +19,13 @@ _UNREADABLE = (msgspec.DecodeError, UnicodeEncodeError, RecursionError)
 
 
 class PythonRunner:
-    """``Runner`` of one program of ``source`` in ``guest``. ``turn_bytes`` bounds each answer."""
+    """``Runner`` of one program of ``source`` in ``guest``. ``compiled``: what another guest has
+    made of it, or nothing. ``turn_bytes`` bounds each answer."""
 
-    def __init__(self, guest: PythonGuest, source: str, turn_bytes: int) -> None:
+    def __init__(self, guest: PythonGuest, source: str, compiled: str, turn_bytes: int) -> None:
         self._guest = guest
         self._source = source
+        self._compiled = compiled
         self._turn_bytes = turn_bytes
 
     @property
@@ -43,7 +45,7 @@ class PythonRunner:
             raise InvalidArgument(f"the uploaded source is no program: {exc}") from exc
 
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
-        return self._decode(self._guest.load(self._source, _text(launch), limit_s))
+        return self._decode(self._guest.load(self._source, self._compiled, _text(launch), limit_s))
 
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         return self._decode(self._guest.wake(_text(events), limit_s))

@@ -32,6 +32,9 @@ from quire.programs.sandbox.wasm_module import ModuleTemplate
 logger = logging.getLogger(__name__)
 
 MODULE_COMPILE_LIMIT_S = 60.0
+SOURCE_COMPILE_LIMIT_S = 1.0
+_SOURCE_MEMORY_BYTES = 256 << 20
+_KEPT_COMPILED_CHARS = 64 << 20
 _MAX_LOADED = 64
 _KEPT_MODULES = 1024
 
@@ -49,6 +52,7 @@ class Templates:
         self._engine = WasmEngine()
         self._modules: OrderedDict[str, ModuleTemplate] = OrderedDict()
         self._compiling: dict[str, asyncio.Task[ModuleTemplate]] = {}
+        self._compiled = CompiledSources()
         self._runners: Runners | None = None
 
     def build(self, on_progress: OnProgress) -> Path:
@@ -80,16 +84,20 @@ class Templates:
     def is_ready(self, code: bytes, digest: str) -> bool:
         """Whether ``runner`` may be called; else ``prepare`` first. ``digest``: of ``code``, which
         is a module's size long to hash."""
-        return not is_module(code) or digest in self._modules
+        return digest in (self._modules if is_module(code) else self._compiled)
 
     async def prepare(self, code: bytes) -> None:
-        """Compile a module, once.
+        """Compile a module or a source, once. A source that does not compile says so when it is
+        launched.
 
         Raises:
             InvalidArgument: it is not valid, or has not the exports of the guest ABI.
         """
         digest = code_digest(code)
         if self.is_ready(code, digest):
+            return
+        if not is_module(code):
+            self._compiled.put(digest, self._compile_source(code))
             return
         if digest not in self._compiling:
             self._compiling[digest] = self._loop.create_task(self._compile(code, digest))
@@ -118,6 +126,18 @@ class Templates:
             source.unlink(missing_ok=True)
             self._cache.keep_newest("module-", _KEPT_MODULES)
 
+    def _compile_source(self, code: bytes) -> str:
+        """In a guest that nothing of the source runs in, so that it is the same for everyone who
+        brings this source. Nothing: it is too much, and each launch tries in its own name."""
+        assert self._runners is not None, "load() comes first"
+        guest = self._runners.take(_SOURCE_MEMORY_BYTES)
+        try:
+            return guest.compile(source_text(code), SOURCE_COMPILE_LIMIT_S)
+        except GuestTrapped:
+            return ""
+        finally:
+            guest.close()
+
     def runner(self, code: bytes, digest: str, limits: GuestLimits) -> Runner:
         """A fresh instance for a program.
 
@@ -126,7 +146,7 @@ class Templates:
         """
         if is_module(code):
             return self._module_runner(digest, limits)
-        return self._python_runner(code, limits)
+        return self._python_runner(code, digest, limits)
 
     async def inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
         """The manifest of ``code``, or why it is no program."""
@@ -143,7 +163,7 @@ class Templates:
         turn_s = limits.turn_ms / 1000
         silent = Answers({}, lambda level, text, fields: None)
         if not is_module(code):
-            python = self._python_runner(code, limits)
+            python = self._python_runner(code, code_digest(code), limits)
             python.attach(silent)
             try:
                 return python.inspect(turn_s)
@@ -158,16 +178,47 @@ class Templates:
         finally:
             module.close()
 
-    def _python_runner(self, code: bytes, limits: GuestLimits) -> PythonRunner:
+    def _python_runner(self, code: bytes, digest: str, limits: GuestLimits) -> PythonRunner:
         assert self._runners is not None, "load() comes first"
         guest = self._runners.take(limits.memory_bytes)
-        return PythonRunner(guest, code.decode("utf-8", "replace"), limits.turn_bytes)
+        compiled = self._compiled.get(digest)
+        return PythonRunner(guest, source_text(code), compiled, limits.turn_bytes)
 
     def _module_runner(self, digest: str, limits: GuestLimits) -> ModuleRunner:
         template = self._modules[digest]
         self._modules.move_to_end(digest)
         guest = template.instantiate(limits.memory_bytes, limits.turn_ms / 1000)
         return ModuleRunner(guest, limits.turn_bytes)
+
+
+class CompiledSources:
+    """Compiled sources by their digest, as text; the one that was used longest ago goes first."""
+
+    def __init__(self, max_chars: int = _KEPT_COMPILED_CHARS) -> None:
+        self._max_chars = max_chars
+        self._num_chars = 0
+        self._texts: OrderedDict[str, str] = OrderedDict()
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._texts
+
+    def get(self, digest: str) -> str:
+        """Nothing where it is not known (any more): it is compiled again, then."""
+        if digest not in self._texts:
+            return ""
+        self._texts.move_to_end(digest)
+        return self._texts[digest]
+
+    def put(self, digest: str, text: str) -> None:
+        self._texts[digest] = text
+        self._num_chars += len(digest) + len(text)
+        while self._num_chars > self._max_chars and len(self._texts) > 1:
+            old, dropped = self._texts.popitem(last=False)
+            self._num_chars -= len(old) + len(dropped)
+
+
+def source_text(code: bytes) -> str:
+    return code.decode("utf-8", "replace")
 
 
 def _refusal(text: str) -> ErrorRecord:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ _ENGINE_SETTINGS = "epoch,opt-none,stack-1m"
 _MAX_STACK_BYTES = 1 << 20
 _MAX_RANDOM_BYTES = 1 << 16
 _INSTANTIATE_TICKS = 1000
+
+_EXPORTS = ("warm", "inspect", "compile", "load", "wake")
 
 Ask = Callable[[str], str]
 
@@ -157,6 +159,7 @@ class PythonTemplate:
         component = load_wasmtime().component
         self.engine = engine
         self._component = component.Component.deserialize_file(engine.raw, str(compiled))
+        self._exports = {name: self._component.get_export_index(name) for name in _EXPORTS}
         self._linker = component.Linker(engine.raw)
         self._linker.allow_shadowing = True
         self._linker.define_unknown_imports_as_traps(self._component)
@@ -179,7 +182,8 @@ class PythonTemplate:
         store = wasmtime.Store(self.engine.raw)
         store.set_limits(memory_size=memory_bytes)
         store.set_epoch_deadline(_INSTANTIATE_TICKS)
-        return PythonGuest(self.engine, store, self._linker.instantiate(store, self._component))
+        instance = self._linker.instantiate(store, self._component)
+        return PythonGuest(self.engine, store, instance, self._exports)
 
 
 def _imports(component: Any) -> dict[str, dict[str, Callable[..., Any]]]:
@@ -215,12 +219,13 @@ class PythonGuest:
     ``ask`` is set by whoever drives the guest, before the first call; it must not raise.
     """
 
-    def __init__(self, engine: WasmEngine, store: Any, instance: Any) -> None:
+    def __init__(
+        self, engine: WasmEngine, store: Any, instance: Any, exports: Mapping[str, Any]
+    ) -> None:
         self._engine = engine
         self._store = store
-        self._functions = {
-            name: instance.get_func(store, name) for name in ("warm", "inspect", "load", "wake")
-        }
+        self._instance = instance
+        self._exports = exports
         self.ask: Ask = _no_answer
         self.cpu_ns = 0
 
@@ -234,14 +239,18 @@ class PythonGuest:
     def inspect(self, source: str, limit_s: float) -> str:
         return self._call("inspect", limit_s, source)
 
-    def load(self, source: str, launch: str, limit_s: float) -> str:
-        return self._call("load", limit_s, source, launch)
+    def compile(self, source: str, limit_s: float) -> str:
+        return self._call("compile", limit_s, source)
+
+    def load(self, source: str, compiled: str, launch: str, limit_s: float) -> str:
+        return self._call("load", limit_s, source, compiled, launch)
 
     def wake(self, events: str, limit_s: float) -> str:
         return self._call("wake", limit_s, events)
 
     def _call(self, name: str, limit_s: float, *arguments: str) -> str:
-        function, store = self._functions[name], self._store
+        store = self._store
+        function = self._instance.get_func(store, self._exports[name])
         store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
         started = time.thread_time_ns()
         self._engine.enter(self)
@@ -257,7 +266,6 @@ class PythonGuest:
 
     def close(self) -> None:
         """Free the instance's memory."""
-        self._functions.clear()
         self._store.close()
 
 

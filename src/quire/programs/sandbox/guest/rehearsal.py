@@ -101,12 +101,13 @@ def rehearse() -> None:
         for _ in range(NUM_PROGRAMS):
             GuestSession(_answer).inspect(SOURCE)
             _run(GuestSession(_answer), SOURCE)
+            _run(GuestSession(_answer), SHORT_SOURCE, _SHORT_COMPILED)
 
 
 def warm() -> None:
     """Run a short program: in a fresh instance, whose memory is the image's until it is written."""
     with _unnoticed():
-        _run(GuestSession(_answer), SHORT_SOURCE)
+        _run(GuestSession(_answer), SHORT_SOURCE, _SHORT_COMPILED)
 
 
 @contextmanager
@@ -121,8 +122,8 @@ def _unnoticed() -> Iterator[None]:
         sys.modules.pop(MODULE_NAME, None)
 
 
-def _run(session: GuestSession, source: str) -> None:
-    turn = _turn(session.load(source, _LAUNCH))
+def _run(session: GuestSession, source: str, compiled: str = "") -> None:
+    turn = _turn(session.load(source, compiled, LAUNCH))
     events: list[m.GuestEvents] = [m.Message("a message")]
     while not (turn.calls and isinstance(turn.calls[-1], m.Ended)):
         for call in turn.calls:
@@ -217,6 +218,7 @@ def _json(message: object) -> str:
     return msgspec.json.encode(message).decode()
 
 
-_LAUNCH = _json(_launch())
+LAUNCH = _json(_launch())
+_SHORT_COMPILED = GuestSession(_answer).compile(SHORT_SOURCE)
 
-__all__ = ["SOURCE", "rehearse", "warm"]
+__all__ = ["LAUNCH", "SOURCE", "rehearse", "warm"]

@@ -6,13 +6,15 @@ wrong in the program's code becomes an answer; nothing is raised to the host.
 
 from __future__ import annotations
 
+import base64
 import json
 import linecache
+import marshal
 import random
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, cast
 
 import msgspec
@@ -70,13 +72,20 @@ class GuestSession:
         )
         return _json(m.Inspected(manifest=manifest))
 
-    def load(self, source: str, launch: str) -> str:
+    def compile(self, source: str) -> str:
+        """The code of ``source`` as text, or nothing: ``load`` says then what is wrong with it."""
+        try:
+            return base64.b64encode(marshal.dumps(_code(source))).decode()
+        except Exception:
+            return ""
+
+    def load(self, source: str, compiled: str, launch: str) -> str:
         """Start the program; its first ``Turn`` as JSON."""
         given: m.GuestLaunch = msgspec.json.decode(launch, type=m.GuestLaunch)
         random.seed(given.seed)  # the state is that of when the component was built; bytes are dear
         self._redirect()
         try:
-            program = self._load(source)
+            program = self._load(source, compiled)
         except QuireError as exc:
             return self._failed(exc)
         try:
@@ -100,14 +109,15 @@ class GuestSession:
         sys.stdout, sys.stderr = LogStream(self._ask, "info"), LogStream(self._ask, "error")
         self._streams = [sys.stdout, sys.stderr]
 
-    def _load(self, source: str) -> Inferlet:
+    def _load(self, source: str, compiled: str = "") -> Inferlet:
         lines = source.splitlines(keepends=True)
         linecache.cache[SOURCE_NAME] = (len(source), None, lines, SOURCE_NAME)
         module = ModuleType(MODULE_NAME)
         module.__file__ = SOURCE_NAME
         sys.modules[MODULE_NAME] = module  # dataclasses and typing look their module up by name
         try:
-            exec(compile(source, SOURCE_NAME, "exec"), vars(module))
+            code = marshal.loads(base64.b64decode(compiled)) if compiled else _code(source)
+            exec(code, vars(module))
         except TraitMissing:
             raise
         except BaseException as exc:
@@ -207,6 +217,10 @@ class GuestSession:
         calls = list(self._calls)
         self._calls.clear()
         return _json(m.Turn(calls, wake_in_s))
+
+
+def _code(source: str) -> CodeType:
+    return compile(source, SOURCE_NAME, "exec")
 
 
 def _result(running: RunningProgram) -> object:
