@@ -14,6 +14,8 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 from quire.core.errors import ModelNotFound
 
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
+_SECOND_COPIES = ["consolidated*", "original/*"]
+"""The same weights in their makers' own formats, as large again."""
 
 
 def download(hub_id: str) -> Path:
@@ -23,7 +25,9 @@ def download(hub_id: str) -> Path:
         ModelNotFound: no such repository, or it cannot be reached.
     """
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_WANTED_FILES))
+        return Path(
+            snapshot_download(hub_id, allow_patterns=_WANTED_FILES, ignore_patterns=_SECOND_COPIES)
+        )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
         first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
         raise ModelNotFound(

@@ -1,0 +1,42 @@
+"""What is downloaded of a repository of the hub, and how a failure is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils import filter_repo_objects
+
+from quire.core.errors import ModelNotFound
+from quire.engine import hub
+
+REPOSITORY = [
+    "config.json", "tokenizer.json", "chat_template.jinja", "model.safetensors.index.json",
+    "model-00001-of-00002.safetensors", "1_Pooling/config.json", "pytorch_model.bin", "README.md",
+    "consolidated.safetensors", "consolidated.00.safetensors", "original/params.json",
+    "model.gguf", "modeling_own.py",
+]  # fmt: skip
+
+
+def test_weights_come_once_and_no_code(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    taken: list[str] = []
+
+    def snapshot(hub_id: str, **patterns: Any) -> str:
+        assert hub_id == "org/name"
+        taken.extend(filter_repo_objects(REPOSITORY, **patterns))
+        return str(tmp_path)
+
+    monkeypatch.setattr(hub, "snapshot_download", snapshot)
+    assert hub.download("org/name") == tmp_path
+    assert taken == REPOSITORY[:6]
+
+
+def test_what_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(hub_id: str, **patterns: Any) -> str:
+        raise LocalEntryNotFoundError("no network\nand more")
+
+    monkeypatch.setattr(hub, "snapshot_download", offline)
+    with pytest.raises(ModelNotFound, match=r"'org/name'.*\(no network\): check"):
+        hub.download("org/name")
