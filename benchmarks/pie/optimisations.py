@@ -1,18 +1,19 @@
 """What an application that knows itself gains: three optimisations stacked (Pie 7.2, Fig. 7).
 
-    python benchmarks/pie/optimisations.py [--agents 32] [--at-once 8] [--quick]
+    python benchmarks/pie/optimisations.py [--agents 32] [--at-once 16] [--quick]
                                            [--specification-tokens 192 448]
 
 Agents call functions. Each needs 5 of 8 specifications, in an order of its own, some of them often
-and some seldom, writes 5 turns of 24 tokens that end in a call to a web service (100 ms) and a last
-one; three of four calls want no answer. A function of two or three arguments is described in about
-192 tokens, an endpoint with its fields, its errors and an example in about 448: what is gained
-grows with it. The baseline drives the same node from outside over HTTP, token ids in and out, with
-automatic prefix caching, ``--distance`` seconds away. The others are one program on the node
-(``function_calls.py``), launched and awaited over the same distance: plain, then with
-specifications kept as exported pages (#1), then with calls that leave while the model writes (#2),
-then with used specifications dropped (#3). Throughput in agents per second, ``--at-once`` of them
-running at a time; random weights, so the text means nothing.
+and some seldom, writes 5 turns of 16 tokens (see ``agents.py``) with a call to a web service (100
+ms) and a last one; three of four calls want no answer. Pie states no sizes. A function of two or
+three arguments is described in about 192 tokens, an endpoint with its fields, its errors and an
+example in about 448: what is gained grows with it, and with how many run at once, as the steps that
+write are shared and the prompts that are read again are not. The baseline drives the same node from
+outside over HTTP, token ids in and out, with automatic prefix caching, ``--distance`` seconds away.
+The others are one program on the node (``function_calls.py``), launched and awaited over the same
+distance: plain, then with specifications kept as exported pages (#1), then with calls that leave
+while the model writes (#2), then with used specifications dropped (#3). Throughput in agents per
+second, ``--at-once`` of them running at a time; random weights, so the text means nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
 HERE = Path(__file__).resolve().parent
-SYSTEM, QUESTION, TURN, CALL, ANSWER = 64, 32, 24, 16, 8
+SYSTEM, QUESTION, TURN, CALL, ANSWER = 64, 32, 16, 12, 8
 NUM_SPECIFICATIONS, NUM_NEEDED = 8, 5
 LATENCY_S = 0.1
 PAPER = 3.5
@@ -173,7 +174,7 @@ def measure(model: str, length: int, arguments: Any) -> dict[str, list[Measured]
 def main() -> None:
     made = parser(__doc__)
     made.add_argument("--agents", type=int, default=32, help="in a round (default: %(default)s)")
-    made.add_argument("--at-once", type=int, default=8, help="default: %(default)s")
+    made.add_argument("--at-once", type=int, default=16, help="default: %(default)s")
     made.add_argument(
         "--distance",
         type=float,

@@ -119,7 +119,7 @@ TECHNIQUES: dict[str, Technique] = {
         "ebnf_decoding", lambda r: (_addition(r), ADDITION, "64"), "ebnf_decoding", str
     ),
     "speculative": Technique(
-        "prompt_lookup", lambda r: (_words_again(r), "64", "16"), "plain_decoding", _text, can=False
+        "prompt_lookup", lambda r: (_words_again(r), "64", "32"), "plain_decoding", _text, can=False
     ),
 }  # fmt: skip
 
