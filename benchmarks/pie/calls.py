@@ -5,9 +5,11 @@
 Control layer: ``alloc`` + ``dealloc`` of a page (two calls), and ``send``, a thousand times by one
 program while the others wait for messages. Inference layer: ``embed_txt`` + ``forward`` +
 ``get_next_dist`` by all programs at once, from issue through control and a fake engine until each
-goes on; a call is one of the three. The time is that of all threads of the node's process (the
-client's reading in it) without what the fake engine computes, and of the sandbox's processes; the
-baseline, a native program, has its turns in the same rounds.
+goes on; a call is one of the three, and each program makes sixteen such steps in a row. Beside it a
+single step stands with all that it takes to begin and end one: a message to the program, its queue,
+page and embed, their end, a message from it. The time is that of all threads of the node's process
+(the client's reading in it) without what the fake engine computes, and of the sandbox's processes;
+the baseline, a native program, has its turns in the same rounds.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ from quire.core.event_loops import new_event_loop
 from quire.node import Node, ProgramHandle
 
 CALLS = 1000
-STEPS = 1
+STEPS = 16
 CALLS_PER_STEP = 3
 _REST_S = 1.0
 """What the launches and the calls before have left to do is not of these."""
 ORDERS = {"alloc + dealloc": f"call {CALLS}", "send": f"send {CALLS}"}
-IN_STEP = "embed + forward + dist"
+STEPS_OF_ALL = {"embed + forward + dist": STEPS, "a single step": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,9 @@ class Alive:
     async def one(self, order: str) -> Spent:
         return await self._measure(self._handles[:1], order, CALLS)
 
-    async def all(self) -> Spent:
-        calls = STEPS * CALLS_PER_STEP * len(self._handles)
-        return await self._measure(self._handles, f"step {STEPS}", calls)
+    async def all(self, steps: int) -> Spent:
+        calls = steps * CALLS_PER_STEP * len(self._handles)
+        return await self._measure(self._handles, f"step {steps}", calls)
 
     async def _measure(self, handles: list[ProgramHandle], order: str, calls: int) -> Spent:
         answers = [
@@ -111,7 +113,8 @@ async def measure_once(node: Node, program: Program, number: int) -> dict[str, S
     alive = Alive(node, program, number)
     await alive.ready()
     spent = {name: await alive.one(order) for name, order in ORDERS.items()}
-    spent[IN_STEP] = await alive.all()
+    for name, steps in STEPS_OF_ALL.items():
+        spent[name] = await alive.all(steps)
     await alive.end()
     return spent
 
@@ -157,7 +160,7 @@ def main() -> None:
         finally:
             runner.run(started.__aexit__(None, None, None))
     native = results.get("native", next(iter(results.values())))
-    calls = [*ORDERS, IN_STEP]
+    calls = [*ORDERS, *STEPS_OF_ALL]
     rows = [row(kind, call, rounds, native) for kind, rounds in results.items() for call in calls]
     print_table(
         f"processor time of a call, {arguments.alive} programs alive",
