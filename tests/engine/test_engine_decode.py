@@ -151,6 +151,22 @@ def test_a_draw_does_not_depend_on_its_batch(make_driver: MakeDriver) -> None:
         assert run([seed])[seed].tokens == together[seed].tokens
 
 
+def test_a_row_that_is_taken_again_forgets_its_last_sampler(make_driver: MakeDriver) -> None:
+    """The plan of the same rows is kept from message to message, but not for other sequences."""
+    drawn = SamplerSpec(SAMPLER.processors, greedy=False, seed=3)
+
+    def run(samplers: Sequence[SamplerSpec]) -> list[list[int]]:
+        driver, tokens = make_driver(), []
+        for sampler in samplers:
+            started = driver.open(0, random_tokens(9), blocks_for(driver, 0, 24), sampler=sampler)
+            tokens.append(driver.decode([started], num_steps=4)[0].tokens)
+        return tokens
+
+    greedy, drawn_behind_it, greedy_again = run([SamplerSpec(), drawn, SamplerSpec()])
+    assert [drawn_behind_it] == run([drawn])
+    assert greedy == greedy_again != drawn_behind_it
+
+
 def test_prompt_chunks_and_decodes_share_a_batch(
     make_driver: MakeDriver, reference: Reference
 ) -> None:

@@ -20,10 +20,18 @@ def report_of(*sequences: int) -> SequenceReport:
             steps_left=i64(*[1] * count),
             inert=np.zeros(count, np.bool_),
             unknown=np.zeros(count, np.bool_),
-            stages=["advance"] * count,
-            indices=list(range(count)),
+            indices=np.arange(count),
+            num_first=0,
         )
     )
+
+
+def test_a_failure_is_reported_where_its_entry_stands() -> None:
+    report = report_of(7, 3, 5)
+    report.entries.num_first = 1
+    report.entries.indices[:] = 4, 0, 1
+    sources = [report.entries.source(entry) for entry in range(3)]
+    assert sources == [("forward", 4), ("advance", 0), ("advance", 1)]
 
 
 def test_a_loop_in_which_every_sequence_failed_leaves_no_history() -> None:

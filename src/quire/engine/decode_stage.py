@@ -41,75 +41,65 @@ class DecodeStage:
         self._sequences = sequences
         self._sampler = sampler
         self._max_model_len = max_model_len
-        self._fused = FusedDecode(runner, sequences, sampler, max_model_len)
+        self._fused = FusedDecode(runner, tables, sequences, sampler, max_model_len)
 
     def begin(self, batch: Batch, failures: Failures) -> SequenceReport:
         """The message's entries. Stale and ended sequences are inert; unknown ones fail."""
-        sequences: list[int] = []
-        indices: list[int] = []
+        indices = sequences = epochs = np.empty(0, np.int64)
         if batch.forward is not None:
-            indices = np.flatnonzero(batch.forward.sequences >= 0).tolist()
-            sequences = batch.forward.sequences[indices].tolist()
+            indices = np.flatnonzero(batch.forward.sequences >= 0)
+            sequences = batch.forward.sequences[indices].astype(np.int64)
         num_first = len(sequences)
-        steps = [batch.num_steps] * num_first
-        epochs: list[int] = []
+        steps = np.full(num_first, batch.num_steps)
         if batch.advance is not None:
             rows = batch.advance
             check_message(
                 len(rows.sequences) == len(rows.epochs) == len(rows.max_steps),
                 "advance arrays differ in length",
             )
-            sequences += rows.sequences.tolist()
-            epochs = rows.epochs.tolist()
-            steps += np.clip(rows.max_steps, 0, batch.num_steps).tolist()
-            indices += range(len(rows.sequences))
-        check_message(len(set(sequences)) == len(sequences), "a sequence stands in it twice")
-        stages = ["forward"] * num_first + ["advance"] * (len(sequences) - num_first)
-        return SequenceReport(
-            self._entries(np.array(sequences, np.int64), epochs, steps, stages, indices, failures)
-        )
+            epochs = rows.epochs.astype(np.int64)
+            sequences = np.concatenate((sequences, rows.sequences))
+            advance_steps = np.minimum(np.maximum(rows.max_steps, 0), batch.num_steps)
+            steps = np.concatenate((steps, advance_steps))
+            indices = np.concatenate((indices, np.arange(len(rows.sequences))))
+        once = len(set(sequences.tolist())) == len(sequences)
+        check_message(once, "a sequence stands in it twice")
+        entries = self._entries(sequences, epochs, steps, indices)
+        for entry in np.flatnonzero(entries.unknown[num_first:]).tolist():
+            error = UnknownHandle(
+                f"sequence {sequences[num_first + entry]} is not open: it cannot advance"
+            )
+            failures.add("advance", entry, error)
+        return SequenceReport(entries)
 
-    def _entries(
-        self,
-        sequences: I64,
-        advance_epochs: list[int],
-        steps: list[int],
-        stages: list[str],
-        indices: list[int],
-        failures: Failures,
-    ) -> Entries:
+    def _entries(self, sequences: I64, advance_epochs: I64, steps: I64, indices: I64) -> Entries:
         unknown = ~self._sequences.are_open(sequences)
         rows = np.where(unknown, 0, sequences)
         num_first = len(sequences) - len(advance_epochs)
         epochs = np.where(unknown, -1, self._sequences.epoch[rows])
-        named = np.concatenate((epochs[:num_first], np.array(advance_epochs, np.int64)))
+        named = np.concatenate((epochs[:num_first], advance_epochs))
         inert = ~unknown & ((named != epochs) | ~self._sequences.running(rows))
-        for entry in np.flatnonzero(unknown[num_first:]).tolist():
-            error = UnknownHandle(
-                f"sequence {sequences[num_first + entry]} is not open: it cannot advance"
-            )
-            failures.add("advance", indices[num_first + entry], error)
         return Entries(
             sequences=sequences,
             epochs=named,
-            steps_left=np.where(unknown | inert, 0, np.array(steps, np.int64)),
+            steps_left=np.where(unknown | inert, 0, steps),
             inert=inert,
             unknown=unknown,
-            stages=stages,
             indices=indices,
+            num_first=num_first,
         )
 
     def ready(self, report: SequenceReport) -> I64:
         """Entries that run their last token in the next step; those without room end here."""
-        entries = report.entries
+        entries, sequences = report.entries, self._sequences
         live = np.flatnonzero(entries.steps_left > 0)
         rows = entries.sequences[live]
-        live = live[self._sequences.running(rows) & (self._sequences.last_token[rows] >= 0)]
-        rows = entries.sequences[live]
-        room = self._sequences.cursor[rows] < self._sequences.limit[rows]
-        room &= self._sequences.position[rows] < self._max_model_len
-        self._sequences.finish(rows[~room], SequenceEnd.NO_ROOM)
-        return live[room]
+        goes_on = sequences.running(rows) & (sequences.last_token[rows] >= 0)
+        room = sequences.cursor[rows] < sequences.limit[rows]
+        room &= sequences.position[rows] < self._max_model_len
+        if not room.all():
+            sequences.finish(rows[goes_on & ~room], SequenceEnd.NO_ROOM)
+        return live[goes_on & room]
 
     def next_slots(self, rows_R: I64) -> I64:
         """The flat slot that each sequence appends to in the next step ``[R]``."""
@@ -137,7 +127,7 @@ class DecodeStage:
         """After a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample from
         ``hidden_SH``, first tokens included."""
         rows = report.entries.sequences[appended_E]
-        self._append(rows, np.ones_like(rows))
+        self._append_one(rows)
         sampling_E, keep = self._can_sample(report, sampling_E, failures)
         if not len(sampling_E):
             return
@@ -145,7 +135,7 @@ class DecodeStage:
         plan = self._sampler.plan(report.entries.sequences[sampling_E])
         self._sampler.sample(sampling_E, logits, plan, report, failures)
         report.entries.steps_left[sampling_E] -= 1
-        self.keep_histories(report)
+        self._keep_histories(report, plan)
 
     def loop(self, report: SequenceReport, failures: Failures) -> int:
         """Decode until every entry has ended or used up its steps; the number of tokens run."""
@@ -161,9 +151,7 @@ class DecodeStage:
                 active, self._decode_rows(rows, slots[:, 0]), slots, sampling, report, failures
             )
             if appended is not None:
-                self._append(rows, appended)
                 self.ready(report)
-                self.keep_histories(report)
                 return int(appended.sum())
         return self._step_by_step(active, slots, sampling, report, failures)
 
@@ -186,7 +174,7 @@ class DecodeStage:
             plan.advance(slots, positions)
             hidden = self._runner.run_decode(plan, sequences.last_token[rows], positions, slots)
             num_tokens += len(rows)
-            self._append(rows, np.ones_like(rows))
+            self._append_one(rows)
             logits = self._runner.logits(hidden)
             self._sampler.sample(active, logits, sampling, report, failures)
             entries.steps_left[active] -= 1
@@ -197,13 +185,15 @@ class DecodeStage:
                 kept = np.flatnonzero(np.isin(active, still))
                 plan.keep(kept)
                 active, rows, slots_RS = active[kept], rows[kept], slots_RS[kept]
-                self.keep_histories(report)
+                self._keep_histories(report, sampling)
                 sampling = self._sampler.plan(rows)
-        self.keep_histories(report)
+        self._keep_histories(report, sampling)
         return num_tokens
 
-    def keep_histories(self, report: SequenceReport) -> None:
-        """Append what was sampled to the sequences' histories."""
+    def _keep_histories(self, report: SequenceReport, plan: SamplingPlan) -> None:
+        """Append what was sampled to the sequences' histories, if a sampler looks at them."""
+        if not plan.remembers:
+            return
         for sequence, tokens in report.unflushed():
             self._sequences.objects(sequence).history.append(tokens)
 
@@ -217,7 +207,7 @@ class DecodeStage:
             failure = self._sequences.objects(row).failure
             if failure is not None:
                 self._sequences.end[row] = SequenceEnd.FAILED
-                failures.add(report.entries.stages[entry], report.entries.indices[entry], failure)
+                failures.add(*report.entries.source(entry), failure)
             elif self._sequences.num_generated[row] >= self._sequences.max_tokens[row]:
                 self._sequences.end[row] = SequenceEnd.MAX_TOKENS
             else:
@@ -225,16 +215,12 @@ class DecodeStage:
         kept = np.array(keep, np.int64)
         return sampling_E[kept], kept
 
-    def _append(self, rows_R: I64, counts_R: I64) -> None:
-        """So many tokens were appended: set the bits of their slots, move cursors and positions."""
-        rows_S = np.repeat(rows_R, counts_R)
-        ends_S = np.repeat(np.cumsum(counts_R), counts_R)
-        cursors_S = self._sequences.cursor[rows_S] + np.arange(len(rows_S)) - ends_S
-        cursors_S += np.repeat(counts_R, counts_R)
-        page_size = self._runner.pool.page_size
-        self._tables.reveal(self._sequences.table[rows_S], cursors_S, page_size)
-        self._sequences.cursor[rows_R] += counts_R
-        self._sequences.position[rows_R] += counts_R
+    def _append_one(self, rows_R: I64) -> None:
+        """A token was appended: set the bits of their slots, move cursors and positions."""
+        sequences = self._sequences
+        tables_R, cursors_R = sequences.table[rows_R], sequences.cursor[rows_R]
+        self._tables.reveal(tables_R, cursors_R, self._runner.pool.page_size)
+        sequences.append(rows_R, np.ones_like(rows_R))
 
     def _decode_rows(self, rows_R: I64, slots_R: I64) -> AttentionRows:
         return AttentionRows(

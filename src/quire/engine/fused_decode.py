@@ -1,6 +1,6 @@
 """The decode loop as one call of the runner: what goes in, and what the result means to sequences.
 
-Owns neither the loop (the runner's) nor cursors (the decode stage's). Rows that need a look at
+Does not own the loop, which is the runner's. Rows that need a look at
 every token, at a grammar, stop strings, log probabilities or penalties, do not come here.
 
 Shapes: R rows, S steps.
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from quire.core.batch import SequenceEnd
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.failures import Failures
+from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.model_runner import FusedRows, FusedTokens, ModelRunner
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sequence_report import Sampled, SequenceReport
@@ -29,11 +30,13 @@ class FusedDecode:
     def __init__(
         self,
         runner: ModelRunner,
+        tables: PageTables,
         sequences: Sequences,
         sampler: SequenceSampler,
         max_model_len: int,
     ) -> None:
         self._runner = runner
+        self._tables = tables
         self._sequences = sequences
         self._sampler = sampler
         self._max_model_len = max_model_len
@@ -86,19 +89,33 @@ class FusedDecode:
             self._sampler.fail_unchosen(active_R, done.failed_R, sampling, report, failures)
         appended_R: I64 = done.counts_R + done.failed_R
         entries.steps_left[active_R] -= appended_R
+        if not done.is_revealed:
+            self._reveal(rows_R, appended_R)
+        sequences.append(rows_R, appended_R)
         return appended_R
 
     def _book(self, active_R: I64, rows_R: I64, done: FusedTokens, report: SequenceReport) -> None:
         """Record the tokens and how sequences ended; a stop token comes before the budget."""
-        sequences, tokens_SR = self._sequences, done.tokens_SR
-        steps, places = np.nonzero(tokens_SR != NO_TOKEN)
-        report.record(Sampled(active_R[places], tokens_SR[steps, places], None))
+        sequences, tokens_RS = self._sequences, done.tokens_SR.T
+        tokens = tokens_RS[tokens_RS != NO_TOKEN]  # row after row, as the report wants them
+        report.record(Sampled(np.repeat(active_R, done.counts_R), tokens, None))
         some_R = done.counts_R > 0
-        last_R = tokens_SR[done.counts_R[some_R] - 1, np.flatnonzero(some_R)]
-        sequences.last_token[rows_R[some_R]] = last_R
-        sequences.num_generated[rows_R] += done.counts_R
-        spent_R = sequences.num_generated[rows_R] >= sequences.max_tokens[rows_R]
-        sequences.end[rows_R[spent_R]] = SequenceEnd.MAX_TOKENS
-        stopped = rows_R[done.stopped_R]
-        sequences.end[stopped] = SequenceEnd.STOP_TOKEN
-        sequences.matched[stopped] = sequences.last_token[stopped]
+        ends_R = np.cumsum(done.counts_R)
+        sequences.last_token[rows_R[some_R]] = tokens[ends_R[some_R] - 1]
+        generated_R = sequences.num_generated[rows_R] + done.counts_R
+        sequences.num_generated[rows_R] = generated_R
+        spent_R = generated_R >= sequences.max_tokens[rows_R]
+        if spent_R.any():
+            sequences.finish(rows_R[spent_R], SequenceEnd.MAX_TOKENS)
+        if done.stopped_R.any():
+            stopped = rows_R[done.stopped_R]
+            sequences.finish(stopped, SequenceEnd.STOP_TOKEN)
+            sequences.matched[stopped] = sequences.last_token[stopped]
+
+    def _reveal(self, rows_R: I64, counts_R: I64) -> None:
+        """Set the bits of the slots that so many tokens were appended to."""
+        rows_S = np.repeat(rows_R, counts_R)
+        firsts_S = np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
+        cursors_S = self._sequences.cursor[rows_S] + np.arange(len(rows_S)) - firsts_S
+        page_size = self._runner.pool.page_size
+        self._tables.reveal(self._sequences.table[rows_S], cursors_S, page_size)

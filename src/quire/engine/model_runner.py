@@ -70,12 +70,14 @@ class FusedRows:
 class FusedTokens:
     """``tokens_SR``, ``NO_TOKEN`` where a row had ended · ``counts_R`` tokens sampled by each ·
     ``stopped_R`` whether its last one is among its stop tokens · ``failed_R`` whether none could
-    be chosen in the step after these (which did run)."""
+    be chosen in the step after these (which did run) · ``is_revealed`` whether the bits of the
+    slots that were appended are set in the tables."""
 
     tokens_SR: I64
     counts_R: I64
     stopped_R: NDArray[np.bool_]
     failed_R: NDArray[np.bool_]
+    is_revealed: bool = False
 
 
 class ModelRunner(Protocol):
@@ -129,7 +131,7 @@ class ModelRunner(Protocol):
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
         """The whole loop in one call; None if this runner goes step by step, or with these rows.
 
-        Sets the bits of appended slots in the tables, or leaves that to the caller.
+        Sets the bits of appended slots in the tables, or leaves that to the caller, and says which.
         """
         ...
 

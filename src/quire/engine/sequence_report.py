@@ -23,7 +23,8 @@ class Entries:
     """Columns by entry. ``steps_left``: tokens it may still sample in this message.
 
     ``inert`` entries had ended before, or are named with a stale epoch; ``unknown`` ones are not
-    open. ``stages`` and ``indices`` say where an entry's failure is reported.
+    open. The first ``num_first`` stand in ``forward``, in the rows ``indices``; the others in
+    ``advance``.
     """
 
     sequences: I64
@@ -31,8 +32,12 @@ class Entries:
     steps_left: I64
     inert: NDArray[np.bool_]
     unknown: NDArray[np.bool_]
-    stages: list[str]
-    indices: list[int]
+    indices: I64
+    num_first: int
+
+    def source(self, entry: int) -> tuple[str, int]:
+        """Where an entry's failure is reported: the field of the message, and the row in it."""
+        return "forward" if entry < self.num_first else "advance", int(self.indices[entry])
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -77,9 +82,10 @@ class SequenceReport:
         """The message's answer, with the ends as they stand in ``sequences``."""
         silent = self.entries.inert | self.entries.unknown
         rows = np.where(silent, 0, self.entries.sequences)
-        ends = np.where(silent, SequenceEnd.RUNNING, sequences.end[rows])
-        ends[self.entries.unknown] = SequenceEnd.FAILED
-        matched = np.where(silent, NO_TOKEN, sequences.matched[rows])
+        ends, matched = sequences.end[rows], sequences.matched[rows]
+        if silent.any():
+            ends[silent], matched[silent] = SequenceEnd.RUNNING, NO_TOKEN
+            ends[self.entries.unknown] = SequenceEnd.FAILED
         entries, tokens, order = _ragged(self._steps)
         counts = np.bincount(entries, minlength=len(self.entries))
         chosen, top_ids, top = self._logprobs(order)
@@ -119,7 +125,10 @@ def _ragged(steps: list[Sampled]) -> tuple[I64, I64, I64]:
     if not steps:
         empty = np.empty(0, np.int64)
         return empty, empty, empty
-    entries = np.concatenate([step.entries for step in steps])
-    tokens = np.concatenate([step.tokens for step in steps])
+    if len(steps) == 1:
+        entries, tokens = steps[0].entries, steps[0].tokens
+    else:
+        entries = np.concatenate([step.entries for step in steps])
+        tokens = np.concatenate([step.tokens for step in steps])
     order = np.argsort(entries, kind="stable")
     return entries[order], tokens[order], order

@@ -38,7 +38,7 @@ class SequenceSampler:
         self._table = SamplerTable(sequences.capacity, vocab_size, device, installed())
         self._known: list[SequenceObjects | None] = [None] * sequences.capacity
         self._masks = GrammarMasks(vocab_size)
-        self._last_plan: tuple[I64, SamplingPlan] | None = None
+        self._last_plan: tuple[I64, int, SamplingPlan] | None = None
 
     def plan(self, rows_S: I64) -> SamplingPlan:
         """A plan for these sequences, from their samplers and histories as they are now.
@@ -47,6 +47,14 @@ class SequenceSampler:
         there are none, the plan of the same sequences stays valid.
         """
         table, sequences = self._table, self._sequences
+        last = self._last_plan
+        if (
+            last is not None
+            and last[1] == sequences.num_opened
+            and not last[2].remembers
+            and np.array_equal(last[0], rows_S)
+        ):
+            return last[2]
         remembers_S = table.needs_counts[rows_S] | table.needs_history[rows_S]
         is_behind_S = table.num_recorded[rows_S] != sequences.num_generated[rows_S]
         stale = set(rows_S[remembers_S & is_behind_S].tolist())
@@ -56,10 +64,10 @@ class SequenceSampler:
             objects = known[row] = sequences.objects(row)
             history = objects.history
             table.set(row, SamplingRow(objects.sampler, history.tokens, history.generated))
-        last = self._last_plan
         if stale or last is None or not np.array_equal(last[0], rows_S):
-            self._last_plan = last = rows_S, SamplingPlan.over(table, rows_S)
-        return last[1]
+            last = rows_S, sequences.num_opened, SamplingPlan.over(table, rows_S)
+        self._last_plan = last[0], sequences.num_opened, last[2]
+        return last[2]
 
     def sample(
         self,
@@ -209,4 +217,4 @@ class SequenceSampler:
         self, entry: int, error: QuireError, report: SequenceReport, failures: Failures
     ) -> None:
         self._sequences.end[report.entries.sequences[entry]] = SequenceEnd.FAILED
-        failures.add(report.entries.stages[entry], report.entries.indices[entry], error)
+        failures.add(*report.entries.source(entry), error)

@@ -21,9 +21,15 @@ from quire.engine.stopping import ByteStopMatcher
 
 I64 = NDArray[np.int64]
 
+_RUNNING = int(SequenceEnd.RUNNING)
+"""Compared with whole columns in every step: NumPy takes long to see that a member is a number."""
+
 
 class TokenHistory:
-    """The tokens a sequence has seen, prompt and output, in a growing array."""
+    """The tokens a sequence has seen, prompt and output, in a growing array.
+
+    Kept up for sequences whose sampler looks back at them.
+    """
 
     __slots__ = ("_tokens", "length", "num_generated")
 
@@ -69,7 +75,8 @@ class Sequences:
     ``table`` is the row of its page table in ``PageTables``.
     ``cursor`` and ``position`` are those of the next token to append; ``last_token`` is that token,
     or ``NO_TOKEN`` before the first one was sampled. ``stop_tokens`` is padded with ``NO_TOKEN``.
-    ``is_watched`` rows have a grammar or stop strings, which look at every token.
+    ``is_watched`` rows have a grammar or stop strings, which look at every token. ``num_opened``
+    counts the sequences that there ever were.
     """
 
     def __init__(self, max_sequences: int) -> None:
@@ -77,6 +84,7 @@ class Sequences:
             return np.zeros(max_sequences, np.int64)
 
         self.capacity = max_sequences
+        self.num_opened = 0
         self.is_open = np.zeros(max_sequences, np.bool_)
         self.epoch, self.table = column(), column()
         self.cursor, self.limit, self.position = column(), column(), column()
@@ -98,6 +106,9 @@ class Sequences:
 
     def are_open(self, sequences: NDArray[np.integer]) -> NDArray[np.bool_]:
         inside = (sequences >= 0) & (sequences < self.capacity)
+        if inside.all():
+            are_open: NDArray[np.bool_] = self.is_open[sequences]
+            return are_open
         return inside & self.is_open[np.where(inside, sequences, 0)]
 
     def check_open(self, sequence: int) -> None:
@@ -120,6 +131,7 @@ class Sequences:
                 f"sequence {row} cannot be opened: it is in use, or not below {self.capacity}"
             )
         self._objects[row] = objects
+        self.num_opened += 1
         self.is_open[row] = True
         self.epoch[row], self.table[row] = operation.epoch, table_row
         self.cursor[row], self.limit[row] = operation.cursor, operation.limit
@@ -148,11 +160,16 @@ class Sequences:
         self._objects[sequence] = None
 
     def running(self, sequences: I64) -> NDArray[np.bool_]:
-        still: NDArray[np.bool_] = self.end[sequences] == SequenceEnd.RUNNING
+        still: NDArray[np.bool_] = self.end[sequences] == _RUNNING
         return still
 
+    def append(self, sequences: I64, counts: I64) -> None:
+        """So many tokens stand in their slots: cursors and positions move."""
+        self.cursor[sequences] += counts
+        self.position[sequences] += counts
+
     def finish(self, sequences: I64, end: SequenceEnd) -> None:
-        self.end[sequences] = end
+        self.end[sequences] = int(end)
 
     def _set_stop_tokens(self, row: int, token_ids: tuple[int, ...]) -> None:
         width = self.stop_tokens.shape[1]

@@ -170,11 +170,8 @@ class Step:
         """Entries that sample behind a prompt row, and the places of those rows' last tokens."""
         place_of_row = {row: int(end) - 1 for row, end in zip(kept, row_starts[1:], strict=True)}
         first, last = [], []
-        for entry, (stage, index) in enumerate(
-            zip(report.entries.stages, report.entries.indices, strict=True)
-        ):
-            if stage != "forward":
-                break
+        entries = report.entries
+        for entry, index in enumerate(entries.indices[: entries.num_first].tolist()):
             if report.entries.steps_left[entry] == 0:
                 continue
             if index in place_of_row:

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
+from quire.engine.cpu.decode_arguments import DecodeArguments
 from quire.engine.cpu.model_abi import (
     SIGNATURES,
-    DecodeRows,
     RowMask,
     ScoredRow,
     ScoredRows,
@@ -69,6 +69,7 @@ class NativeRunner:
         self._hidden_size = int(model.spec.hidden_size)
         self._vocab_size = int(model.spec.vocab_size)
         self._native = team.library.native
+        self._decode_arguments = DecodeArguments()
         team.library.declare(SIGNATURES)
         self._handle = self._native.quire_model_create(model.spec, team.handle)
         if self._handle is None:
@@ -135,51 +136,10 @@ class NativeRunner:
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
         """The whole loop in one call of the library."""
-        common, pages = rows.sampling.common, rows.rows.pages
-        if common is None or not isinstance(pages, TablePages):
+        if rows.sampling.common is None or not isinstance(rows.rows.pages, TablePages):
             return None
-        num_rows, tables, adapters = len(rows.tokens_R), pages.tables, rows.rows.adapters
-        done = FusedTokens(
-            tokens_SR=np.empty((rows.num_steps, num_rows), np.int64),
-            counts_R=np.empty(num_rows, np.int64),
-            stopped_R=np.empty(num_rows, np.bool_),
-            failed_R=np.empty(num_rows, np.bool_),
-        )
-        kept: list[NDArray[Any]] = []
-
-        def address(array: NDArray[Any], kind: DTypeLike) -> int:
-            kept.append(np.ascontiguousarray(array, kind))
-            return kept[-1].ctypes.data
-
-        arguments = DecodeRows(
-            num_rows=num_rows,
-            num_steps=rows.num_steps,
-            tables=address(pages.rows_R, np.int64),
-            tokens=address(rows.tokens_R, np.int64),
-            positions=address(rows.rows.positions, np.int32),
-            cursors=address(rows.cursors_R, np.int64),
-            steps=address(rows.steps_R, np.int64),
-            stop_tokens=address(rows.stop_tokens_RW, np.int64),
-            num_stop_tokens=rows.stop_tokens_RW.shape[1],
-            min_steps=address(rows.min_steps_R, np.int64),
-            greedy=address(common.greedy, np.uint8),
-            top_k=address(common.top_k, np.int64),
-            temperature=address(common.temperature, np.float64),
-            min_p=address(common.min_p, np.float64),
-            top_p=address(common.top_p, np.float64),
-            seeds=address(common.seeds, np.uint64),
-            adapters=None if adapters is None else address(adapters, np.int32),
-            visible=tables.visible_TP.ctypes.data,
-            table_blocks=tables.blocks_TP.ctypes.data,
-            table_visible=tables.visible_TP.ctypes.data,
-            table_num_pages=tables.num_pages_T.ctypes.data,
-            table_width=tables.blocks_TP.shape[1],
-            sampled=done.tokens_SR.ctypes.data,
-            counts=done.counts_R.ctypes.data,
-            stopped=done.stopped_R.ctypes.data,
-            failed=done.failed_R.ctypes.data,
-        )
-        self._check(self._native.quire_model_decode(self._handle, arguments))
+        done = self._decode_arguments.fill(rows, rows.sampling.common, rows.rows.pages)
+        self._check(self._native.quire_model_decode(self._handle, self._decode_arguments.struct))
         return done
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

@@ -113,7 +113,7 @@ def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[Step]:
 
 
 class SamplingPlan:
-    """The groups of a set of rows."""
+    """The groups of a set of rows. ``remembers``: one of them looks at tokens before the last."""
 
     def __init__(self, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> None:
         """A plan over a table of its own."""
@@ -132,7 +132,7 @@ class SamplingPlan:
     def _begin(self, table: SamplerTable, rows_S: I64) -> None:
         self._table = table
         self._rows_S = rows_S
-        self._remembers = bool((table.needs_counts[rows_S] | table.needs_history[rows_S]).any())
+        self.remembers = bool((table.needs_counts[rows_S] | table.needs_history[rows_S]).any())
         kinds_S = table.kind[rows_S]
         kinds = np.unique(kinds_S).tolist()
         self._members = [np.flatnonzero(kinds_S == kind) for kind in kinds]
@@ -190,7 +190,7 @@ class SamplingPlan:
                     logits_SV.index_select(0, index), positions_S.index_select(0, index)
                 )
                 tokens_S[index], chosen_S[index] = picked
-        if self._remembers:
+        if self.remembers:
             self._table.record(self._rows_S, tokens_S)
         return tokens_S, chosen_S
 

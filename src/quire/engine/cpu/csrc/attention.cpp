@@ -82,21 +82,14 @@ void AttentionWork::attend(const AttentionStep& step, const LayerAttention& laye
                            const LayerCache& cache, const float* q, int64_t q_stride, float* out,
                            int64_t out_stride, Team& team, int thread) {
   const auto num_items = static_cast<int64_t>(items_.size());
-  // Several at a time, so that what follows is known; few enough that the threads end together.
-  const int64_t grain = std::clamp<int64_t>(num_items / (kSharesPerThread * team.size()), 1, 4);
-  team.share(thread, num_items, grain, [&](int64_t first, int64_t last) {
-    for (int64_t i = first; i < last; i++) {
-      const Item& item = items_[static_cast<size_t>(i)];
-      if (item.matrix) {
-        attend_matrix(step, layer, cache, item.block, q, q_stride, out, out_stride);
-        continue;
-      }
-      const QueryBlock* following =
-          i + 1 < last ? &items_[static_cast<size_t>(i + 1)].block : nullptr;
-      float* partial = item.partial < 0 ? nullptr : partials_.data() + item.partial;
-      attend_block(step, layer, cache, item.block, following, q, q_stride, partial, out,
-                   out_stride);
-    }
+  team.share_ahead(thread, num_items, [&](int64_t place, int64_t next) {
+    const Item& item = items_[static_cast<size_t>(place)];
+    if (item.matrix)
+      return attend_matrix(step, layer, cache, item.block, q, q_stride, out, out_stride);
+    const QueryBlock* following =
+        next < num_items ? &items_[static_cast<size_t>(next)].block : nullptr;
+    float* partial = item.partial < 0 ? nullptr : partials_.data() + item.partial;
+    attend_block(step, layer, cache, item.block, following, q, q_stride, partial, out, out_stride);
   });
   if (merges_.empty()) return;
   team.barrier(thread);

@@ -219,6 +219,15 @@ void Decoder::add_output(const float* output_norm, int64_t num_tokens, int threa
   team_.barrier(thread);
 }
 
+// Asks for the memory that a token's K and V will be written to: its lines are far apart, and cold.
+void Decoder::fetch_slot(const LayerSpec& layer, int64_t slot) const {
+  if (kv_shape_.type == KVType::kBF16)
+    prefetch_slot(kv_shape_, static_cast<bf16*>(layer.keys), static_cast<bf16*>(layer.values), slot);
+  else
+    prefetch_slot(kv_shape_, static_cast<float*>(layer.keys), static_cast<float*>(layer.values),
+                  slot);
+}
+
 // Norms and rotates a token's queries and keys, and writes its K and V.
 void Decoder::place_token(const LayerSpec& layer, const StepInput& input, int64_t token) {
   const int64_t dim = spec_.head_dim, num_heads = spec_.num_heads;
@@ -260,7 +269,11 @@ void Decoder::attend(const LayerSpec& layer, const StepInput& input, int thread)
   adapters_.add(layer.qkv_adapters, source, qkv_, qkv_size, 1.0f, ordering, team_, thread);
   const int64_t grain = num_tokens < 2 * kTileGrain ? kRowGrain : kTileGrain;
   team_.share(thread, num_tokens, grain, [&](int64_t first, int64_t last) {
-    for (int64_t t = first; t < last; t++) place_token(layer, input, t);
+    fetch_slot(layer, input.rows.slots[first]);
+    for (int64_t t = first; t < last; t++) {
+      if (t + 1 < last) fetch_slot(layer, input.rows.slots[t + 1]);
+      place_token(layer, input, t);
+    }
   });
   team_.barrier(thread);
   const LayerAttention attributes{spec_.attention_scale, spec_.attention_softcap, layer.window,

@@ -83,6 +83,7 @@ class Decoder {
   void normed_row(const float* weight, int64_t token, float* out) const;
   void gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, int thread);
   void add_output(const float* output_norm, int64_t num_tokens, int thread);
+  void fetch_slot(const LayerSpec& layer, int64_t slot) const;
   void place_token(const LayerSpec& layer, const StepInput& input, int64_t token);
 
   ModelSpec spec_;

@@ -74,6 +74,22 @@ void write_slot(const KVShape& shape, T* keys, T* values, int64_t slot, const fl
   }
 }
 
+// Asks for the lines that write_slot() writes.
+template <class T>
+void prefetch_slot(const KVShape& shape, const T* keys, const T* values, int64_t slot) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  constexpr int64_t kTogether = sizeof(T) == 4 ? 1 : 2;  // elements of K, or slots of V, side by side
+  const int64_t tile = slot / kTileSlots, lane = slot % kTileSlots;
+  for (int64_t head = 0; head < shape.num_kv_heads; head++) {
+    const int64_t offset = tile * shape.tile_elements() + head * shape.head_elements();
+    for (int64_t d = 0; d < shape.padded_dim; d += kTogether)
+      __builtin_prefetch(keys + offset + key_offset<T>(d, lane), 1);
+    const T* value = values + offset + value_offset<T>(0, lane - lane % kTogether, shape.padded_dim);
+    for (int64_t i = 0; i < kTogether * shape.padded_dim; i += kLine)
+      __builtin_prefetch(value + i, 1);
+  }
+}
+
 // Copies slot `from` of one cache to slot `to` of another (or the same), one layer.
 template <class T>
 void copy_slot(const KVShape& shape, const T* from_keys, const T* from_values, int64_t from,

@@ -93,17 +93,20 @@ class Product {
   int64_t num_chunks() const { return (x_.num_rows + blocking_.rows - 1) / blocking_.rows; }
   int64_t group_panels() const { return blocking_.panels; }
 
-  // One chunk of rows times panels [first, last).
-  void chunk(int64_t index, int64_t first, int64_t last) {
+  // One chunk of rows times panels [first, last). `next`: the panel that this thread reads then.
+  void chunk(int64_t index, int64_t first, int64_t last, int64_t next) {
     const int64_t row = index * blocking_.rows;
-    for (int64_t panel = first; panel < last; panel += blocking_.panels)
-      group(row, std::min(row + blocking_.rows, x_.num_rows), panel,
-            std::min(panel + blocking_.panels, last));
+    const int64_t last_row = std::min(row + blocking_.rows, x_.num_rows);
+    for (int64_t panel = first; panel < last; panel += blocking_.panels) {
+      const int64_t end = std::min(panel + blocking_.panels, last);
+      group(row, last_row, panel, end, end < last ? end : next);
+    }
   }
 
  private:
   // The panels of one group for one chunk of rows.
-  void group(int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel) {
+  void group(int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
+             int64_t next_panel) {
     const int64_t num_rows = last_row - first_row;
     for (int64_t outer = 0; outer < num_tiles_; outer += blocking_.outer) {
       const int64_t last_tile = std::min(outer + blocking_.outer, num_tiles_);
@@ -111,7 +114,7 @@ class Product {
       for (int64_t panel = first_panel; panel < last_panel; panel++) {
         // What is read when this part of the panel has been.
         after_ = panel + 1 < last_panel ? part(panel + 1, outer) : part(first_panel, last_tile);
-        if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(last_panel, 0);
+        if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(next_panel, 0);
         for (int64_t tile = outer; tile < last_tile; tile += blocking_.inner)
           rows(first_row, last_row, panel, tile, std::min(tile + blocking_.inner, last_tile), sums);
         sums += num_rows * kPanelColumns;
@@ -209,12 +212,15 @@ void multiply_shares(const PackedMatrix& w, const Activations& x, const Results&
   const int64_t step = std::min(product.group_panels(), fair);
   const int64_t groups = std::max<int64_t>(panels / step - team.size(), 0);
   const int64_t shares = groups + panels - groups * step;
-  team.share(thread, product.num_chunks() * shares, 1, [&](int64_t first, int64_t last) {
-    for (int64_t share = first; share < last; share++) {
-      const int64_t place = share % shares;
-      const int64_t panel = place < groups ? place * step : place + groups * (step - 1);
-      product.chunk(share / shares, panel, panel + (place < groups ? step : 1));
-    }
+  const auto first_panel = [&](int64_t share) {
+    const int64_t place = share % shares;
+    return place < groups ? place * step : place + groups * (step - 1);
+  };
+  const int64_t count = product.num_chunks() * shares;
+  team.share_ahead(thread, count, [&](int64_t share, int64_t next) {
+    const int64_t panel = first_panel(share), num_panels = share % shares < groups ? step : 1;
+    product.chunk(share / shares, panel, panel + num_panels,
+                  next < count ? first_panel(next) : panel);
   });
 }
 
@@ -236,7 +242,7 @@ void matmul_panels(const PackedMatrix& w, const Activations& x, const MatmulOutp
   const StoredRows results(w, y);
   Product<StoredRows> product(w, x, results);
   for (int64_t chunk = 0; chunk < product.num_chunks(); chunk++)
-    product.chunk(chunk, first_panel, last_panel);
+    product.chunk(chunk, first_panel, last_panel, last_panel);
 }
 
 void matmul(const PackedMatrix& w, const Activations& x, const MatmulOutput& y, Ordering,

@@ -68,6 +68,23 @@ class Team {
     }
   }
 
+  // The same one item at a time, each taken while the one before it is worked on, so that its memory
+  // can be asked for in time: work(item, next), where next is `count` behind a thread's last item.
+  template <class Work>
+  void share_ahead(int thread, int64_t count, Work&& work) {
+    if (num_threads_ == 1) {
+      for (int64_t item = 0; item < count; item++) work(item, item + 1);
+      return;
+    }
+    std::atomic<int64_t>& counter = next_share(thread);
+    int64_t item = counter.fetch_add(1, std::memory_order_relaxed);
+    while (item < count) {
+      const int64_t next = counter.fetch_add(1, std::memory_order_relaxed);
+      work(item, next < count ? next : count);
+      item = next;
+    }
+  }
+
   // The fixed part of [0, count) of this thread, for work where threads should keep to their memory.
   void part(int thread, int64_t count, int64_t* first, int64_t* last) const {
     *first = count * thread / num_threads_;
