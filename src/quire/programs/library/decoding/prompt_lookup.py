@@ -31,11 +31,12 @@ MAX_GUESSED, MAX_PLAIN = 63, 32
 
 
 class Lookup:
-    """Where runs of up to ``max_ngram`` tokens of a growing text stood last, and what followed.
+    """Where runs of ``min_ngram`` to ``max_ngram`` tokens of a growing text stood last, and what
+    followed.
     Looking one up costs the same however long the text is."""
 
-    def __init__(self, max_ngram: int = 3) -> None:
-        self._sizes = range(max_ngram, 0, -1)
+    def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
+        self._sizes = range(max_ngram, min_ngram - 1, -1)
         self._behind: dict[tuple[int, ...], int] = {}
         self._num_known = 1
 
@@ -54,12 +55,12 @@ class Lookup:
 
 
 async def generate_by_lookup(
-    ctx: Context, max_tokens: int, *, num_guessed: int = 16, max_ngram: int = 3
+    ctx: Context, max_tokens: int, *, num_guessed: int = 16, max_ngram: int = 4, min_ngram: int = 3
 ) -> tuple[list[int], int]:
     """The greedy continuation, and in how many steps of the model it was made. ``num_guessed``: of
     the first guess; 0 for none at all."""
     start, num_steps, num_plain = len(ctx), 0, MIN_TOKENS
-    known, is_end = Lookup(max_ngram), ctx.model.eos_token_ids.__contains__
+    known, is_end = Lookup(max_ngram, min_ngram), ctx.model.eos_token_ids.__contains__
     guess: list[int] = []
     while (room := max_tokens - (len(ctx) - start)) > 0 and not ends(ctx, start):
         if guess:
@@ -67,8 +68,8 @@ async def generate_by_lookup(
             num_steps += 1
             if verified.num_accepted == len(guess):
                 num_plain, num_guessed = MIN_TOKENS, min(2 * num_guessed, MAX_GUESSED)
-            elif verified.num_accepted < MIN_TOKENS:  # not worth the look
-                num_guessed = max(num_guessed // 2, MIN_TOKENS)
+            else:
+                num_guessed = max(verified.num_accepted, MIN_TOKENS)
                 guess = []
                 continue
         else:
