@@ -270,3 +270,14 @@ def test_ended_ids_are_kept_as_ranges() -> None:
         False, True, True, False, True, False,
     ]  # fmt: skip
     assert ids.num_ranges == 2
+
+
+def test_ranges_are_bounded_and_the_lowest_become_one() -> None:
+    ids = IdRanges(max_ranges=3)
+    for number in (10, 20, 30):
+        ids.add(number)
+    assert 15 not in ids
+    ids.add(40)
+    assert ids.num_ranges == 3
+    assert all(number in ids for number in (10, 15, 20, 30, 40))
+    assert not any(number in ids for number in (9, 21, 25, 35, 41))

@@ -1,7 +1,8 @@
 """A set of ids that mostly count up, kept as ranges.
 
-Owns nothing but the set: a program that lives for months remembers every command it has ended in a
-few words of memory.
+Owns nothing but the set and its bound: a program that lives for months remembers every command it
+has ended in a few words of memory. Each call of a session has ids of its own far behind those of
+the call before, which is one range more.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 from bisect import bisect_right
 
 
+MAX_RANGES = 1 << 16
+
+
 class IdRanges:
-    """Ids, as sorted disjoint ranges [start, end)."""
+    """Ids, as sorted disjoint ranges [start, end). Beyond ``max_ranges`` the two lowest become one:
+    the ids between them count as members, nobody begins so far behind any more."""
 
-    __slots__ = ("_ends", "_starts")
+    __slots__ = ("_ends", "_max_ranges", "_starts")
 
-    def __init__(self) -> None:
+    def __init__(self, max_ranges: int = MAX_RANGES) -> None:
+        self._max_ranges = max_ranges
         self._starts: list[int] = []
         self._ends: list[int] = []
 
@@ -44,10 +50,12 @@ class IdRanges:
         else:
             self._starts.insert(after, number)
             self._ends.insert(after, number + 1)
+            if len(self._starts) > self._max_ranges:
+                del self._starts[1], self._ends[0]
 
     @property
     def num_ranges(self) -> int:
         return len(self._starts)
 
 
-__all__ = ["IdRanges"]
+__all__ = ["MAX_RANGES", "IdRanges"]
