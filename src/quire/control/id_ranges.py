@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-
 MAX_RANGES = 1 << 16
 
 

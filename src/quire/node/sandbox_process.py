@@ -270,7 +270,7 @@ class SandboxProcess:
         host.start(
             start.guest,
             start.name,
-            lambda: self._templates.runner(code, start.digest, start.limits),
+            self._templates.runner_of(code, start.digest, start.limits),
             msgspec.structs.replace(start.launch, models=self._models),
             limits=start.limits,
             network=lambda: self._network(start),

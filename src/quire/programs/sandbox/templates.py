@@ -10,6 +10,8 @@ import asyncio
 import hashlib
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from quire.core.errors import ErrorRecord, InvalidArgument, QuireError
@@ -138,15 +140,13 @@ class Templates:
         finally:
             guest.close()
 
-    def runner(self, code: bytes, digest: str, limits: GuestLimits) -> Runner:
-        """A fresh instance for a program.
-
-        Raises:
-            GuestTrapped: a module's static initialisers did not end well.
-        """
+    def runner_of(self, code: bytes, digest: str, limits: GuestLimits) -> Callable[[], Runner]:
+        """What makes a fresh instance for a program, which must be ready. It may be called late:
+        it holds what it is made of. Calling it raises ``GuestTrapped`` where a module's static
+        initialisers do not end well."""
         if is_module(code):
-            return self._module_runner(digest, limits)
-        return self._python_runner(code, digest, limits)
+            return partial(self._module_runner, self._module(digest), limits)
+        return partial(self._python_runner, code, digest, limits)
 
     async def inspect(self, code: bytes, limits: GuestLimits) -> Inspected:
         """The manifest of ``code``, or why it is no program."""
@@ -170,8 +170,9 @@ class Templates:
             finally:
                 python.close()
         digest = code_digest(code)
-        has_manifest = MANIFEST_EXPORT in self._modules[digest].exports
-        module = self._module_runner(digest, limits)
+        template = self._module(digest)
+        has_manifest = MANIFEST_EXPORT in template.exports
+        module = self._module_runner(template, limits)
         try:
             name = f"module-{digest[:8]}"
             return Inspected(manifest=module.manifest(name, turn_s, has_manifest=has_manifest))
@@ -184,9 +185,11 @@ class Templates:
         compiled = self._compiled.get(digest)
         return PythonRunner(guest, source_text(code), compiled, limits.turn_bytes)
 
-    def _module_runner(self, digest: str, limits: GuestLimits) -> ModuleRunner:
-        template = self._modules[digest]
+    def _module(self, digest: str) -> ModuleTemplate:
         self._modules.move_to_end(digest)
+        return self._modules[digest]
+
+    def _module_runner(self, template: ModuleTemplate, limits: GuestLimits) -> ModuleRunner:
         guest = template.instantiate(limits.memory_bytes, limits.turn_ms / 1000)
         return ModuleRunner(guest, limits.turn_bytes)
 

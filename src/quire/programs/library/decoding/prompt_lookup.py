@@ -6,7 +6,8 @@ The last few tokens are looked up in the text so far; what followed them there i
 forward pass checks the whole guess (``verify``), as far as it is right it is kept, and the tokens
 are those of greedy decoding in fewer steps. A guess that was right to its end is followed by one
 twice as long. Where nothing is found, or guesses go wrong, the engine's own loop goes on
-(``generate``), each time for longer: text that repeats nothing costs what it costs without this.
+(``generate``), each time for longer: text that repeats nothing costs hardly more than without
+this, text that only looks alike (sums, tables) does.
 Traits: Decode, Forward, OutputText, Allocate (truncate).
 
 ::
@@ -32,8 +33,7 @@ MAX_GUESSED, MAX_PLAIN = 63, 32
 
 class Lookup:
     """Where runs of ``min_ngram`` to ``max_ngram`` tokens of a growing text stood last, and what
-    followed.
-    Looking one up costs the same however long the text is."""
+    followed. Looking one up costs the same however long the text is."""
 
     def __init__(self, max_ngram: int = 3, min_ngram: int = 1) -> None:
         self._sizes = range(max_ngram, min_ngram - 1, -1)
