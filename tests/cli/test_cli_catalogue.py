@@ -13,8 +13,8 @@ def test_the_list_names_every_program_under_its_theme(capsys: pytest.CaptureFixt
     assert ran.code == 0
     words = ran.out.split()
     for theme, names in THEMES.items():
-        for name in names:
-            assert words.index(name) > words.index(theme)
+        behind = words[words.index(theme) + 1 :]  # a program may be called as its theme is
+        assert set(names) <= set(behind)
     assert "Continue a prompt, greedily, and stream" in ran.out
     assert len(LIBRARY) > 1
 

@@ -262,6 +262,7 @@ async def test_what_is_cancelled_is_not_computed(
     await asyncio.to_thread(embedder.arrived.wait)
     await handle.send("give up")
     assert (await anext(attachment)).text == "given up"
+    await node.encoder(None, "embedding").wait_idle()
     embedder.gate.set()
     assert await handle.result() is True
     assert await run(node, form, tmp_path, "return len(await api.embed(['a']))") == 1
