@@ -33,6 +33,7 @@ from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
+from quire.programs.sandbox.module_inbox import ModuleInbox
 from quire.programs.sandbox.module_services import ModuleServices
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
@@ -60,12 +61,9 @@ class ModuleRunner:
         self._num_untaken = 0
         self._sends: deque[int] = deque()
         """Messages that the client has not taken; of these, sends that wait for room."""
-        self._receives: deque[int] = deque()
-        self._messages: deque[str] = deque()
+        self._inbox = ModuleInbox()
         self._sleeps: list[tuple[float, int]] = []
         self._requests: dict[int, tuple[int, Op]] = {}
-        self._input_closed = False
-        self._num_read = 0
         self._client_gone: ErrorRecord | None = None
         self._cancel_reason: str | None = None
         self._host_ids = count(abi.HOST_IDS)
@@ -195,7 +193,7 @@ class ModuleRunner:
             )
 
     def _check_waits(self) -> None:
-        waits = self._waiting, self._sends, self._receives, self._sleeps, self._requests
+        waits = self._waiting, self._sends, self._inbox.num_waiting, self._sleeps, self._requests
         if not any(waits) and not self._services:
             raise ProgramFailed(
                 "the program waits for nothing: it returned without a command that has an answer, "
@@ -253,8 +251,7 @@ class ModuleRunner:
             case Op.SEND:
                 return self._send(entry, memory)
             case Op.RECEIVE:
-                self._receives.append(entry.id)
-                self._pass_message()
+                self._events.extend(self._inbox.receive(entry.id))
                 return None
             case Op.LOG:
                 text = memory.text(entry.address, entry.length)
@@ -349,7 +346,7 @@ class ModuleRunner:
                 if op is not None and event.command < abi.HOST_IDS:
                     self._events.append(failed(op, event.command, event.error))
             case m.Message():
-                self._messages.append(event.text)
+                self._events.extend(self._inbox.put(event.text))
             case m.Taken():
                 self._num_untaken -= event.count
                 self._pass_sends()
@@ -358,7 +355,7 @@ class ModuleRunner:
                 while self._sends:
                     self._events.append(failed(Op.SEND, self._sends.popleft(), event.error))
             case m.InputClosed():
-                self._input_closed = True
+                self._events.extend(self._inbox.close())
             case m.Fetched():
                 command, op = self._requests.pop(event.request)
                 self._events.append(RingEvent(op, command, event.body, a=event.status))
@@ -374,25 +371,12 @@ class ModuleRunner:
                 self._events.append(RingEvent(Op.CANCEL_ASKED, 0, reason))
             case m.Terminated() | m.TimeCome():
                 pass
-        self._pass_message()
 
     def _own_calls(self) -> list[m.GuestCalls]:
         """What the host is to know of messages that were read, and what goes back."""
-        num_read, self._num_read = self._num_read, 0
+        num_read = self._inbox.take_num_read()
         calls = self._services.take_put_back()
         return [m.Received(num_read), *calls] if num_read else calls
-
-    def _pass_message(self) -> None:
-        """Give messages to those who wait for one."""
-        while self._receives and (self._messages or self._input_closed):
-            command = self._receives.popleft()
-            if not self._messages:
-                closed = MailboxClosed("the client has closed its side").record()
-                self._events.append(failed(Op.RECEIVE, command, closed))
-                continue
-            payload = self._messages.popleft().encode("utf-8", "replace")
-            self._events.append(RingEvent(Op.RECEIVE, command, payload))
-            self._num_read += 1
 
     def _replied(self, command: CommandId, reply: Reply, last: bool) -> None:
         op = self._waiting.pop(command, None) if last else self._waiting.get(command)
