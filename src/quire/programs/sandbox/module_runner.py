@@ -7,7 +7,6 @@ answer belongs to.
 from __future__ import annotations
 
 import struct
-import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
@@ -35,6 +34,7 @@ from quire.programs.sandbox.module_commands import Memory, queue_call, with_adap
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module_inbox import ModuleInbox
 from quire.programs.sandbox.module_services import ModuleServices
+from quire.programs.sandbox.module_sleeps import ModuleSleeps
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
@@ -62,7 +62,7 @@ class ModuleRunner:
         self._sends: deque[int] = deque()
         """Messages that the client has not taken; of these, sends that wait for room."""
         self._inbox = ModuleInbox()
-        self._sleeps: list[tuple[float, int]] = []
+        self._sleeps = ModuleSleeps()
         self._requests: dict[int, tuple[int, Op]] = {}
         self._client_gone: ErrorRecord | None = None
         self._cancel_reason: str | None = None
@@ -115,9 +115,9 @@ class ModuleRunner:
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         for event in events:
             self._take(event)
-        self._take_due()
+        self._events.extend(self._sleeps.take_due())
         if not self._events:
-            return m.Turn(self._own_calls(), self._next_sleep_s())
+            return m.Turn(self._own_calls(), self._sleeps.next_s())
         return self._turn(self._poll(limit_s), limit_s)
 
     def _poll(self, limit_s: float) -> int:
@@ -157,7 +157,7 @@ class ModuleRunner:
                 break
             if num_left:
                 num_commands = self._poll(limit_s)
-        return m.Turn(calls, 0.0 if self._events else self._next_sleep_s())
+        return m.Turn(calls, 0.0 if self._events else self._sleeps.next_s())
 
     def _read_commands(self, num_commands: int) -> list[RingCommand]:
         if num_commands > self._io.max_commands:
@@ -258,7 +258,7 @@ class ModuleRunner:
                 self._answers.log("error" if entry.a else "info", text)
                 return None
             case Op.SLEEP:
-                self._sleeps.append((time.monotonic() + entry.a / 1000, entry.id))
+                self._sleeps.add(entry.id, entry.a / 1000)
                 return None
             case Op.HTTP_GET | Op.HTTP_POST:
                 return self._fetch(entry, memory)
@@ -382,18 +382,6 @@ class ModuleRunner:
         op = self._waiting.pop(command, None) if last else self._waiting.get(command)
         if op is not None and command < abi.HOST_IDS:
             self._events.append(reply_event(op, command, reply, last))
-
-    def _take_due(self) -> None:
-        now_s = time.monotonic()
-        due = [entry for entry in self._sleeps if entry[0] <= now_s]
-        if due:
-            self._sleeps = [entry for entry in self._sleeps if entry[0] > now_s]
-            self._events.extend(RingEvent(Op.SLEEP, command) for _, command in sorted(due))
-
-    def _next_sleep_s(self) -> float | None:
-        if not self._sleeps:
-            return None
-        return max(0.0, min(self._sleeps)[0] - time.monotonic())
 
 
 def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:
