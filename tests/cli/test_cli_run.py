@@ -1,13 +1,19 @@
-"""``quire run`` with a node of its own: result, messages, failure, Ctrl-C."""
+"""``quire run`` with a node of its own: result, messages, failure, Ctrl-C, encoders."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from cli_invoke import invoke
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import BertConfig, BertModel
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -47,6 +53,67 @@ async def test_a_library_program_with_a_result(tmp_path: Path) -> None:
     replayed = await _start("replay", str(log))
     out, _ = await replayed.communicate()
     assert b"the same actions throughout" in out
+
+
+EMBEDS = """
+from quire.programs.sdk import inferlet
+
+@inferlet(traits={"Encode": 1})
+async def embeds(api, *texts):
+    (one,) = await api.available_encoders()
+    return [one.name, *map(len, await api.embed(list(texts)))]
+"""
+
+
+async def test_an_embedded_node_has_the_encoders_that_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "embeds.py"
+    path.write_text(EMBEDS, encoding="utf-8")
+    encoder = f"tiny={save_encoder(tmp_path / 'bert')}"
+    process = await _start("run", str(path), "--encoder", encoder, "--", "a cat", "sat")
+    out, said = await process.communicate()
+    assert process.returncode == 0, said
+    assert json.loads(out) == ["tiny", 32, 32]
+
+
+def save_encoder(directory: Path) -> Path:
+    """A random BERT with 32 values for a text, and its tokenizer."""
+    words = ["[PAD]", "[UNK]", "a", "cat", "sat"]
+    config = BertConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+    )
+    BertModel(config).save_pretrained(directory)
+    vocab = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(WordLevel(vocab, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    tokenizer.save(str(directory / "tokenizer.json"))
+    return directory
+
+
+@pytest.mark.parametrize(
+    "option", [("--encoder", "x"), ("--model", "x"), ("--record", "x"), ("--mcp-servers", "x")]
+)
+def test_options_of_a_node_are_refused_for_one_that_runs(
+    capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+) -> None:
+    url = "http://127.0.0.1:9"
+    ran = invoke(capsys, "run", "react", *option, "--url", url)
+    assert ran.code == 2
+    assert f"{option[0]} is for a node that 'quire run' starts, and {url} runs" in ran.err
+
+
+def test_options_out_of_the_environment_may_stand(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_MODELS", "x")
+    ran = invoke(capsys, "run", "react", "--url", "http://127.0.0.1:9")
+    assert ran.code == 2
+    assert "--model" not in ran.err
+    assert "http://127.0.0.1:9" in ran.err
 
 
 async def _start(*arguments: str) -> asyncio.subprocess.Process:

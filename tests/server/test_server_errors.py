@@ -121,6 +121,28 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "instead"),
+    [
+        ("guided_json", {"type": "object"}, '"structured_outputs": {"json": ...}'),
+        ("guided_regex", "a+", '"structured_outputs": {"regex": ...}'),
+        ("guided_choice", ["a", "b"], '"structured_outputs": {"choice": ...}'),
+        ("guided_grammar", "start: A", '"structured_outputs": {"grammar": ...}'),
+        ("ebnf", "root ::= a", '"structured_outputs": {"grammar": ...}, a grammar in Lark'),
+        ("guided_decoding_backend", "auto", "check its spelling or leave it out"),
+    ],
+)
+def test_a_field_under_another_servers_name_is_told_ours(
+    http: httpx.Client, field: str, value: object, instead: str
+) -> None:
+    response = http.post(CHAT, json={"messages": HI, field: value})
+    assert response.status_code == 400
+    error = check_shape(response)
+    assert error["param"] == field
+    assert error["code"] == "unknown_parameter"
+    assert instead in error["message"]
+
+
+@pytest.mark.parametrize(
     "name", ["messages", "tools", "add_generation_prompt", *BudgetedEnvironment().globals]
 )
 @pytest.mark.parametrize("path", [CHAT, "/tokenize"])

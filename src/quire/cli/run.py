@@ -15,7 +15,7 @@ from quire.cli import catalogue
 from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
-from quire.cli.configuration import DEFAULT_TENANT, engine_configs
+from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import print_error, print_result, shown
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.loading import loading_progress
@@ -33,7 +33,12 @@ EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 
+_OF_A_NODE = ("model", "encoder", "mcp_servers", "record")
+"""Options that make a node, and mean nothing to one that runs already."""
+
+
 def run(
+    context: typer.Context,
     program: Annotated[
         str | None, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
     ] = None,
@@ -41,6 +46,7 @@ def run(
         list[str] | None, typer.Argument(help="Arguments for the program, after --.")
     ] = None,
     model: o.ModelOption = None,
+    encoder: o.Encoders = None,
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
@@ -54,10 +60,11 @@ def run(
 ) -> None:
     """Run a program: show its messages as they come, then its result.
 
-    Without --url a node is started for it in this process's charge and stopped afterwards. With
-    --url it runs on that node: one of the library, one that was pushed ('quire push'), or a file,
-    which runs in the node's sandbox. Ctrl-C cancels the program; a second one stops waiting for it.
-    Ends with status 1 if the program failed.
+    Without --url a node is started for it in this process's charge and stopped afterwards; --model,
+    --encoder, --mcp-servers and --record are for that one. With --url it runs on that node: one of
+    the library, one that was pushed ('quire push'), or a file, which runs in the node's sandbox.
+    Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the program
+    failed.
 
     Examples:
 
@@ -70,6 +77,8 @@ def run(
         quire run my_agent.py --url http://127.0.0.1:8000 --interactive
 
         quire run my_chat.py --stream -- "some question"
+
+        quire run retrieval --encoder ~/models/bge-small -- "Where is it?" '["It is here."]'
     """
     configure_logging(log_level, log_requests=False)
     if list_programs:
@@ -80,12 +89,14 @@ def run(
     if url is None:
         config = NodeConfig(
             engine_configs(model or (), None),
+            encoders=encoder_configs(encoder or ()),
             record_path=record,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
         found = library.find(program)
         start = partial(_run_embedded, config, found, args or [], interactive)
     else:
+        _refuse_given(context, url)
         request = _request(program, args or [])
         start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
     try:
@@ -147,6 +158,21 @@ class EmbeddedProgram:
 
     async def result(self) -> Any:
         return await self._handle.result()
+
+
+def _refuse_given(context: typer.Context, url: str) -> None:
+    """Options out of the environment are not meant for this command alone, so they may stand.
+
+    Raises:
+        InvalidArgument: one of ``_OF_A_NODE`` stands on the command line.
+    """
+    for name in _OF_A_NODE:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidArgument(
+                f"--{name.replace('_', '-')} is for a node that 'quire run' starts, and {url} runs "
+                "already: give it to that node's 'quire serve', or leave out --url (QUIRE_URL)"
+            )
 
 
 def _lines(interactive: bool) -> AsyncIterator[str] | None:

@@ -40,6 +40,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.schemas.base import is_shape
+from quire.server.schemas.other_names import our_name
 
 logger = logging.getLogger(__name__)
 
@@ -157,7 +158,9 @@ def validation_response(error: RequestValidationError) -> JSONResponse:
     if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
         message = "the body must be a JSON object, sent with content-type: application/json"
     elif first["type"] == "extra_forbidden":
-        message = "no such parameter; check its spelling or leave it out"
+        instead = our_name(param) if param else None
+        remedy = f"write {instead}" if instead else "check its spelling or leave it out"
+        message = f"no such parameter; {remedy}"
     where = f"{param}: " if param else ""
     num_more = len(problems) - 1
     more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""

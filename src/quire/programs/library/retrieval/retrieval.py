@@ -1,7 +1,6 @@
 """Retrieval: answer from the passages that bear on the question (Lewis et al., 2020).
 
-    quire serve --encoder DIRECTORY
-    quire run retrieval --url http://127.0.0.1:8000 -- "What is the job of Kabo?" \\
+    quire run retrieval --encoder DIRECTORY -- "What is the job of Kabo?" \\
         '["The job of Kabo is baker.", "The sky is blue."]' 1
 
 The node's embedding model makes a vector of every passage and of the question; the passages whose

@@ -1,0 +1,30 @@
+"""Fields of ours under the names that other servers have, or had, for them.
+
+Such a field is refused like every unknown one; this says what to write instead.
+"""
+
+from __future__ import annotations
+
+_CONSTRAINTS = {
+    # vLLM, formerly
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+    # SGLang
+    "json_schema": "json",
+    "regex": "regex",
+    "ebnf": "grammar",
+}
+
+
+def our_name(field: str) -> str | None:
+    """What chat completions and completions want instead of ``field``."""
+    constraint = _CONSTRAINTS.get(field)
+    if constraint is None:
+        return None
+    dialect = ", a grammar in Lark's form" if constraint == "grammar" else ""
+    return f'"structured_outputs": {{"{constraint}": ...}}{dialect}'
+
+
+__all__ = ["our_name"]
