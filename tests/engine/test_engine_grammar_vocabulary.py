@@ -66,3 +66,15 @@ def test_a_token_that_the_grammar_forbids_is_an_error(compiler: GrammarCompiler)
     matcher = compiler.compile(GrammarSpec("regex", "[0-9]+"))
     with pytest.raises(GrammarError, match="cannot be followed"):
         matcher.consume([0])
+
+
+def test_an_end_that_the_vocabulary_does_not_have_is_left_out(
+    tokenizer: HuggingFaceTokenizer,
+) -> None:
+    """Files name such ids; one request with a grammar must not cost everybody the engine."""
+    ends = (10_000_000, *tokenizer.eos_token_ids)
+    compiler = GrammarCompiler(
+        HuggingFaceTokenizer(tokenizer.to_json(), ends), tokenizer.vocab_size
+    )
+    matcher = compiler.compile(GrammarSpec("regex", "a?"))
+    assert tokenizer.eos_token_ids[0] in allowed(matcher, tokenizer.vocab_size)

@@ -184,6 +184,18 @@ def index_of_numbers(path: Path) -> None:
     write_index(path, {**shard(path), EMBEDDING: 5})
 
 
+def long_name_in_index(path: Path) -> None:
+    write_index(path, {**shard(path), EMBEDDING: "x" * 5000 + ".safetensors"})
+
+
+def half_a_surrogate_in_index(path: Path) -> None:
+    write_index(path, {**shard(path), EMBEDDING: "\ud800.safetensors"})
+
+
+def pointer_of_lfs(path: Path) -> None:
+    (path / WEIGHTS).write_text("version https://git-lfs.github.com/spec/v1\nsize 12\n")
+
+
 def empty_index(path: Path) -> None:
     shard(path)
     write_index(path, [])
@@ -235,6 +247,9 @@ DAMAGES: list[tuple[str, Damage, type[ModelError], str]] = [
     ("absolute index", absolute_index, ModelFormatError, "same directory"),
     ("index to pickle", index_to_pickle, ModelFormatError, "same directory"),
     ("index of numbers", index_of_numbers, ModelFormatError, "same directory"),
+    ("long name", long_name_in_index, ModelFormatError, "cannot be read"),
+    ("half a surrogate", half_a_surrogate_in_index, ModelFormatError, "index.json is not valid"),
+    ("LFS pointer", pointer_of_lfs, ModelFormatError, "pointer of Git LFS.*git lfs pull"),
     ("empty index", empty_index, ModelFormatError, "weight_map"),
     ("lying index", lying_index, ModelFormatError, "where they are not"),
     ("tensor twice", tensor_in_two_shards, ModelFormatError, "is in both"),
@@ -480,6 +495,15 @@ def numeric_template(path: Path) -> None:
     change_tokenizer_config(path, chat_template=7)
 
 
+def named_template(name: object, template: object) -> Damage:
+    templates = [{"name": name, "template": template}]
+    return lambda path: change_tokenizer_config(path, chat_template=templates)
+
+
+def half_a_surrogate_in_template(path: Path) -> None:
+    change_tokenizer_config(path, chat_template="\ud800")
+
+
 def generation(**values: Any) -> Damage:
     def write(path: Path) -> None:
         (path / "generation_config.json").write_text(json.dumps(values))
@@ -493,6 +517,8 @@ def generation(**values: Any) -> Damage:
         (large_template, "at most"),
         (large_inline_template, "at most"),
         (numeric_template, "no string"),
+        (named_template("default", 7), "no string"),
+        (half_a_surrogate_in_template, r"tokenizer_config.json is not valid JSON .*surrogates"),
         (generation(eos_token_id=["x"]), "eos_token_id = .*integer or a list"),
         (generation(eos_token_id="</s>"), "eos_token_id = </s>: .*integer or a list"),
         (generation(eos_token_id=-1), "eos_token_id = -1.*none below 0"),
@@ -515,6 +541,11 @@ def test_a_bad_card_is_refused(damage: Damage, part: str, model: Path) -> None:
     damage(model)
     with pytest.raises(ModelError, match=part):
         read_model_card(str(model))
+
+
+def test_a_template_whose_name_is_no_text_is_not_the_default(model: Path) -> None:
+    named_template(["default"], "{{ messages }}")(model)
+    assert read_model_card(str(model)).chat_template is None
 
 
 def test_a_bad_tokenizer_is_refused(model: Path) -> None:

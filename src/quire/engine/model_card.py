@@ -125,8 +125,8 @@ def _chat_template(directory: ModelDirectory, tokenizer: Mapping[str, Any]) -> s
     if template is None:  # where processors of models that see images kept it
         template = directory.read_json_if_present("chat_template.json").get("chat_template")
     if isinstance(template, list):
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-        template = named.get("default")
+        named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     if template is None:
         return None
     if not isinstance(template, str):
@@ -136,8 +136,8 @@ def _chat_template(directory: ModelDirectory, tokenizer: Mapping[str, Any]) -> s
         )
     if len(template.encode()) > MAX_TEMPLATE_BYTES:
         raise ModelFormatError(
-            f"the chat template of {directory.path} has {len(template)} characters; at most "
-            f"{MAX_TEMPLATE_BYTES} bytes are accepted: check where this model comes from"
+            f"the chat template of {directory.path} has {len(template.encode())} bytes; at most "
+            f"{MAX_TEMPLATE_BYTES} are accepted: check where this model comes from"
         )
     return template
 

@@ -18,6 +18,7 @@ MAX_JSON_BYTES = 64 << 20
 """No metadata file of a model comes near it; the largest are tokenizers of some 20 MB."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNUSED_CODE = ("AutoTokenizer", "AutoProcessor", "AutoImageProcessor")
 """Tokenizers are read from tokenizer.json, and images not at all."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -67,6 +68,8 @@ class ModelDirectory:
         text = self.read_text(name)
         try:
             value = json.loads(text)
+            if _SURROGATE.search(text):  # half of one reaches a tokenizer or a file system as text
+                json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as exc:
             raise ModelFormatError(
                 f"{self.path / name} is not valid JSON ({exc}): download or export it again"

@@ -19,6 +19,7 @@ from quire.engine.quantization.scheme import Header
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
+_LFS_POINTER = b"version https://git-lfs"
 
 
 class Shards:
@@ -152,9 +153,14 @@ def _no_weights(directory: ModelDirectory) -> ModelFormatError:
 
 
 def _open_shard(path: Path) -> Any:
-    if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
-        raise ModelFormatError(f"shard {path} is not a regular file: fetch it again")
     try:
+        if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
+            raise ModelFormatError(f"shard {path} is not a regular file: fetch it again")
+        if _is_pointer(path):
+            raise ModelFormatError(
+                f"shard {path} is a pointer of Git LFS, not the weights: fetch them with "
+                "`git lfs pull` in its directory"
+            )
         return safe_open(path, framework="pt")
     except FileNotFoundError as exc:
         raise ModelFormatError(
@@ -164,3 +170,9 @@ def _open_shard(path: Path) -> Any:
         raise ModelFormatError(
             f"shard {path} cannot be read ({exc}): it is truncated or damaged; fetch it again"
         ) from exc
+
+
+def _is_pointer(path: Path) -> bool:
+    """What a clone leaves in the place of a large file when Git LFS is not installed."""
+    with path.open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER

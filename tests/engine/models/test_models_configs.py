@@ -328,6 +328,8 @@ REFUSED: list[tuple[str, str, Values, type[ModelError], str]] = [
     ("no rope", "smollm3", {"no_rope_layers": [1]}, ModelFormatError, "no_rope_layers"),
     ("no rope odd", "smollm3", {"no_rope_layers": [2, 0]}, ModelFormatError, "no_rope_layers"),
     ("multiplier", "granite", {"logits_scaling": 0}, ModelFormatError, "logits_scaling"),
+    ("no base", "llama", {"rope_scaling": {"type": "yarn", "factor": 4.0}, "rope_theta": 1.0},
+     ModelFormatError, "rope_theta = 1.*above 1"),
     ("fraction", "phi3", {"partial_rotary_factor": 1.5}, ModelFormatError, "partial_rotary"),
     ("odd fraction", "phi3", {"partial_rotary_factor": 0.2}, ModelFormatError, "rotates 3 of 16"),
     ("few factors", "phi3",

@@ -66,6 +66,8 @@ def test_a_template_can_refuse() -> None:
         render("{{ raise_exception('only user') }}")
     with pytest.raises(InvalidArgument, match="cannot use these messages"):
         render("{{ messages[0].content + 1 }}")
+    with pytest.raises(InvalidArgument, match="surrogates not allowed"):
+        render("{{ '\\ud800' }}")
     with pytest.raises(InvalidArgument, match="at least one message"):
         render(CHAT_TEMPLATE, [])
     with pytest.raises(ModelFormatError, match="does not compile"):

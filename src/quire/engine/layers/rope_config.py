@@ -146,7 +146,14 @@ def _read_scaled(
             low_freq_factor=scaling.number("low_freq_factor", low=1e-3, high=1e6, default=1.0),
             high_freq_factor=scaling.number("high_freq_factor", low=1e-3, high=1e6, default=4.0),
         )
-    return _read_yarn(base, scaling) if base.kind == "yarn" else base
+    if base.kind != "yarn":
+        return base
+    if base.theta <= 1:  # the rule divides by its logarithm
+        raise ModelFormatError(
+            f"{config.where} has rope_theta = {base.theta:g}, with which YaRN has no frequencies: "
+            "it must be above 1"
+        )
+    return _read_yarn(base, scaling)
 
 
 def _read_yarn(base: RopeConfig, scaling: ConfigReader) -> RopeConfig:

@@ -174,12 +174,17 @@ class _Vocabulary:
     def __init__(self, tokenizer: HuggingFaceTokenizer, vocab_size: int) -> None:
         self._tokenizer = tokenizer
         ids = range(vocab_size)
-        self.eos_token_id = next(iter(tokenizer.eos_token_ids), ids.stop - 1)
+        self.eos_token_id = next(iter(_chosen_ends(tokenizer, vocab_size)), ids.stop - 1)
         self.special_token_ids = [i for i in ids if not tokenizer.token_bytes(i)]
         self.tokens = [tokenizer.token_bytes(i) or f"<|{i}|>".encode() for i in ids]
 
     def __call__(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, special=False)
+
+
+def _chosen_ends(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> list[int]:
+    """The ends that a model can choose: some files name ids that its vocabulary does not have."""
+    return [token for token in tokenizer.eos_token_ids if token < vocab_size]
 
 
 class GrammarCompiler:
@@ -214,7 +219,7 @@ class GrammarCompiler:
 
     @cached_property
     def _ll_tokenizer(self) -> LLTokenizer:
-        eos = list(self._tokenizer.eos_token_ids)
+        eos = _chosen_ends(self._tokenizer, self._vocab_size)
         vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
         return LLTokenizer(vocabulary, eos_token=eos or None)
 

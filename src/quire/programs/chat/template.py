@@ -97,6 +97,8 @@ class ChatTemplate:
                     parts.append(part)
                     num_chars += len(part)
                     budget.check_size(num_chars if num_chars > max_output_chars else len(part))
+                text = "".join(parts)
+                text.encode()  # a template can write half a surrogate, which no tokenizer reads
             except TemplateLimit as exc:
                 raise InvalidArgument(
                     f"{exc.message}; at most {max_operations} operations and {max_output_chars} "
@@ -113,7 +115,7 @@ class ChatTemplate:
                 raise InvalidArgument(
                     f"the chat template cannot use these messages: {type(exc).__name__}: {exc}"
                 ) from exc
-        return "".join(parts)
+        return text
 
 
 def _cut_behind(text: str, message: Message) -> str:
