@@ -33,35 +33,38 @@ class Stopwatch:
     """When the tokens of one run became known, in seconds from its start."""
 
     def __init__(self, num_prompts: int) -> None:
-        self._counts = [0] * num_prompts
-        self._num_tokens = 0
-        self._num_tokens_at_all_started = 0
-        self._first_s = 0.0
-        self._all_started_s = 0.0
-        self._last_s = 0.0
+        self._arrivals: list[list[tuple[float, int]]] = [[] for _ in range(num_prompts)]
         self._start_s = time.perf_counter()
 
     def arrived(self, prompt: int, count: int) -> None:
-        now_s = time.perf_counter() - self._start_s
-        if not self._num_tokens:
-            self._first_s = now_s
-        self._counts[prompt] += count
-        self._num_tokens += count
-        self._last_s = now_s
-        if not self._all_started_s and all(self._counts):
-            self._all_started_s = now_s
-            self._num_tokens_at_all_started = self._num_tokens
+        self._arrivals[prompt].append((time.perf_counter() - self._start_s, count))
 
     def report(self) -> dict[str, float]:
-        """``step_s`` is the time per token of one prompt, counted from when the last prompt had its
-        first token: what runs from then on are decode steps of the whole batch alone."""
-        steps = (self._num_tokens - self._num_tokens_at_all_started) / len(self._counts)
         return {
-            "first_s": self._first_s,
-            "step_s": (self._last_s - self._all_started_s) / steps if steps else 0.0,
-            "total_s": self._last_s,
-            "num_tokens": self._num_tokens,
+            "first_s": min(of_one[0][0] for of_one in self._arrivals),
+            "step_s": self._step_s(),
+            "total_s": max(of_one[-1][0] for of_one in self._arrivals),
+            "num_tokens": sum(count for of_one in self._arrivals for _, count in of_one),
         }
+
+    def _step_s(self) -> float:
+        """A prompt's time per token while the whole batch decodes: before the last prompt has its
+        first token some are still being read, and behind the first one's end the batch is smaller.
+        The tokens of one step become known one after the other, so each prompt's time ends with its
+        own token of the step that is the first one's last."""
+        begin_s = max(of_one[0][0] for of_one in self._arrivals)
+        end_s = min(of_one[-1][0] for of_one in self._arrivals)
+        passed_s, num_tokens = 0.0, 0
+        for of_one in self._arrivals:
+            first, last = (_index_at(of_one, at_s) for at_s in (begin_s, max(begin_s, end_s)))
+            passed_s += of_one[last][0] - of_one[first][0]
+            num_tokens += sum(count for _, count in of_one[first + 1 : last + 1])
+        return passed_s / num_tokens if num_tokens else 0.0
+
+
+def _index_at(arrivals: list[tuple[float, int]], wanted_s: float) -> int:
+    """Of the first arrival at that time or behind it; the last one if there is none."""
+    return next((i for i, (at_s, _) in enumerate(arrivals) if at_s >= wanted_s), len(arrivals) - 1)
 
 
 def take_stdout() -> Any:

@@ -62,7 +62,7 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
         contenders = {}
         for name, config in policies(arguments).items():
             serving = loop_node(path, config, arguments.num_threads)
-            node = runner.run(serving.__aenter__())
+            node = runner.run(serving.__aenter__()).node
             stack.callback(lambda s=serving: runner.run(s.__aexit__(None, None, None)))
             contenders[name] = partial(run, node)
         title = f"{model}, {arguments.programs} programs"

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
+from benchmarks.peers.fused_loop import FusedLoop
+from benchmarks.peers.worker import Stopwatch
+from benchmarks.pie.engine_tap import TappedEngine
 from benchmarks.pie.loops import Loop
 from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig
 from quire.core.ids import ModelId, TenantId
@@ -20,8 +26,8 @@ _TENANT = TenantId("default")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of many programs at once, in seconds. ``step_s``: per token of one program, from when
-    all had their first one on. ``cpu_s``: of this process, per token of all programs together."""
+    """One run of many programs at once, in seconds. ``step_s``: per token of one program, while all
+    decode. ``cpu_s``: of this process, per token of all programs together."""
 
     total_s: float
     step_s: float
@@ -29,10 +35,15 @@ class Ran:
     num_tokens: int
 
 
+class LoopNode(NamedTuple):
+    node: Node
+    engine: TappedEngine
+
+
 @asynccontextmanager
 async def loop_node(
     model: Path, scheduler: SchedulerConfig | None = None, num_threads: int | None = None
-) -> AsyncIterator[Node]:
+) -> AsyncIterator[LoopNode]:
     engine = EngineConfig(
         source=str(model),
         name=ModelId("model"),
@@ -42,40 +53,48 @@ async def loop_node(
         num_embeds=32768,
         num_threads=num_threads,
     )
-    node = Node(NodeConfig(engines=(engine,), scheduler=scheduler or SchedulerConfig()))
+    tapped: list[TappedEngine] = []
+
+    def connect(config: EngineConfig) -> TappedEngine:
+        tapped.append(TappedEngine(config))
+        return tapped[-1]
+
+    config = NodeConfig(engines=(engine,), scheduler=scheduler or SchedulerConfig())
+    node = Node(config, transport_factory=connect)
     await node.start()
     try:
-        yield node
+        yield LoopNode(node, tapped[-1])
     finally:
         await node.stop()
 
 
+def run_fused(engine: TappedEngine, prompts: list[list[int]], num_tokens: int) -> Ran:
+    """The engine's own loop, in one message, with the node idle."""
+    watch = Stopwatch(len(prompts))
+    FusedLoop(engine.execute, engine.info.pool).generate(
+        prompts, num_tokens, watch.arrived, message_s=math.inf
+    )
+    return _ran(watch, 0.0)
+
+
 async def run_loops(node: Node, loop: Loop, prompts: list[list[int]], num_tokens: int) -> Ran:
     """One program per prompt."""
-    arrivals: list[tuple[int, float, int]] = []
-    began_s, began_cpu_s = time.perf_counter(), time.process_time()
+    watch, began_cpu_s = Stopwatch(len(prompts)), time.process_time()
     handles = []
     for index, prompt in enumerate(prompts):
 
         async def main(api: Api, index: int = index, prompt: list[int] = prompt) -> None:
-            def arrived(count: int) -> None:
-                arrivals.append((index, time.perf_counter(), count))
-
-            await loop(api, prompt, num_tokens, arrived)
+            await loop(api, prompt, num_tokens, partial(watch.arrived, index))
 
         handles.append(node.launch(Inferlet("loop", main), tenant=_TENANT))
     for handle in handles:
         await handle.result()
-    cpu_s = time.process_time() - began_cpu_s
-    first_s = {index: at_s for index, at_s, _ in reversed(arrivals)}
-    all_started_s, last_s = max(first_s.values()), max(at_s for _, at_s, _ in arrivals)
-    behind = sum(count for _, at_s, count in arrivals if at_s > all_started_s)
-    return Ran(
-        total_s=last_s - began_s,
-        step_s=(last_s - all_started_s) * len(prompts) / max(behind, 1),
-        cpu_s=cpu_s / num_tokens,
-        num_tokens=len(prompts) * num_tokens,
-    )
+    return _ran(watch, (time.process_time() - began_cpu_s) / num_tokens)
 
 
-__all__ = ["Ran", "loop_node", "run_loops"]
+def _ran(watch: Stopwatch, cpu_s: float) -> Ran:
+    report = watch.report()
+    return Ran(report["total_s"], report["step_s"], cpu_s, int(report["num_tokens"]))
+
+
+__all__ = ["LoopNode", "Ran", "loop_node", "run_fused", "run_loops"]

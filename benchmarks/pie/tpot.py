@@ -3,11 +3,12 @@
     python benchmarks/pie/tpot.py [--models small 1b] [--programs 32] [--quick]
 
 Time per output token of 32 programs at once, random Llama checkpoints in bf16, prompts of 128
-tokens, 64 tokens of output, greedy. The baseline is the engine alone with its own loop; the others
-run on one node whose engine is a process: ``decode`` (one command for the loop), ``slots`` (every
-step a program's, over token slots on the device), ``sampled`` (the program awaits each token),
-``fine`` (it awaits each distribution and chooses). The breakdown is the difference from one to the
-next; ``cpu`` is what the node's process spends on one step of all programs.
+tokens, 64 tokens of output, greedy, on one node whose engine is a process. The baseline is that
+same engine with its own loop, past the idle node (``engine_tap``); the others run on the node:
+``decode`` (one command for the loop), ``slots`` (every step a program's, over token slots on the
+device), ``sampled`` (the program awaits each token), ``fine`` (it awaits each distribution and
+chooses). The breakdown is the difference from one to the next; ``cpu`` is what the node's process
+spends on one step of all programs.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import numpy as np
 from benchmarks.checkpoints import SHAPES
 from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.peers.catalog import launch, model_directory
-from benchmarks.pie.loop_node import Ran, loop_node, run_loops
+from benchmarks.peers.catalog import model_directory
+from benchmarks.pie.loop_node import Ran, loop_node, run_fused, run_loops
 from benchmarks.pie.loops import LOOPS
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
@@ -53,18 +54,10 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
 
     path = model_directory(arguments.cache, model)
     with asyncio.Runner() as runner, ExitStack() as stack:
-        engine = launch("quire-engine", model, arguments.cache).start(arguments.num_threads)
-        stack.enter_context(engine)
         serving = loop_node(path, num_threads=arguments.num_threads)
-        node = runner.run(serving.__aenter__())
+        node, engine = runner.run(serving.__aenter__())
         stack.callback(lambda: runner.run(serving.__aexit__(None, None, None)))
-
-        def alone() -> Ran:
-            report = engine.generate(prompts(), OUTPUT)
-            num_tokens = int(report["num_tokens"])
-            return Ran(report["total_s"], report["step_s"], 0.0, num_tokens)
-
-        contenders = {FUSED: alone}
+        contenders = {FUSED: lambda: run_fused(engine, prompts(), OUTPUT)}
         for name, loop in LOOPS.items():
             contenders[name] = partial(
                 lambda loop: runner.run(run_loops(node, loop, prompts(), OUTPUT)), loop
