@@ -4,13 +4,15 @@
 
 Requests at once, prompts of 128 tokens, 64 tokens of output, greedy, one event per token. Every
 server is read by the same client, which counts events without parsing them. Offline is the same
-system without HTTP: for Quire programs on a node, for vLLM its engine stepped in process. The gap
-is the time between two events of one request; its median and 99th percentile are over all requests.
+system without HTTP: for Quire a program on the server's own node that completes all prompts
+(``http/offline_program.py``), for vLLM its engine stepped in process. The gap is the time between
+two events of one request; its median and 99th percentile are over all requests.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -27,13 +29,18 @@ from benchmarks.http.servers import Server, start_quire, start_vllm
 from benchmarks.http.stream_client import Streamed, completion_body, stream_all
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.peers.catalog import PeerMissing, available
+from benchmarks.peers.catalog import PeerMissing, launch
 from benchmarks.peers.process import PeerProcess
+from benchmarks.pie.crowd import Launcher
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
 PROMPT, OUTPUT = 128, 64
-SYSTEMS: dict[str, Callable[[str, Path], Server]] = {"quire": start_quire, "vllm": start_vllm}
+PROGRAM = Path(__file__).resolve().parents[1] / "http" / "offline_program.py"
+SYSTEMS: dict[str, Callable[[str, Path], Server]] = {
+    "quire": lambda model, cache: start_quire(model, cache, "--allow-upload"),
+    "vllm": start_vllm,
+}
 
 
 def run_http(server: Server, model: str, count: int, random: np.random.Generator) -> dict[str, Any]:
@@ -59,11 +66,35 @@ def check_events(answers: list[Streamed]) -> None:
         raise SystemExit(f"{fewest} events came for {OUTPUT} tokens: not one event per token")
 
 
-def run_offline(
+def run_on_node(
+    server: Server, model: str, count: int, random: np.random.Generator
+) -> dict[str, Any]:
+    """One round as a program of the server's node."""
+    plan = {
+        "seed": int(random.integers(1 << 31)),
+        "vocab_size": SHAPES[model].vocab_size,
+        "count": count,
+        "prompt": PROMPT,
+        "output": OUTPUT,
+    }
+
+    async def run() -> dict[str, float]:
+        request = {"source": PROGRAM.read_text(encoding="utf-8"), "args": [json.dumps(plan)]}
+        async with Launcher(server.url, distance_s=0.0) as launcher:
+            report: dict[str, float] = await launcher.run(request)
+            return report
+
+    return rate_of(asyncio.run(run()))
+
+
+def run_stepped(
     worker: PeerProcess, model: str, count: int, random: np.random.Generator
 ) -> dict[str, Any]:
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
-    report = worker.generate(prompts, OUTPUT)
+    return rate_of(worker.generate(prompts, OUTPUT))
+
+
+def rate_of(report: dict[str, float]) -> dict[str, float]:
     return {"tokens_per_s": report["num_tokens"] / report["total_s"]}
 
 
@@ -72,15 +103,19 @@ def measure(model: str, count: int, num_rounds: int, cache: Path, systems: list[
     random = np.random.default_rng(0)
     with ExitStack() as stack:
         turns: dict[str, Callable[[], dict[str, Any]]] = {}
-        for name, launch in available(systems, model, cache).items():
+        for name in systems:
             try:
                 server = stack.enter_context(SYSTEMS[name](model, cache))
             except PeerMissing as exc:
                 print(f"without {name}: {exc}", file=sys.stderr)
                 continue
-            worker = stack.enter_context(launch.start())
             turns[f"{name} http"] = partial(run_http, server, model, count, random)
-            turns[f"{name} offline"] = partial(run_offline, worker, model, count, random)
+            if name == "quire":
+                offline = partial(run_on_node, server)
+            else:
+                worker = stack.enter_context(launch(name, model, cache).start())
+                offline = partial(run_stepped, worker)
+            turns[f"{name} offline"] = partial(offline, model, count, random)
         return take_turns(f"{model}, {count} streams", turns, num_rounds)
 
 
