@@ -54,11 +54,11 @@ class _Watch:
 async def until(node: Node, predicate: Callable[[], bool]) -> None:
     """Wait for an event of control after which ``predicate()`` holds."""
     watch = _Watch()
-    node._observers.append(watch)
+    node._parts.observers.append(watch)
     while not predicate():
         await watch.changed.wait()
         watch.changed.clear()
-    node._observers.remove(watch)
+    node._parts.observers.remove(watch)
 
 
 StartNode = Callable[..., Awaitable[Node]]

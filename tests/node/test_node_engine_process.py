@@ -216,7 +216,7 @@ async def test_a_killed_engine_comes_back_and_its_clients_are_told(
 
 def engine_pid(node: Node) -> int:
     """Of the only engine."""
-    (supervisor,) = node._fleet._supervisors
+    (supervisor,) = node._parts.fleet._supervisors
     return supervisor.transport.pid  # type: ignore[union-attr]
 
 

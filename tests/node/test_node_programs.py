@@ -183,7 +183,7 @@ async def test_a_program_that_never_awaits_is_named_and_stops_no_call(
     node = await start_node(native=NativeConfig(blocked_after_s=0.01))
     blocked = BlockingProgram()
     reported = asyncio.Event()
-    node._programs.note_blocked = _then(node._programs.note_blocked, reported)  # type: ignore[method-assign]
+    node._parts.programs.note_blocked = _then(node._parts.programs.note_blocked, reported)  # type: ignore[method-assign]
     handle = node.launch(blocked.inferlet, tenant=TENANT)
     await asyncio.to_thread(blocked.blocking.wait)
     await reported.wait()
@@ -214,20 +214,20 @@ async def test_a_program_that_never_awaits_cannot_keep_the_node_from_stopping(
     await node.stop()
     with pytest.raises(ProgramTerminated, match="left behind"):
         await waiting
-    users = node._hosts.users._thread or threading.current_thread()
+    users = node._parts.hosts.users._thread or threading.current_thread()
     blocked.release.set()
     assert users is threading.current_thread() or users.join() is None
 
 
 async def test_too_many_running_programs_are_refused(node: Node) -> None:
-    node._programs._limits = ProgramLimits(max_running=1)
+    node._parts.programs._limits = ProgramLimits(max_running=1)
     node.launch(wait_for_ever, tenant=TENANT)
     with pytest.raises(QuotaExceeded, match="1 are allowed"):
         node.launch(wait_for_ever, tenant=TENANT)
 
 
 async def test_only_the_latest_ended_programs_are_remembered(node: Node) -> None:
-    node._programs._ended = EndedPrograms(max_programs=2, max_bytes=1 << 20)
+    node._parts.programs._ended = EndedPrograms(max_programs=2, max_bytes=1 << 20)
     handles = [node.launch(count_tokens, ["x"], tenant=TENANT) for _ in range(3)]
     for handle in handles:
         await handle.result()

@@ -155,7 +155,7 @@ async def test_a_full_disk_ends_the_recording_not_the_node(
     start_node: StartNode, tmp_path: Path
 ) -> None:
     node = await start_node(fake_config(record_path=tmp_path / "log"))
-    recorder = node._recorder
+    recorder = node._life._recorder
     assert recorder is not None
     recorder._file.close()
     recorder._file = FullDisk()  # type: ignore[assignment]

@@ -148,7 +148,7 @@ async def started(start_node: StartNode, model: Path, **settings: Any) -> Node:
 
 
 def kill_engine(node: Node) -> None:
-    (supervisor,) = node._fleet._supervisors
+    (supervisor,) = node._parts.fleet._supervisors
     os.kill(supervisor.transport.pid, signal.SIGKILL)  # type: ignore[union-attr]
 
 

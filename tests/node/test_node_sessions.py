@@ -113,7 +113,7 @@ async def test_control_is_told_of_a_session_with_what_its_call_asks_for(node: No
 
         def flush(self) -> None: ...
 
-    node._observers.append(Watch())
+    node._parts.observers.append(Watch())
     await token_ids(node.session(TENANT), request())
     started, created, issued = seen[:3]
     assert isinstance(started, ProgramStarted)
@@ -137,11 +137,11 @@ async def test_idle_sessions_end(node: Node, monkeypatch: pytest.MonkeyPatch) ->
     session = node.session(TENANT, "s")
     busy = node.session(TENANT, "busy").call(stays, None)
     await token_ids(session, request())
-    node._sessions._end_idle()
+    node._parts.sessions._end_idle()
     assert not session.over
-    now_s = node._sessions._loop_time()
-    monkeypatch.setattr(node._sessions, "_loop_time", lambda: now_s + 601)
-    node._sessions._end_idle()
+    now_s = node._parts.sessions._loop_time()
+    monkeypatch.setattr(node._parts.sessions, "_loop_time", lambda: now_s + 601)
+    node._parts.sessions._end_idle()
     assert session.over
     assert [entry.row.client_id for entry in node.processes()] == ["busy"]
     busy.cancel()
@@ -180,9 +180,9 @@ async def test_an_error_of_the_program_is_the_callers_as_it_is(node: Node) -> No
 
 async def test_when_control_has_failed_every_call_is_told(node: Node) -> None:
     async def fail() -> None:
-        node._control._fail(ZeroDivisionError())
+        node._parts.control._fail(ZeroDivisionError())
 
-    await asyncio.wrap_future(node._control.submit(fail()))
+    await asyncio.wrap_future(node._parts.control.submit(fail()))
     session = node.session(TENANT, "s")
     for _ in range(2):
         with pytest.raises(EngineLost, match="controller failed"):
@@ -294,5 +294,5 @@ async def test_tenants_have_sessions_of_their_own(start_node: StartNode) -> None
     node = await start_node(fake_config(tenants=(TenantConfig(a), TenantConfig(b))))
     session = node.session(a, "s")
     assert node.session(b, "s") is not session
-    assert node._sessions.program_of(a, "s") == node._sessions.program_of(a, session.id)
-    assert node._sessions.program_of(b, session.id) is None
+    assert node._parts.sessions.program_of(a, "s") == node._parts.sessions.program_of(a, session.id)
+    assert node._parts.sessions.program_of(b, session.id) is None

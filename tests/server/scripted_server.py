@@ -188,11 +188,11 @@ class RunningServer:
 
     def num_held_blocks(self) -> int:
         """Blocks that any program holds, once no call is under way and no message in flight."""
-        self.wait(self.node._sessions.wait_idle())
+        self.wait(self.node._parts.sessions.wait_idle())
         # its messages go behind those in flight
         with httpx.Client(base_url=self.url, timeout=60) as http:
             http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
-        self.wait(self.node._sessions.wait_idle())
+        self.wait(self.node._parts.sessions.wait_idle())
         (engine,) = self.call(self.node.statistics).controller.engines
         return engine.pool.num_held
 

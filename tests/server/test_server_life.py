@@ -194,7 +194,7 @@ async def test_an_idle_session_lives_as_long_as_configured() -> None:
         model_files=scripted_files,
     )
     ends = Ends()
-    node._observers.append(ends)
+    node._parts.observers.append(ends)
     await node.start()
     try:
         request = CompletionRequest(prompt=tuple(TOKENIZER.encode("say hi")), max_tokens=4)

@@ -207,7 +207,7 @@ def test_cancelling_ends_it_and_frees_its_pages(
 
 def end_sessions(server: RunningServer) -> None:
     """End the sessions of the other tests, and with them the pages that they keep."""
-    for session, _ in server.call(lambda: list(server.node._sessions._open.values())):
+    for session, _ in server.call(lambda: list(server.node._parts.sessions._open.values())):
         server.call(session.end)
 
 

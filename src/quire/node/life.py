@@ -1,0 +1,97 @@
+"""A node's life: the order in which its parts start, how its work is drained, how all of it ends.
+
+Belongs to the loop that called ``start``. Knows nothing of what is asked of the node meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from quire.core.config import NodeConfig
+from quire.node.drain import Drain
+from quire.node.engine_loading import OnProgress
+from quire.node.notices import NodeNotices
+from quire.node.parts import NodeParts
+from quire.node.recorder import EventRecorder
+
+
+class NodeLife:
+    """Started once, stopped for good."""
+
+    def __init__(self, config: NodeConfig, parts: NodeParts, notices: NodeNotices) -> None:
+        self._config = config
+        self._parts = parts
+        self._notices = notices
+        self._recorder: EventRecorder | None = None
+        self._started_s = parts.clock.now_s()
+        self._running = False
+        self._drain = Drain()
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def uptime_s(self) -> float:
+        return self._parts.clock.now_s() - self._started_s
+
+    @property
+    def recording_failure(self) -> str | None:
+        """Why the event log is not written any more."""
+        return None if self._recorder is None else self._recorder.failure
+
+    async def start(self, progress: OnProgress | None, *, wait_ready: bool) -> None:
+        """See ``Node.start``."""
+        assert not self._running, "a node is started once"
+        parts = self._parts
+        self._notices.begin(progress)
+        if self._config.record_path is not None:
+            self._record(self._config.record_path)
+        parts.services.start()
+        self._running = True
+        parts.control.start()
+        parts.hosts.start()
+        parts.encoders.start()
+        try:
+            await parts.fleet.start(wait_ready=wait_ready)
+            if wait_ready:
+                await parts.encoders.wait_ready()
+        except BaseException:
+            await self.stop()
+            raise
+
+    def _record(self, path: Path) -> None:
+        self._recorder = EventRecorder(path, self._config)
+        self._parts.observers.append(self._recorder)
+
+    async def stop(self, drain_timeout_s: float = 0.0) -> None:
+        """See ``Node.stop``."""
+        self._parts.admission.close()
+        if not self._running:
+            return
+        self._drain.limit(drain_timeout_s)
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(), name="stop the node")
+        await asyncio.shield(self._stopping)
+
+    async def _stop(self) -> None:
+        parts = self._parts
+        await self._drain.wait(self._wait_idle())
+        for handle in parts.programs.running():
+            handle.terminate("the node is stopping")
+        parts.sessions.close()
+        await parts.hosts.close()
+        await asyncio.to_thread(parts.sandbox.close)
+        await parts.programs.close()
+        await parts.services.close()
+        await parts.encoders.stop()
+        await parts.fleet.stop()
+        parts.control.stop()
+        if self._recorder is not None:
+            self._recorder.close()
+
+    async def _wait_idle(self) -> None:
+        await self._parts.sessions.wait_idle()
+        await self._parts.programs.wait_idle()
+        await self._parts.encoders.wait_idle()
+
+
+__all__ = ["NodeLife"]

@@ -1,0 +1,47 @@
+"""What other threads tell the loop that owns a node: a changed health, how loading gets on.
+
+Knows nothing of what it passes on. Before ``begin`` nobody listens, and notices are lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVarTuple
+
+from quire.node.engine_loading import OnProgress
+from quire.node.loops import Bell, call_on
+
+Ts = TypeVarTuple("Ts")
+
+
+class NodeNotices:
+    """``begin`` and ``wait_health_change`` belong to the node's loop, all else to any thread."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._progress: OnProgress | None = None
+        self._health_changed = Bell()
+
+    def begin(self, progress: OnProgress | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._progress = progress
+
+    def tell(self, callback: Callable[[*Ts], object], *args: *Ts) -> None:
+        """Run ``callback`` soon on the node's loop."""
+        if self._loop is not None:
+            call_on(self._loop, callback, *args)
+
+    def health_changed(self) -> None:
+        self.tell(self._health_changed.ring)
+
+    def report(self, text: str, fraction: float) -> None:
+        """How far loading is, of 1."""
+        if self._progress is not None:
+            self.tell(self._progress, text, fraction)
+
+    async def wait_health_change(self) -> None:
+        await self._health_changed.wait()
+
+
+__all__ = ["NodeNotices"]

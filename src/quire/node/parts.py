@@ -1,0 +1,143 @@
+"""The parts of a node, built and joined to one another. Nothing runs yet, and nothing is decided.
+
+Owns which part knows which; ``life`` says in what order they start and end, ``node`` what an edge
+may ask of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quire.core.config import EngineConfig, NodeConfig
+from quire.core.encoding import EncoderKind
+from quire.core.ids import ProgramId
+from quire.core.interfaces import EngineTransport
+from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
+from quire.node.admission import Admission
+from quire.node.clock import SystemClock
+from quire.node.connecting import ProgramConnector
+from quire.node.control_factory import make_controller
+from quire.node.control_thread import ControlThread, Observer
+from quire.node.encoders.fleet import EncoderFleet
+from quire.node.encoders.service import EncoderService
+from quire.node.encoders.transport import EncoderTransports
+from quire.node.engines import EngineBackend, EngineFleet
+from quire.node.hosts import ProgramHosts
+from quire.node.latency import LatencyObserver
+from quire.node.launching import ProgramLauncher, Runtimes
+from quire.node.models import ModelFiles, resolve_engines
+from quire.node.notices import NodeNotices
+from quire.node.programs import ProgramTable
+from quire.node.sandbox.link import LinkSettings, cache_directory
+from quire.node.sandbox.runtime import SandboxRuntime
+from quire.node.services import NodeServices
+from quire.node.sessions import SessionLimits, SessionTable
+from quire.node.supervisor import RestartLimits
+from quire.node.transports.choice import choose_transport
+from quire.node.uploads import UploadTable
+from quire.programs.runtime.native import NativeConfig
+from quire.programs.runtime.watchdog import BlockedLoop
+from quire.programs.sandbox.program import GuestProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a node is put into, beside its configuration: see ``Node``."""
+
+    transport_factory: Callable[[EngineConfig], EngineTransport] | None
+    model_files: Callable[[EngineConfig], ModelFiles]
+    session_limits: SessionLimits | None
+    restart_limits: RestartLimits | None
+    native: NativeConfig
+    sandbox_command: Sequence[str]
+    encoder_transports: EncoderTransports
+    debug: bool
+
+
+class NodeParts:
+    """Each part once.
+
+    Raises:
+        ConfigError, ModelNotFound: see ``Node``.
+    """
+
+    def __init__(self, config: NodeConfig, around: Surroundings, notices: NodeNotices) -> None:
+        self._notices = notices
+        self.clock = SystemClock()
+        self.admission = Admission(config.tenants)
+        self.latencies = LatencyObserver()
+        self.observers: list[Observer] = [self.latencies]
+        self.control = ControlThread(
+            make_controller(config.scheduler, config.tenants),
+            clock=self.clock,
+            observers=self.observers,
+            on_failure=notices.health_changed,
+            debug=around.debug,
+        )
+        factory = around.transport_factory
+        engines = config.engines if factory else resolve_engines(config.engines)
+        self.fleet = self._make_fleet(config, engines, around)
+        self.encoders = EncoderFleet(
+            config.encoders,
+            around.encoder_transports,
+            on_change=notices.health_changed,
+            on_progress=notices.report,
+        )
+        self.hosts = ProgramHosts(self._on_blocked, around.native)
+        sandboxed = LinkSettings(
+            config.sandbox, engines, around.sandbox_command, on_progress=notices.report
+        )
+        self.sandbox = SandboxRuntime(sandboxed, self.clock, around.native.grace_s)
+        self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
+        self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
+        self.programs = ProgramTable()
+        numbers = map(ProgramId, itertools.count(1))
+        self.sessions = SessionTable(
+            self.control,
+            self.fleet.models.models,
+            numbers,
+            self.admission.check,
+            around.session_limits,
+        )
+        self.launcher = ProgramLauncher(
+            self.admission,
+            self.programs,
+            self.sessions,
+            Runtimes(self.hosts.users, self.sandbox),
+            ProgramConnector(self.control, self.services, self.fleet.models, numbers),
+            self.inspect,
+            self.uploads,
+        )
+
+    def _make_fleet(
+        self, config: NodeConfig, engines: Sequence[EngineConfig], around: Surroundings
+    ) -> EngineFleet:
+        transport = choose_transport(config.engine_process, around.transport_factory)
+        return EngineFleet(
+            engines,
+            EngineBackend(transport, around.model_files, around.restart_limits),
+            self.control,
+            clock=self.clock,
+            on_progress=self._notices.report,
+            on_change=self._notices.health_changed,
+            node_traits=NODE_TRAITS | ENCODER_TRAITS if config.encoders else NODE_TRAITS,
+        )
+
+    def encoder(self, name: str | None, kind: EncoderKind) -> EncoderService:
+        """See ``Node.encoder``."""
+        self.admission.check()
+        return self.encoders.find(name, kind)
+
+    async def inspect(self, code: bytes) -> GuestProgram:
+        """See ``Node.inspect``."""
+        self.admission.check()
+        return await self.sandbox.inspect(code)
+
+    def _on_blocked(self, blocked: BlockedLoop) -> None:
+        """On the watchdog's thread."""
+        self._notices.tell(self.programs.note_blocked, blocked.program, blocked.stack)
+
+
+__all__ = ["NodeParts", "Surroundings"]
