@@ -215,3 +215,24 @@ class TestTable:
 
 def _limit_pages(table: StoreTable) -> None:
     table._database.execute("PRAGMA max_page_count = 16")
+
+
+def test_a_list_does_not_look_at_the_keys_behind_its_prefix() -> None:
+    """All tenants share the store's thread: none may hold it with a list that finds little."""
+    table, work = StoreTable(None), 0
+    place = Place(TENANT, "value", "s", "a")
+    table.put(place, b"1", None, 0.0)
+    for number in range(3000):
+        table.put(Place(TENANT, "value", "s", f"b{number}"), b"1", None, 0.0)
+
+    def count() -> int:
+        nonlocal work
+        work += 1
+        return 0
+
+    table._database.set_progress_handler(count, 1000)  # instructions of SQLite's machine
+    assert table.keys(TENANT, "value", "s", "a", "", 10, 0.0) == ["a"]
+    assert work == 0
+    assert len(table.keys(TENANT, "value", "s", "b", "", 3000, 0.0)) == 3000
+    assert work > 0
+    table.close()

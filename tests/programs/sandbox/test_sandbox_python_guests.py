@@ -160,6 +160,16 @@ def test_errors_of_a_compiled_program_show_its_source(make: Make) -> None:
     assert "return 1 / len('')  # nothing" in str(error.details["traceback"])
 
 
+def test_a_programs_annotations_are_values_as_they_are_natively(make: Make) -> None:
+    source = f"""
+def double(number: int) -> float: ...
+{HEAD}
+    return [hint.__name__ for hint in double.__annotations__.values()]
+"""
+    assert result(make(), source) == ["int", "float"]
+    assert result(make(), source, make().compile(source, 10.0)) == ["int", "float"]
+
+
 def test_what_does_not_compile_is_compiled_to_nothing_and_runs_nowhere(make: Make) -> None:
     guest = make()
     assert guest.compile("def broken(:\n", 10.0) == ""

@@ -220,7 +220,8 @@ class GuestSession:
 
 
 def _code(source: str) -> CodeType:
-    return compile(source, SOURCE_NAME, "exec")
+    # this module's own future statements are not the program's: its annotations are values
+    return compile(source, SOURCE_NAME, "exec", dont_inherit=True)
 
 
 def _result(running: RunningProgram) -> object:
