@@ -130,13 +130,14 @@ def test_instances_share_nothing(make: Make) -> None:
 
 def test_the_memory_is_seen_as_it_is_now(make: Make) -> None:
     instance = make()
-    base, size = instance.memory()
-    assert size == 1 << 16
+    assert instance.memory_size() == 1 << 16
     assert instance.call("store", 4, 0x01020304) == 1
-    assert ctypes.string_at(base + 4, 4) == b"\4\3\2\1"
+    assert ctypes.string_at(instance.memory_base() + 4, 4) == b"\4\3\2\1"
+    assert instance.call("grow", 0) == 1
     assert instance.call("grow", 2) == 1
-    assert instance.memory()[1] == 3 << 16
-    assert instance.call("store", (3 << 16) - 4, 1) == 1
+    assert instance.memory_size() == 3 << 16
+    assert instance.call("store", (3 << 16) - 4, 0x01020304) == 1
+    assert ctypes.string_at(instance.memory_base() + (3 << 16) - 4, 4) == b"\4\3\2\1"
 
 
 def test_memory_is_limited(make: Make) -> None:

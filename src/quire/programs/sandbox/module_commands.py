@@ -31,18 +31,24 @@ _COPY = struct.Struct("<5I")
 
 
 class Memory:
-    """A guest's memory as it was after its last call."""
+    """A guest's memory as it was after its last call: all of it is ``view``."""
+
+    __slots__ = ("view",)
 
     def __init__(self, view: memoryview) -> None:
-        self._view = view
+        self.view = view
+
+    def check(self, address: int, length: int) -> None:
+        """Raises ``InvalidArgument`` for what is not all inside."""
+        if address + length > len(self.view):
+            raise InvalidArgument(
+                f"the program named {length} bytes at {address}, its memory has {len(self.view)}"
+            )
 
     def take(self, address: int, length: int) -> memoryview:
         """Raises ``InvalidArgument`` for what is not all inside."""
-        if address + length > len(self._view):
-            raise InvalidArgument(
-                f"the program named {length} bytes at {address}, its memory has {len(self._view)}"
-            )
-        return self._view[address : address + length]
+        self.check(address, length)
+        return self.view[address : address + length]
 
     def text(self, address: int, length: int) -> str:
         try:

@@ -1,14 +1,14 @@
-"""A compiled guest as its host drives it: rings in its memory become calls, events become rings.
+"""A compiled guest as its host drives it: what its commands ask for, and what it is told.
 
-Owns what has come for the guest and waits for room in its ring or inbox, and which command each
-answer belongs to.
+Owns which command each answer belongs to, and what a turn does. Where commands and events lie in
+the guest's memory is ``module_rings``' affair.
 """
 
 from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import cast
 
@@ -16,10 +16,7 @@ import msgspec
 
 from quire.core.actions import Reply
 from quire.core.errors import (
-    ErrorRecord,
     InvalidArgument,
-    MailboxClosed,
-    MailboxFull,
     ProgramCancelled,
     ProgramFailed,
     QuireError,
@@ -28,18 +25,19 @@ from quire.core.ids import CommandId, QueueId
 from quire.programs.inferlet import check_versions
 from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.abi import Op, RingCommand, Status
+from quire.programs.sandbox.abi import Op, RingCommand
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module_inbox import ModuleInbox
+from quire.programs.sandbox.module_outbox import ModuleOutbox
+from quire.programs.sandbox.module_rings import ModuleRings
 from quire.programs.sandbox.module_services import ModuleServices
 from quire.programs.sandbox.module_sleeps import ModuleSleeps
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
-_ALIGNMENT = 8
 _POLLS = 4
 """Of one turn."""
 
@@ -50,6 +48,12 @@ class ModuleRunner:
     ``turn_bytes`` bounds what the commands of one turn name in its memory: the host copies it.
     """
 
+    __slots__ = (
+        "_adapters", "_answers", "_cancel_reason", "_events", "_guest", "_host_ids", "_inbox",
+        "_launch", "_outbox", "_request_numbers", "_requests", "_rings", "_services", "_sleeps",
+        "_turn_bytes", "_waiting",
+    )  # fmt: skip
+
     def __init__(self, guest: ModuleGuest, turn_bytes: int) -> None:
         self._guest = guest
         self._turn_bytes = turn_bytes
@@ -58,20 +62,17 @@ class ModuleRunner:
         """Answers to come: the command's own id, and what it was."""
         self._adapters: dict[QueueId, str | None] = {}
         """Of queues whose model is one with an adapter."""
-        self._num_untaken = 0
-        self._sends: deque[int] = deque()
-        """Messages that the client has not taken; of these, sends that wait for room."""
         self._inbox = ModuleInbox()
         self._sleeps = ModuleSleeps()
         self._requests: dict[int, tuple[int, Op]] = {}
-        self._client_gone: ErrorRecord | None = None
         self._cancel_reason: str | None = None
         self._host_ids = count(abi.HOST_IDS)
         self._request_numbers = count(1)
         self._services = ModuleServices(self._request_numbers)
         self._answers: Answers
         self._launch: m.GuestLaunch
-        self._io: abi.IoArea
+        self._outbox: ModuleOutbox
+        self._rings: ModuleRings
 
     @property
     def cpu_ns(self) -> int:
@@ -83,11 +84,9 @@ class ModuleRunner:
 
     def manifest(self, name: str, limit_s: float, *, has_manifest: bool) -> m.Manifest:
         """What the module says of itself; one that says nothing is called ``name``."""
-        if not has_manifest:
+        text = self._guest.turn(limit_s, self._manifest, has_manifest)
+        if text is None:
             return m.Manifest(name=name)
-        address = self._guest.call(abi.MANIFEST_EXPORT, limit_s)
-        memory = self._guest.memory()
-        text = bytes(memory[address : address + _MAX_MANIFEST_BYTES])
         end = text.find(b"\0")
         try:
             if end < 0:
@@ -98,19 +97,22 @@ class ModuleRunner:
         check_versions(manifest.name, manifest.traits)
         return manifest
 
+    def _manifest(self, has_manifest: bool) -> bytes | None:
+        """What stands in its memory; ``None`` for a module that only has to begin well."""
+        if not has_manifest:
+            return None
+        address = self._guest.call(abi.MANIFEST_EXPORT)
+        return bytes(self._guest.memory()[address : address + _MAX_MANIFEST_BYTES])
+
     def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+        return self._guest.turn(limit_s, self._begin, launch)
+
+    def _begin(self, launch: m.GuestLaunch) -> m.Turn:
+        guest = self._guest
         self._launch = launch
-        self._io = self._read_io(self._guest.call(abi.ABI_EXPORT, limit_s))
-        arguments = b"".join(arg.encode("utf-8", "replace") + b"\0" for arg in launch.args)
-        if len(arguments) > self._io.inbox_bytes:
-            raise InvalidArgument(
-                f"{len(arguments)} bytes of arguments do not fit into the program's inbox of "
-                f"{self._io.inbox_bytes}"
-            )
-        inbox = self._io.inbox
-        self._guest.memory()[inbox : inbox + len(arguments)] = arguments
-        started = self._guest.call(abi.START_EXPORT, limit_s, inbox, len(arguments))
-        return self._turn(started, limit_s)
+        self._outbox = ModuleOutbox(launch)
+        self._rings = ModuleRings(guest, guest.call(abi.ABI_EXPORT))
+        return self._carry_on(guest.call(abi.START_EXPORT, *self._rings.put_arguments(launch.args)))
 
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         for event in events:
@@ -118,36 +120,24 @@ class ModuleRunner:
         self._events.extend(self._sleeps.take_due())
         if not self._events:
             return m.Turn(self._own_calls(), self._sleeps.next_s())
-        return self._turn(self._poll(limit_s), limit_s)
-
-    def _poll(self, limit_s: float) -> int:
-        return self._guest.call(abi.POLL_EXPORT, limit_s, self._write_events())
+        return self._guest.turn(limit_s, lambda: self._carry_on(self._poll()))
 
     def close(self) -> None:
         self._guest.close()
 
-    # -- rings -------------------------------------------------------------------------------------
+    # -- a turn ------------------------------------------------------------------------------------
 
-    def _read_io(self, address: int) -> abi.IoArea:
-        memory = Memory(self._guest.memory())
-        io = abi.IoArea(*abi.IO.unpack(memory.take(address, abi.IO.size)))
-        if not 1 <= io.max_commands <= abi.MAX_RING or not 1 <= io.max_events <= abi.MAX_RING:
-            raise InvalidArgument(
-                f"rings of {io.max_commands} commands and {io.max_events} events: each has 1 to "
-                f"{abi.MAX_RING} entries"
-            )
-        memory.take(io.commands, io.max_commands * abi.COMMAND.size)
-        memory.take(io.events, io.max_events * abi.EVENT.size)
-        memory.take(io.inbox, io.inbox_bytes)
-        return io
+    def _poll(self) -> int:
+        number = self._rings.put_events(self._events, self._services.undelivered)
+        return self._guest.call(abi.POLL_EXPORT, number)
 
-    def _turn(self, num_commands: int, limit_s: float) -> m.Turn:
+    def _carry_on(self, num_commands: int) -> m.Turn:
         """What the guest asks for. It is given answers that are known at once, a few times: now its
         memory is near, another turn would cost as much as this."""
         calls: list[m.GuestCalls] = []
         num_bytes = 0
         for num_left in reversed(range(_POLLS)):
-            entries = self._read_commands(num_commands)
+            entries = self._rings.commands(num_commands)
             num_bytes += sum(map(abi.named_bytes, entries))
             self._check_bytes(num_bytes)
             if self._carry_out_all(entries, calls):
@@ -156,25 +146,16 @@ class ModuleRunner:
                 self._check_waits()
                 break
             if num_left:
-                num_commands = self._poll(limit_s)
+                num_commands = self._poll()
         return m.Turn(calls, 0.0 if self._events else self._sleeps.next_s())
-
-    def _read_commands(self, num_commands: int) -> list[RingCommand]:
-        if num_commands > self._io.max_commands:
-            raise InvalidArgument(
-                f"the program announced {num_commands} commands, its ring has "
-                f"{self._io.max_commands}"
-            )
-        memory = Memory(self._guest.memory())
-        ring = memory.take(self._io.commands, num_commands * abi.COMMAND.size)
-        return [RingCommand(*fields) for fields in abi.COMMAND.iter_unpack(ring)]
 
     def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
         """Put what they ask of others into ``calls``. True: the program has ended."""
         memory = Memory(self._guest.memory())
         calls += self._own_calls()
         for entry in entries:
-            call = self._carry_out(entry, memory)
+            carry_out = _OPERATIONS.get(entry.op, ModuleRunner._queue_call)
+            call = carry_out(self, entry, memory)
             if call is None:
                 self._answers.note_question()  # it counts against the rate of calls all the same
             elif isinstance(call, m.Issue) and calls and _continues(calls[-1], call):
@@ -193,103 +174,57 @@ class ModuleRunner:
             )
 
     def _check_waits(self) -> None:
-        waits = self._waiting, self._sends, self._inbox.num_waiting, self._sleeps, self._requests
-        if not any(waits) and not self._services:
+        if not (
+            self._inbox.num_waiting
+            or self._waiting
+            or self._outbox.num_waiting
+            or self._sleeps
+            or self._requests
+            or self._services
+        ):
             raise ProgramFailed(
                 "the program waits for nothing: it returned without a command that has an answer, "
                 "and nothing is left to answer"
             )
 
-    def _write_events(self) -> int:
-        """As many as there is room for; how many."""
-        io, memory = self._io, self._guest.memory()
-        used, number = 0, 0
-        while self._events and number < io.max_events:
-            event = self._events[0]
-            if len(event.payload) > io.inbox_bytes:
-                size = len(event.payload)
-                self._services.undelivered(event)
-                event = RingEvent(event.op, event.command, status=Status.TOO_LARGE, c=size)
-            elif used + len(event.payload) > io.inbox_bytes:
-                break
-            self._events.popleft()
-            start = io.inbox + used
-            memory[start : start + len(event.payload)] = event.payload
-            abi.EVENT.pack_into(
-                memory, io.events + number * abi.EVENT.size,
-                event.op, abi.FLAG_LAST if event.last else 0, event.command, event.status,
-                event.a, event.b, event.c, start, len(event.payload),
-            )  # fmt: skip
-            used += -(-len(event.payload) // _ALIGNMENT) * _ALIGNMENT
-            number += 1
-        return number
-
     # -- from the guest ----------------------------------------------------------------------------
 
-    def _carry_out(self, entry: RingCommand, memory: Memory) -> m.GuestCalls | None:
+    def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
         command = CommandId(entry.id or next(self._host_ids))
-        if entry.op == Op.CANCEL and (dropped := self._services.drop(entry.a)) is not None:
-            return dropped
-        engines = [model.engine for model in self._launch.models]
-        call = queue_call(entry, command, memory, engines)
-        if call is not None:
-            if isinstance(call, m.OpenQueue):
-                self._adapters[call.queue] = self._launch.models[entry.b].adapter
-            if isinstance(call, m.Issue):
-                call = with_adapter(call, self._adapters.get(call.queue))
-                if command in self._waiting:
-                    raise InvalidArgument(f"the program used the command id {command} twice")
-                self._waiting[command] = Op(entry.op)
-            return call
-        if entry.op in (Op.TOKENIZE, Op.DETOKENIZE, Op.MODEL_INFO):
-            self._events.append(self._question(entry, memory))
-            return None
-        return self._other(entry, memory)
+        call = queue_call(entry, command, memory, [model.engine for model in self._launch.models])
+        if call is None:
+            raise InvalidArgument(
+                f"the program asked for operation {entry.op}, which does not exist"
+            )
+        if isinstance(call, m.OpenQueue):
+            self._adapters[call.queue] = self._launch.models[entry.b].adapter
+        if isinstance(call, m.Issue):
+            call = with_adapter(call, self._adapters.get(call.queue))
+            if command in self._waiting:
+                raise InvalidArgument(f"the program used the command id {command} twice")
+            self._waiting[command] = Op(entry.op)
+        return call
 
-    def _other(self, entry: RingCommand, memory: Memory) -> m.GuestCalls | None:
-        match entry.op:
-            case Op.SEND:
-                return self._send(entry, memory)
-            case Op.RECEIVE:
-                self._events.extend(self._inbox.receive(entry.id))
-                return None
-            case Op.LOG:
-                text = memory.text(entry.address, entry.length)
-                self._answers.log("error" if entry.a else "info", text)
-                return None
-            case Op.SLEEP:
-                self._sleeps.add(entry.id, entry.a / 1000)
-                return None
-            case Op.HTTP_GET | Op.HTTP_POST:
-                return self._fetch(entry, memory)
-            case Op.CALL:
-                return self._services.start(entry, memory)
-            case Op.END:
-                return self._end(entry, memory)
-        raise InvalidArgument(f"the program asked for operation {entry.op}, which does not exist")
+    def _cancel(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
+        return self._services.drop(entry.a) or self._queue_call(entry, memory)
 
     def _send(self, entry: RingCommand, memory: Memory) -> m.Send | None:
-        error: QuireError | None = None
-        if self._client_gone is not None:
-            error = MailboxClosed(self._client_gone.message)
-        elif self._num_untaken >= self._launch.mailbox_limit:
-            error = MailboxFull(f"{self._num_untaken} messages wait and nobody reads")
-        elif entry.length > self._launch.max_message_bytes:
-            error = InvalidArgument(f"a message of {entry.length} bytes is too long")
-        if error is not None:
-            self._events.append(failed(Op.SEND, entry.id, error.record()))
-            return None
-        text = memory.text(entry.address, entry.length)
-        self._num_untaken += 1
-        self._sends.append(entry.id)
-        self._pass_sends()
-        return m.Send(text)
+        message, events = self._outbox.send(entry, memory)
+        self._events.extend(events)
+        return message
 
-    def _pass_sends(self) -> None:
-        """Those that need not wait are answered."""
-        while self._sends and self._num_untaken < self._launch.mailbox_capacity:
-            if wanted := self._sends.popleft():
-                self._events.append(RingEvent(Op.SEND, wanted))
+    def _receive(self, entry: RingCommand, memory: Memory) -> None:
+        self._events.extend(self._inbox.receive(entry.id))
+
+    def _log(self, entry: RingCommand, memory: Memory) -> None:
+        text = memory.text(entry.address, entry.length)
+        self._answers.log("error" if entry.a else "info", text)
+
+    def _sleep(self, entry: RingCommand, memory: Memory) -> None:
+        self._sleeps.add(entry.id, entry.a / 1000)
+
+    def _call(self, entry: RingCommand, memory: Memory) -> m.HostCall:
+        return self._services.start(entry, memory)
 
     def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
         content = bytes(memory.take(entry.address, entry.length))
@@ -310,14 +245,15 @@ class ModuleRunner:
             return m.Ended("failed", "null", ProgramFailed(text).record(), [], [])
         return m.Ended("finished", text or "null", None, [], [])
 
-    def _question(self, entry: RingCommand, memory: Memory) -> RingEvent:
+    def _question(self, entry: RingCommand, memory: Memory) -> None:
         given = memory.take(
             entry.address, 4 * entry.b if entry.op == Op.DETOKENIZE else entry.length
         )
         try:
-            return self._answered(entry, bytes(given))
+            event = self._answered(entry, bytes(given))
         except QuireError as exc:
-            return failed(entry.op, entry.id, exc.record())
+            event = failed(entry.op, entry.id, exc.record())
+        self._events.append(event)
 
     def _answered(self, entry: RingCommand, given: bytes) -> RingEvent:
         models = self._launch.models
@@ -348,12 +284,9 @@ class ModuleRunner:
             case m.Message():
                 self._events.extend(self._inbox.put(event.text))
             case m.Taken():
-                self._num_untaken -= event.count
-                self._pass_sends()
+                self._events.extend(self._outbox.taken(event.count))
             case m.ClientGone():
-                self._client_gone = event.error
-                while self._sends:
-                    self._events.append(failed(Op.SEND, self._sends.popleft(), event.error))
+                self._events.extend(self._outbox.close(event.error))
             case m.InputClosed():
                 self._events.extend(self._inbox.close())
             case m.Fetched():
@@ -382,6 +315,24 @@ class ModuleRunner:
         op = self._waiting.pop(command, None) if last else self._waiting.get(command)
         if op is not None and command < abi.HOST_IDS:
             self._events.append(reply_event(op, command, reply, last))
+
+
+_Operation = Callable[[ModuleRunner, RingCommand, Memory], m.GuestCalls | None]
+_OPERATIONS: Mapping[int, _Operation] = {
+    Op.SEND: ModuleRunner._send,
+    Op.RECEIVE: ModuleRunner._receive,
+    Op.LOG: ModuleRunner._log,
+    Op.SLEEP: ModuleRunner._sleep,
+    Op.HTTP_GET: ModuleRunner._fetch,
+    Op.HTTP_POST: ModuleRunner._fetch,
+    Op.CALL: ModuleRunner._call,
+    Op.END: ModuleRunner._end,
+    Op.CANCEL: ModuleRunner._cancel,
+    Op.TOKENIZE: ModuleRunner._question,
+    Op.DETOKENIZE: ModuleRunner._question,
+    Op.MODEL_INFO: ModuleRunner._question,
+}
+"""All others are for the queues of control. ``None``: it is nobody else's affair."""
 
 
 def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:

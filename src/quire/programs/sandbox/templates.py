@@ -142,8 +142,7 @@ class Templates:
 
     def runner_of(self, code: bytes, digest: str, limits: GuestLimits) -> Callable[[], Runner]:
         """What makes a fresh instance for a program, which must be ready. It may be called late:
-        it holds what it is made of. Calling it raises ``GuestTrapped`` where a module's static
-        initialisers do not end well."""
+        it holds what it is made of."""
         if is_module(code):
             return partial(self._module_runner, self._module(digest), limits)
         return partial(self._python_runner, code, digest, limits)
@@ -190,8 +189,7 @@ class Templates:
         return self._modules[digest]
 
     def _module_runner(self, template: ModuleTemplate, limits: GuestLimits) -> ModuleRunner:
-        guest = template.instantiate(limits.memory_bytes, limits.turn_ms / 1000)
-        return ModuleRunner(guest, limits.turn_bytes)
+        return ModuleRunner(template.new_guest(limits.memory_bytes), limits.turn_bytes)
 
 
 class CompiledSources:

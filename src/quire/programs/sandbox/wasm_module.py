@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, TypeVarTuple
 
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox.module_instances import (
@@ -37,7 +37,10 @@ _MAX_TABLE_ELEMENTS = 1 << 16
 """Of each table: they lie outside the guest's memory, 8 bytes an element."""
 
 
-_INITIALISE = "_initialize"
+INITIALISE = "_initialize"
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def compile_module(wasm: bytes) -> bytes:
@@ -59,8 +62,8 @@ class ModuleTemplate:
     """
 
     def __init__(self, engine: WasmEngine, compiled: Path, exports: Mapping[str, int]) -> None:
-        wasmtime = load_wasmtime()
-        self._engine = engine
+        self.wasmtime = wasmtime = load_wasmtime()
+        self.engine = engine
         self._module = wasmtime.Module.deserialize_file(engine.raw, str(compiled))
         self._check(wasmtime, exports)
         linker = wasmtime.Linker(engine.raw)
@@ -72,6 +75,7 @@ class ModuleTemplate:
                 linker.define_func(WASI_MODULE, entry.name, entry.type, body)
         self._instance_pre = linker.instantiate_pre(self._module)
         self._functions = callable_exports(self._module)
+        self.initialises = INITIALISE in self._functions
         self._direct = find_direct_calls()
 
     def _check(self, wasmtime: Any, exports: Mapping[str, int]) -> None:
@@ -91,14 +95,9 @@ class ModuleTemplate:
             raise InvalidArgument("the module exports no memory: see the guest ABI")
         self.exports = frozenset(found)
 
-    def instantiate(self, memory_bytes: int, limit_s: float) -> ModuleGuest:
-        """A fresh guest, its static initialisers run.
-
-        Raises:
-            GuestTrapped: they did not end well.
-        """
-        wasmtime = load_wasmtime()
-        store = wasmtime.Store(self._engine.raw)
+    def new_guest(self, memory_bytes: int) -> ModuleGuest:
+        """A guest, whose instance its first turn makes."""
+        store = self.wasmtime.Store(self.engine.raw)
         store.set_limits(
             memory_size=memory_bytes,
             table_elements=_MAX_TABLE_ELEMENTS,
@@ -106,11 +105,10 @@ class ModuleTemplate:
             memories=1,
             tables=4,
         )
-        guest = ModuleGuest(self._engine, store, wasmtime)
-        guest.begin(self._instance, limit_s, initialise=_INITIALISE in self._functions)
-        return guest
+        return ModuleGuest(self, store)
 
-    def _instance(self, store: Any) -> Instance:
+    def begin(self, store: Any) -> Instance:
+        """A fresh instance. Its static initialisers have not run."""
         if self._direct is None:
             return PackageInstance(store, self._instance_pre)
         return DirectInstance(self._direct, store, self._instance_pre, self._functions)
@@ -132,31 +130,56 @@ def callable_exports(module: Any) -> Functions:
 
 
 class ModuleGuest:
-    """One instance of a core module. Every call may raise ``GuestTrapped``.
+    """One instance of ``template``, which its first turn makes. It is called within turns alone.
 
-    ``log`` takes what it writes to WASI's standard output and error, before the first call.
+    ``log`` takes what it writes to WASI's standard output and error, before the first turn.
     """
 
-    def __init__(self, engine: WasmEngine, store: Any, wasmtime: Any) -> None:
-        self._engine = engine
+    __slots__ = ("_instance", "_size", "_store", "_template", "_view", "cpu_ns", "log")
+
+    def __init__(self, template: ModuleTemplate, store: Any) -> None:
+        self._template = template
         self._store = store
-        self._wasmtime = wasmtime
         self._instance: Instance | None = None
-        self._view = memoryview(b"")
-        self._base = 0
+        self._view = _NO_MEMORY
+        self._size = 0
         self.log: Callable[[str, str], None] = _unheard
         self.cpu_ns = 0
 
-    def begin(self, make: Callable[[Any], Instance], limit_s: float, *, initialise: bool) -> None:
-        self._instance = self._run(limit_s, make, self._store)
-        self.look()
-        if initialise:
-            self.call(_INITIALISE, limit_s)
+    def turn(self, limit_s: float, work: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Let ``work`` call the instance: all its calls together may compute for ``limit_s``, and
+        what ``work`` computes between them counts.
 
-    def call(self, name: str, limit_s: float, *arguments: int) -> int:
+        Raises:
+            GuestTrapped: its time was over, or a call did not end well; it is unusable.
+        """
+        engine, wasmtime = self._template.engine, self._template.wasmtime
+        self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
+        started = time.thread_time_ns()
+        engine.enter(self)
+        try:
+            if self._instance is None:
+                self._begin()
+            return work(*arguments)
+        except wasmtime.Trap as exc:
+            interrupted = exc.trap_code is wasmtime.TrapCode.INTERRUPT
+            raise GuestTrapped(exc.message.strip(), interrupted=interrupted) from exc
+        except wasmtime.WasmtimeError as exc:
+            raise trapped(str(exc)) from exc
+        finally:
+            engine.leave()
+            self.cpu_ns += time.thread_time_ns() - started
+
+    def _begin(self) -> None:
+        self._instance = self._template.begin(self._store)
+        self.look()
+        if self._template.initialises:
+            self.call(INITIALISE)
+
+    def call(self, name: str, *arguments: int) -> int:
         """Call an export; its result as an unsigned number, 0 without one."""
-        assert self._instance is not None, "it has begun"
-        result: int = self._run(limit_s, self._instance.call, name, *arguments)
+        assert self._instance is not None, "within a turn"
+        result = self._instance.call(name, *arguments)
         self.look()
         return result
 
@@ -165,39 +188,26 @@ class ModuleGuest:
         return self._view
 
     def look(self) -> memoryview:
-        """The memory as it is now: a call may make it larger, and move it.
+        """The memory as it is now: a call may make it larger, and move it then.
 
         Nothing, while the module's start function runs: it cannot be found before that ends.
         """
-        if self._instance is None:
-            return self._view
-        base, size = self._instance.memory()
-        if size != len(self._view) or base != self._base:
+        instance = self._instance
+        if instance is not None and (size := instance.memory_size()) != self._size:
+            base = instance.memory_base()
             self._view = memoryview((ctypes.c_char * size).from_address(base)).cast("B")
-            self._base = base
+            self._size = size
         return self._view
 
     def close(self) -> None:
         """Free the instance's memory. Views of it must not be used any more."""
-        self._view.release()
+        if self._size:
+            self._view.release()
         self._instance = None
         self._store.close()
 
-    def _run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call into the instance, within its time."""
-        self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
-        started = time.thread_time_ns()
-        self._engine.enter(self)
-        try:
-            return function(*arguments)
-        except self._wasmtime.Trap as exc:
-            interrupted = exc.trap_code is self._wasmtime.TrapCode.INTERRUPT
-            raise GuestTrapped(exc.message.strip(), interrupted=interrupted) from exc
-        except self._wasmtime.WasmtimeError as exc:
-            raise trapped(str(exc)) from exc
-        finally:
-            self._engine.leave()
-            self.cpu_ns += time.thread_time_ns() - started
+
+_NO_MEMORY = memoryview(b"")
 
 
 def _unheard(level: str, text: str) -> None:
