@@ -87,7 +87,7 @@ async def test_a_tool_runs_while_the_model_writes_on() -> None:
         ctx = Context(api).fill("Go:")
 
         async def first() -> str:
-            generating.append(ctx._running is not None)
+            generating.append(ctx.generating)
             return "one"
 
         turn = await streamed_turn(ctx, Toolbox([first, second]), max_tokens=900)

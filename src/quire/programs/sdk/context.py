@@ -6,8 +6,9 @@
     ctx.fill("Hello,")
     await ctx.generate_until(max_tokens=10)
 
-Owns a queue, the tokens and which of them stand in pages. Filling costs nothing until something is
-generated; pages that the prefix index has are reused by themselves. Forks share full pages.
+Owns what a program says to it: strings, chats, stops, limits. The tokens and pages are those of a
+``PagedText``. Filling costs nothing until something is generated; pages that the prefix index has
+are reused by themselves. Forks share full pages.
 """
 
 from __future__ import annotations
@@ -16,21 +17,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
-from quire.core.errors import ErrorRecord, InvalidArgument, PromptTooLong
+from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
-from quire.programs.api.allocate import Allocate
-from quire.programs.api.core import Core
-from quire.programs.api.decode import Decode
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.chat.detokenize import TextStream
 from quire.programs.chat.template import chat_template
 from quire.programs.sdk.generation import Generation
-from quire.programs.sdk.ledger import PageLedger
-from quire.programs.sdk.page_span import PageSpan, Sees
-from quire.programs.sdk.samplers import greedy
-from quire.programs.sdk.stepping import ScoredStep, Stepper
-
-GREEDY = greedy()
+from quire.programs.sdk.page_span import Sees
+from quire.programs.sdk.paged_text import GREEDY, PagedText
+from quire.programs.sdk.stepping import ScoredStep
 
 
 class Context:
@@ -50,49 +45,48 @@ class Context:
     ) -> None:
         if isinstance(model, Api):
             model = model.available_models()[0]
-        self._begin(model, PageLedger(model.issuer), priority, thread, adapter)
+        self._paged = PagedText(model, priority=priority, thread=thread, adapter=adapter)
 
-    def _begin(
-        self, model: Model, ledger: PageLedger, priority: int, thread: int, adapter: str | None
-    ) -> None:
-        self.model = model
-        self._adapter = adapter
-        self._ledger = ledger
-        self._priority, self._thread = priority, thread
-        self._tokenize = Tokenize(model.issuer)
-        queue = Core(model.issuer).create_queue(model, priority=priority, thread=thread)
-        self._span = PageSpan(model, queue, ledger)
-        self._stepper = Stepper(model, self._span, adapter)
-        self._tokens: list[int] = []
-        self._running: Generation | None = None
-        self._num_forked = 0
-        self._dropped = False
+    @classmethod
+    def _of(cls, paged: PagedText) -> Context:
+        context = cls.__new__(cls)
+        context._paged = paged
+        return context
 
     # -- text --------------------------------------------------------------------------------------
 
     @property
+    def model(self) -> Model:
+        return self._paged.model
+
+    @property
     def tokens(self) -> tuple[int, ...]:
         """All tokens, filled and generated."""
-        return tuple(self._tokens)
+        return tuple(self._paged.tokens)
 
     @property
     def text(self) -> str:
-        return self._tokenize.detokenize(self._span.queue, self._tokens)
+        return Tokenize(self.model.issuer).detokenize(self._paged.queue, self._paged.tokens)
 
     @property
     def num_pages(self) -> int:
         """Pages that it holds now, those that it shares with its forks included."""
-        return self._span.num_pages
+        return self._paged.num_pages
+
+    @property
+    def generating(self) -> bool:
+        """Whether a generation is under way; until it ends nothing else can be done here."""
+        return self._paged.running
 
     def __len__(self) -> int:
-        return len(self._tokens)
+        return len(self._paged.tokens)
 
     def fill(self, text: str | Sequence[int]) -> Self:
         """Append text or token ids. They are computed with the next generation."""
-        self._check_free()
+        self._paged.check_free()
         if isinstance(text, str):
-            text = self._tokenize.tokenize(self._span.queue, text)
-        self._tokens += text
+            text = Tokenize(self.model.issuer).tokenize(self._paged.queue, text)
+        self._paged.tokens += text
         return self
 
     def fill_chat(
@@ -128,19 +122,18 @@ class Context:
             InvalidArgument: nothing to go on from, or a generation is running.
             PromptTooLong: no room is left in the model's context.
         """
-        self._check_free()
+        paged = self._paged
+        paged.check_free()
+        room = paged.room()
         stops = [stop] if isinstance(stop, str) else list(stop)
-        num_tokens = self._room(max_tokens)
         ends = () if ignore_eos else self.model.eos_token_ids
         spec = StopSpec(
-            max_tokens=num_tokens,
+            max_tokens=room if max_tokens is None else min(max_tokens, room),
             token_ids=tuple(dict.fromkeys((*ends, *stop_token_ids))),
             strings=tuple(text.encode() for text in stops),
         )
-        if self._span.num_run == len(self._tokens):  # run the last one again for its distribution
-            self._span.rewind(len(self._tokens) - 1)
         stream = TextStream(self.model.tokenizer, stop=stops)
-        return self._decode(spec, sampler, grammar, num_logprobs, stream)
+        return paged.generate(spec, sampler, grammar, num_logprobs, stream)
 
     async def generate_until(
         self, *, max_tokens: int | None = None, stop: str | Sequence[str] = (), **options: Any
@@ -151,12 +144,9 @@ class Context:
 
     async def prefill(self, *, num_tokens: int | None = None) -> None:
         """Compute what has been filled now: ``num_tokens``, by default all but the last."""
-        self._check_free()
         if num_tokens is None:
-            num_tokens = len(self._tokens) - 1
-        if num_tokens > self._span.num_run:
-            silent = TextStream(self.model.tokenizer)
-            await self._decode(StopSpec(0), GREEDY, None, None, silent, num_tokens)
+            num_tokens = len(self) - 1
+        await self._paged.prefill(num_tokens)
 
     # -- one step at a time ------------------------------------------------------------------------
 
@@ -180,8 +170,7 @@ class Context:
             InvalidArgument: the context has fewer tokens, or is generating.
             PromptTooLong: no room is left in the model's context.
         """
-        await self._before_last(num, sees)
-        return await self._stepper.dists(self._tokens[-num:], top_k, sees)
+        return await self._paged.dists(num, top_k, sees)
 
     async def next_dists_scored(self, num: int, *, top_k: int = 256) -> ScoredStep:
         """``next_dists``, and how much the ``num`` tokens attended to each page of the text.
@@ -189,24 +178,7 @@ class Context:
         Raises:
             TraitMissing: the model does not tell attention scores.
         """
-        await self._before_last(num, None)
-        return await self._stepper.scored(self._tokens[-num:], top_k)
-
-    async def _before_last(self, num: int, sees: Sees | None) -> None:
-        """Have all tokens computed but the last ``num``."""
-        self._check_free()
-        self._room(None)
-        first = len(self._tokens) - num
-        if num < 1 or first < 0:
-            raise InvalidArgument(
-                f"distributions behind {num} tokens of {len(self._tokens)}: ask for at least one, "
-                "and at most as many as there are"
-            )
-        if first < self._span.num_run:
-            self._span.rewind(first)
-        elif sees is None and not self._span.has_gaps and first > self._span.num_run:
-            await self.prefill(num_tokens=first)  # it may be in the prefix index
-        await self._stepper.run(self._tokens[self._span.num_run : first], sees)
+        return await self._paged.scored(num, top_k)
 
     def evict(self, start: int, stop: int) -> None:
         """No later token sees the tokens ``start`` to ``stop``; they stay in the text.
@@ -217,61 +189,7 @@ class Context:
         Raises:
             InvalidArgument: tokens that are not there, or not computed yet, or the last one.
         """
-        self._check_free()
-        if stop >= len(self._tokens):
-            raise InvalidArgument(
-                f"evict up to token {stop} of {len(self._tokens)}: never the last, whose "
-                "distribution may be asked for again"
-            )
-        self._span.evict(start, stop)
-
-    def _decode(
-        self,
-        stop: StopSpec,
-        sampler: SamplerSpec,
-        grammar: GrammarSpec | None,
-        num_logprobs: int | None,
-        text: TextStream,
-        end: int | None = None,
-    ) -> Generation:
-        """Run the tokens up to ``end`` that are not in pages, then sample."""
-        span, start = self._span, self._span.num_run
-        end = len(self._tokens) if end is None else end
-        span.ensure(end + max(stop.max_tokens - 1, 0))
-        stream = Decode(self.model.issuer).decode(
-            span.ordered(),
-            span.written,
-            self._tokens[start:end],
-            span.writable,
-            position=start,
-            sampler=sampler,
-            stop=stop,
-            grammar=grammar,
-            num_logprobs=num_logprobs,
-            history=self._tokens[:start] or None,
-            adapter=self._adapter,
-        )
-        span.issued(stream)
-        self._running = Generation(
-            stream, text, lambda token_ids, error: self._ended(start, end, token_ids, error)
-        )
-        return self._running
-
-    def _ended(self, start: int, end: int, token_ids: list[int], error: ErrorRecord | None) -> None:
-        """Tokens ``start`` to ``end`` were run and ``token_ids`` sampled, all but the last run.
-
-        What a decode without an answer has run is unknown, so nothing of it counts.
-        """
-        self._running = None
-        if self._dropped:
-            return
-        self._tokens += token_ids
-        if token_ids:
-            end += len(token_ids) - 1
-        elif error is not None:
-            end = start
-        if error is None or error.code == "program_cancelled":
-            self._span.rewind(end)
+        self._paged.evict(start, stop)
 
     # -- shape -------------------------------------------------------------------------------------
 
@@ -281,39 +199,27 @@ class Context:
         What was filled and not computed yet is computed by each: ``await prefill()`` first to have
         it computed once.
         """
-        self._check_free()
-        child = Context.__new__(Context)
-        child._begin(self.model, self._ledger, self._priority, self._thread, self._adapter)
-        child._tokens = list(self._tokens)
-        child._span.fork_from(self._span)
-        child._num_forked = len(self._tokens)
-        return child
+        return Context._of(self._paged.fork())
 
     def join(self, *children: Context) -> Self:
         """Append what each child has gained since its fork, in order, and drop the children.
 
         An end token that closes a child's text is left out: the joined text goes on.
         """
-        self._check_free()
+        paged = self._paged
+        paged.check_free()
         for child in children:
-            child._check_free()
-            gained = child._tokens[child._num_forked :]
+            child._paged.check_free()
+            gained = child._paged.gained()
             if gained and gained[-1] in self.model.eos_token_ids:
                 gained.pop()
-            self._tokens += gained
+            paged.tokens += gained
             child.drop()
         return self
 
     def truncate(self, num_tokens: int) -> None:
         """Forget the tokens from ``num_tokens`` on."""
-        self._check_free()
-        if not 0 <= num_tokens <= len(self._tokens):
-            raise InvalidArgument(
-                f"truncate to {num_tokens} tokens, the context has {len(self._tokens)}"
-            )
-        if self._span.num_run > num_tokens:
-            self._span.rewind(num_tokens)
-        del self._tokens[num_tokens:]
+        self._paged.truncate(num_tokens)
 
     async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
         """Publish the pages to other programs of the tenant; the number of tokens in them.
@@ -323,14 +229,7 @@ class Context:
         Raises:
             InvalidArgument: something was evicted.
         """
-        if self._span.has_gaps:
-            raise InvalidArgument("tokens of this context were evicted: export before that")
-        await self.prefill()
-        span = self._span
-        await Allocate(self.model.issuer).export_kvpage(
-            span.ordered(), span.written, name, ttl_s=ttl_s
-        )
-        return span.num_run
+        return await self._paged.export(name, ttl_s)
 
     @classmethod
     async def from_export(
@@ -344,55 +243,25 @@ class Context:
             InvalidArgument: the pages hold more tokens than were given.
         """
         ctx = cls(model, adapter=adapter)
-        span = ctx._span
-        span.adopt(await Allocate(ctx.model.issuer).import_kvpage(span.queue, name))
-        if span.num_run > len(tokens):
-            num_run = span.num_run
+        num_run = await ctx._paged.adopt(name)
+        if num_run > len(tokens):
             ctx.drop()
             raise InvalidArgument(
                 f"export {name!r} holds {num_run} tokens, {len(tokens)} were given: pass the "
                 "tokens that the exporter had"
             )
-        ctx._tokens = list(tokens)
+        ctx._paged.tokens += tokens
         return ctx
 
     def drop(self) -> None:
         """Give the pages back and end what runs. Idempotent; nothing can follow."""
-        if self._dropped:
-            return
-        self._dropped = True
-        if self._running is not None:
-            self._running.cancel()
-        self._stepper.drop()
-        self._span.drop()
+        self._paged.drop()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.drop()
-
-    def _check_free(self) -> None:
-        if self._dropped:
-            raise InvalidArgument("this context has been dropped: make a new one")
-        if self._running is not None:
-            raise InvalidArgument(
-                "this context is generating: await that first, or fork before it begins"
-            )
-
-    def _room(self, max_tokens: int | None) -> int:
-        if not self._tokens:
-            raise InvalidArgument("the context is empty: fill it before generating")
-        limit = self.model.max_tokens
-        free = limit - len(self._tokens)
-        if free < 1:
-            raise PromptTooLong(
-                f"the context has {len(self._tokens)} tokens, model {self.model.id!r} can hold "
-                f"{limit}: truncate it",
-                num_tokens=len(self._tokens),
-                max_model_len=limit,
-            )
-        return free if max_tokens is None else min(max_tokens, free)
 
 
 __all__ = ["Context"]
