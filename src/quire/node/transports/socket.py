@@ -63,6 +63,9 @@ class PairSocket:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.linger = 0
+        # ZeroMQ's bound is a number of messages, and what comes behind it is refused: a guest that
+        # computes for a second would cost others their events. Mailboxes and queues have bounds.
+        self._socket.set_hwm(0)
         self._closed = False
 
     def _ipc_endpoint(self) -> str | None:
@@ -77,7 +80,11 @@ class PairSocket:
         return f"ipc://{path}"
 
     def send(self, frames: Sequence[Frame]) -> None:
-        self._socket.send(pack(frames), _NOBLOCK)
+        """What is sent to a side that has gone is dropped: whoever watches it is about to tell."""
+        try:
+            self._socket.send(pack(frames), _NOBLOCK)
+        except zmq.Again:  # nothing bounds what waits, so there is nobody for whom it could wait
+            return
         # The descriptor is edge-triggered, and sending may have taken the edge of an arrival.
         if self._has_message():
             self._loop.call_soon(self._drain)
