@@ -54,7 +54,7 @@ def check_positions(positions: list[int], count: int, info: EngineInfo) -> None:
     if len(positions) != count:
         raise InvalidArgument(f"{len(positions)} positions for {count} tokens: give one for each")
     if positions and min(positions) < 0:
-        raise InvalidArgument(f"position {min(positions)} is negative")
+        raise InvalidArgument(f"position {min(positions)} is negative: the first is 0")
     if positions and max(positions) >= info.max_model_len:
         raise PromptTooLong(
             f"position {max(positions)} is beyond the model's {info.max_model_len} positions",
@@ -92,7 +92,8 @@ def check_image(command: c.EmbedImage, info: EngineInfo) -> None:
     images = info.images
     if images is None:
         raise InvalidArgument(
-            f"model {info.model} does not have the trait {Trait.INPUT_IMAGE}: it sees no images"
+            f"model {info.model} does not have the trait {Trait.INPUT_IMAGE}: it sees no images, "
+            "send them to a model that does"
         )
     count, size = len(command.embeds), len(command.image)
     require(

@@ -137,7 +137,8 @@ class Validator:
                 )
             if embed.engine != queue.engine:
                 raise InvalidArgument(
-                    f"embed {embed_id} lives on engine {embed.engine}, this queue on {queue.engine}"
+                    f"embed {embed_id} lives on engine {embed.engine}, this queue on "
+                    f"{queue.engine}: allocate one there"
                 )
 
     def _export_pages(self, command: c.ExportPages, queue: CommandQueue, info: EngineInfo) -> None:

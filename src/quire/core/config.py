@@ -77,7 +77,10 @@ class EngineConfig:
                 f"page_size is {self.page_size}; a page has 1 to 64 slots: choose e.g. 16"
             )
         if self.max_batch_tokens < 1 or self.max_sequences < 1:
-            raise ConfigError("max_batch_tokens and max_sequences must be at least 1")
+            raise ConfigError(
+                f"max_batch_tokens is {self.max_batch_tokens} and max_sequences "
+                f"{self.max_sequences}: choose at least 1 for each"
+            )
         if not 1 <= self.tensor_parallel <= 64:
             raise ConfigError(
                 f"tensor_parallel is {self.tensor_parallel}; 1 to 64 ranks can share a model"
@@ -102,7 +105,10 @@ class EncoderConfig:
 
     def __post_init__(self) -> None:
         if self.max_batch_tokens < 1 or self.max_pending < 1:
-            raise ConfigError("max_batch_tokens and max_pending of an encoder must be at least 1")
+            raise ConfigError(
+                f"encoder {self.name}: max_batch_tokens is {self.max_batch_tokens} and max_pending "
+                f"{self.max_pending}: choose at least 1 for each"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,12 +256,18 @@ class NodeConfig:
         names += [adapter.name for engine in self.engines for adapter in engine.adapters]
         names += [str(encoder.name) for encoder in self.encoders]
         if len(set(names)) != len(names):
-            raise ConfigError(f"two models or adapters have the same name: {sorted(names)}")
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ConfigError(
+                f"{', '.join(twice)}: several models, adapters or encoders have this name: name "
+                "one NAME=SOURCE"
+            )
         if not names:
             raise ConfigError("a node needs at least one engine: name a model")
         servers = [server.name for server in self.mcp_servers]
         if len(set(servers)) != len(servers):
-            raise ConfigError(f"two MCP servers have the same name: {sorted(servers)}")
+            raise ConfigError(
+                f"two MCP servers have the same name, of {sorted(servers)}: rename one"
+            )
 
 
 __all__ = [

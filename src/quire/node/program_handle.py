@@ -192,7 +192,10 @@ class ProgramHandle:
         if name not in SIGNALS:
             raise InvalidArgument(f"no signal {name!r}: use one of {', '.join(SIGNALS)}")
         if (name == "message") is (message is None):
-            raise InvalidArgument("the signal 'message' has a text, the others have none")
+            given = "none" if message is None else "one"
+            raise InvalidArgument(
+                f"signal {name!r} was given {given}: 'message' needs a text, the others take none"
+            )
         self._note("info", f"signal {name}")
         if message is not None:
             if self._restarts is None or self._restarts.note(self._running, message):

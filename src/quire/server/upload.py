@@ -85,7 +85,11 @@ def code_of(source: str | None, module: str | None, config: ServerConfig) -> byt
     except ValueError as exc:
         raise InvalidArgument(f"the module is no base64: {exc}", param="module") from exc
     if not is_module(code):
-        raise InvalidArgument("the module is no WebAssembly: it begins otherwise", param="module")
+        raise InvalidArgument(
+            f"the module begins with {code[:4].hex() or 'nothing'}, WebAssembly with 0061736d: "
+            "send the .wasm file",
+            param="module",
+        )
     return code
 
 

@@ -65,7 +65,10 @@ def read_peft_config(values: dict[str, Any], where: str) -> PeftConfig:
     config = ConfigReader(values, where)
     kind = config.text("peft_type")
     if kind != "LORA":
-        raise UnsupportedModel(f"{where} is of type {kind[:80]!r}; served is LORA")
+        raise UnsupportedModel(
+            f"{where} is of type {kind[:80]!r}; served is LORA: train one, or merge the adapter "
+            "into its model"
+        )
     if config.text("bias", "none") != "none":
         raise UnsupportedModel(
             f"{where} trains biases (bias = {values['bias']!r}): train with bias='none', or merge "

@@ -142,7 +142,9 @@ def _tensor_names(
                 "check that the adapter was made for this model"
             )
         if match["side"] in found.setdefault(module, {}):
-            raise ModelFormatError(f"{path} has lora_{match['side']} of {module!r} twice")
+            raise ModelFormatError(
+                f"{path} has lora_{match['side']} of {module!r} twice: save the adapter again"
+            )
         found[module][match["side"]] = name
     lone = [module for module, sides in found.items() if len(sides) != 2]
     if lone or not found:

@@ -104,15 +104,24 @@ class Encoder:
         lengths, shape = batch.lengths, self._shape
         total = int(lengths.sum())
         if not len(lengths) or total != len(batch.tokens) or total != len(batch.types):
-            raise InvalidArgument("the lengths of a batch must add up to its tokens")
+            raise InvalidArgument(
+                f"{len(lengths)} sequences of {total} tokens in all, but {len(batch.tokens)} "
+                f"tokens and {len(batch.types)} types came: the lengths must add up to both"
+            )
         if lengths.min() < 1 or lengths.max() > shape.max_tokens:
-            raise InvalidArgument(f"a sequence has 1 to {shape.max_tokens} tokens")
+            raise InvalidArgument(
+                f"sequences of {lengths.min()} to {lengths.max()} tokens; the model reads 1 to "
+                f"{shape.max_tokens}: cut them before"
+            )
         for flat, size, what in (
             (batch.tokens, shape.vocab_size, "tokens"),
             (batch.types, shape.num_types, "types of tokens"),
         ):
             if flat.min() < 0 or flat.max() >= size:
-                raise InvalidArgument(f"the model has {size} {what}, and a batch names others")
+                raise InvalidArgument(
+                    f"a batch names {what} {flat.min()} to {flat.max()}; the model has {size}, "
+                    "from 0: was it made with another tokenizer?"
+                )
 
 
 def _prefix(checkpoint: Checkpoint, shape: EncoderShape) -> str:

@@ -162,7 +162,10 @@ def _modules(directory: ModelDirectory) -> list[tuple[str, str]]:
 def _pooling_modes(directory: ModelDirectory, path: str) -> tuple[str, ...]:
     values = ModelDirectory(directory.path / path).read_json("config.json")
     if values.get("include_prompt") is False:
-        raise UnsupportedModel(f"{directory.path / path} pools without its prompt: not served")
+        raise UnsupportedModel(
+            f"{directory.path / path} has include_prompt = false: served are models that pool over "
+            "their prompt too"
+        )
     mode = values.get("pooling_mode")
     if isinstance(mode, str):  # newer files name one
         wanted = [{"cls": "cls_token", "lasttoken": "lasttoken"}.get(mode, f"{mode}_tokens")]

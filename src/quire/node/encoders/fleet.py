@@ -53,8 +53,8 @@ class EncoderFleet:
                 raise ModelNotFound(self._missing(f"no encoder {name[:100]!r}"))
             if service.info.kind != kind:
                 raise InvalidArgument(
-                    f"{name!r} is a model of kind {service.info.kind}, and this route needs one of "
-                    f"kind {kind}",
+                    f"{name!r} is a model of kind {service.info.kind}, and what was asked needs "
+                    f"one of kind {kind}: name another, or none",
                     param="model",
                 )
             return service

@@ -102,7 +102,8 @@ class McpProcess:
         if len(line) > self._config.max_message_bytes:
             raise InvalidArgument(
                 f"{method} for MCP server {name} has {len(line)} bytes, "
-                f"{self._config.max_message_bytes} are allowed in one message"
+                f"{self._config.max_message_bytes} are allowed in one message: send less, or have "
+                "the operator raise its max_message_bytes"
             )
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -116,7 +117,8 @@ class McpProcess:
             if not written:
                 self._end(_DEAF)
             raise ProgramError(
-                f"MCP server {name} has not answered {method} within {limit_s:g} s"
+                f"MCP server {name} has not answered {method} within {limit_s:g} s: try again, or "
+                "have the operator raise its timeout_s"
             ) from exc
         finally:
             del self._waiting[number]

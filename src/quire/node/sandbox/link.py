@@ -201,7 +201,10 @@ class SandboxLink:
         if inspected.error is not None:
             raise from_record(inspected.error)
         if inspected.manifest is None:
-            raise ProgramTerminated("the sandbox gave no manifest")
+            raise ProgramTerminated(
+                "the sandbox process answered without a manifest: it is broken, and the node's log "
+                "has what it said"
+            )
         return inspected.manifest
 
     async def close(self) -> None:

@@ -81,8 +81,13 @@ class Compiler:
             return json.loads(answer)
         self._end()
         if late.is_set():
-            raise InvalidArgument(f"compiling took more than {limit_s:g} s and was stopped")
-        raise ConfigError(f"the compiler has crashed (status {process.returncode})")
+            raise InvalidArgument(
+                f"compiling took more than {limit_s:g} s and was stopped: make the program smaller"
+            )
+        raise ConfigError(
+            f"the compiler has crashed (status {process.returncode}): push the program again, and "
+            "if it stays so look at the machine's memory"
+        )
 
     def _start(self) -> subprocess.Popen[str]:
         self._process = self._processes.start(
