@@ -29,6 +29,10 @@ from quire.core.errors import (
 )
 from quire.core.ids import CommandId, EngineId
 
+_QUEUED, _STARTED = CommandState.QUEUED, CommandState.STARTED
+_FINISHED, _DONE = CommandState.FINISHED, CommandState.DONE
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
 
 class Flow:
     """Moves commands through their queues. ``engines`` is shared with the controller."""
@@ -159,7 +163,7 @@ class Flow:
             self.fail(entry, error.record())
             return True
         entry.reply = reply
-        queue.begin(entry, CommandState.FINISHED)
+        queue.begin(entry, _FINISHED)
         self._retire(queue)
         return True
 
@@ -181,8 +185,8 @@ class Flow:
     def start(self, entry: Entry) -> None:
         """The scheduler has put (a part of) the queue's next command into a message."""
         program = entry.program
-        if entry.state is CommandState.QUEUED:
-            entry.queue.begin(entry, CommandState.STARTED)
+        if entry.state is _QUEUED:
+            entry.queue.begin(entry, _STARTED)
             program.waiting_s += self.now_s - entry.ready_s
             program.num_running += 1
 
@@ -192,17 +196,17 @@ class Flow:
         """The engine has done all of ``entry``."""
         entry.reply = reply
         entry.program.num_running -= 1
-        entry.move(CommandState.FINISHED)
+        entry.move(_FINISHED)
         self._retire(entry.queue)
 
     def _retire(self, queue: CommandQueue) -> None:
         """End finished commands from the front: commands of a queue end in order."""
-        while queue.num_started and queue.entries[0].state is CommandState.FINISHED:
+        while queue.num_started and queue.entries[0].state is _FINISHED:
             entry = queue.pop_front()
             if entry.error is not None:
                 self._end_failed(entry, entry.error)
                 continue
-            entry.move(CommandState.DONE)
+            entry.move(_DONE)
             if not entry.is_answered:
                 self._outbox.deliver(entry.program.id, entry.id, entry.reply)
             self._settle(entry)
@@ -213,7 +217,7 @@ class Flow:
         behind = list(queue.entries)
         behind = behind[behind.index(entry) + 1 :]
         queue.remove(entry)
-        if entry.state is CommandState.STARTED:
+        if entry.state is _STARTED:
             entry.program.num_running -= 1
         if queue.poison is None:
             queue.poison = entry.id
@@ -224,7 +228,7 @@ class Flow:
         self._retire(queue)
 
     def _fail_behind(self, entry: Entry, error: ErrorRecord) -> None:
-        if entry.state is CommandState.QUEUED:
+        if entry.state is _QUEUED:
             entry.queue.remove(entry)
             self._end_failed(entry, error)
         elif entry.error is None:
@@ -242,7 +246,7 @@ class Flow:
 
     def end_cancelled(self, entry: Entry, reason: str) -> None:
         """End ``entry`` as cancelled. It is in no message in flight. The queue is not poisoned."""
-        if entry.state is CommandState.STARTED:
+        if entry.state is _STARTED:
             entry.program.num_running -= 1
         entry.queue.remove(entry)
         entry.move(CommandState.CANCELLED)
@@ -259,7 +263,7 @@ class Flow:
         """End ``entry`` as cancelled: at once, or after its last message in flight."""
         if entry.num_in_flight:
             entry.is_cancelled = True
-        elif entry.state is not CommandState.FINISHED:
+        elif entry.state is not _FINISHED:
             self.end_cancelled(entry, reason)
 
     def cancel_all(self, queue: CommandQueue, reason: str) -> None:
@@ -287,8 +291,8 @@ class Flow:
     def _wake_dependents(self, entry: Entry) -> None:
         for dependent in entry.dependents:
             dependent.num_blockers -= 1
-            is_done = entry.state is CommandState.DONE
-            if not is_done and dependent.state is CommandState.QUEUED:
+            is_done = entry.state is _DONE
+            if not is_done and dependent.state is _QUEUED:
                 self.fail(dependent, poisoned(entry.id).record())
             elif not dependent.num_blockers:
                 dependent.ready_s = self.now_s

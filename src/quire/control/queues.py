@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 Seniority = tuple[float, ...]
 
+_QUEUED = CommandState.QUEUED
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
 
 class Entry:
     """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
@@ -64,7 +67,7 @@ class Entry:
         self.command = command
         self.queue = queue
         self.program = queue.program
-        self.state = CommandState.QUEUED
+        self.state = _QUEUED
         self.arrival_s = now_s
         self.ready_s = now_s
         self.pages: tuple[Page, ...] = ()
@@ -170,7 +173,7 @@ class CommandQueue:
 
     def remove(self, entry: Entry) -> None:
         """Take out an entry that ends without having begun, or that begun and is torn down."""
-        if entry.state is not CommandState.QUEUED:
+        if entry.state is not _QUEUED:
             self.num_started -= 1
         self.entries.remove(entry)
 

@@ -117,19 +117,22 @@ def canonical_chain(pages: Iterable[Page], page_size: int, adapter: int) -> Chai
     parent = last = None
     num_tokens = 0
     for page in pages:
-        if not page.fill:
+        fill, content = page.fill, page.content
+        if not fill:
             continue
-        content = page.content
-        if content is None or not page.is_canonical or num_tokens % page_size:
+        if content is None or num_tokens % page_size or content.adapter != adapter:
             return None
-        if content.adapter != adapter or not _is_same(content.parent, parent):
+        node = content.node
+        # one with a node is full and canonical, and what stands before it is in the node
+        is_next = node is not None and node.parent is parent and page.mask == -1
+        if not is_next and not (page.is_canonical and _is_same(content.parent, parent)):
             return None
-        if page.fill == page_size:
-            if content.node is None:
+        if fill == page_size:
+            if node is None:
                 return None
-            parent = content.node
+            parent = node
         last = page
-        num_tokens += page.fill
+        num_tokens += fill
     return Chain(num_tokens, last, parent)
 
 

@@ -21,11 +21,9 @@ def secure(
     is no room. None of them may be lost.
     """
     pinned = list(contents)
-    away: dict[int, Content] = {}
+    away = {id(content): content for content in pinned if content.block is None}
     for content in pinned:
         content.num_pins += 1
-        if content.block is None:
-            away[id(content)] = content
     if not memory.make_room(len(away) + num_new, reclaim):
         memory.unpin_all(pinned)
         return None

@@ -53,6 +53,10 @@ STAGE_ORDER = {
     Stage.SAMPLES: 3,
 }
 
+_EMBEDS, _FORWARD = Stage.EMBEDS, Stage.FORWARD
+_DISTS, _SAMPLES = Stage.DISTS, Stage.SAMPLES
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
 
 @dataclass(slots=True)
 class Part:
@@ -177,7 +181,7 @@ class BatchBuilder:
         start = len(self._embed_tokens)
         self._embed_tokens += tokens
         self._embed_slots += slots
-        self.parts.append(Part(entry, Stage.EMBEDS, start, len(self._embed_tokens)))
+        self.parts.append(Part(entry, _EMBEDS, start, len(self._embed_tokens)))
 
     def image(self, entry: Entry, file: bytes, slots: list[int]) -> None:
         index = len(self._images)
@@ -204,7 +208,7 @@ class BatchBuilder:
         self.parts.append(
             Part(
                 entry,
-                Stage.FORWARD,
+                _FORWARD,
                 index,
                 index + 1,
                 self.num_tokens,
@@ -242,7 +246,7 @@ class BatchBuilder:
         start = len(self._dist_embeds)
         self._dist_embeds += embeds
         self._dist_top_k += [top_k] * len(embeds)
-        self.parts.append(Part(entry, Stage.DISTS, start, len(self._dist_embeds)))
+        self.parts.append(Part(entry, _DISTS, start, len(self._dist_embeds)))
 
     def samples(
         self,
@@ -260,7 +264,7 @@ class BatchBuilder:
         self._histories.append(history)
         self._sample_positions += positions
         self._sample_token_slots += token_slots
-        self.parts.append(Part(entry, Stage.SAMPLES, start, len(self._sample_embeds)))
+        self.parts.append(Part(entry, _SAMPLES, start, len(self._sample_embeds)))
 
     def finish(
         self, operations: list[BatchOperation], num_steps: int, max_steps: list[int]

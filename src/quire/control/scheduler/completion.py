@@ -26,6 +26,9 @@ from quire.core.decoding import Dist, FinishReason, TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
 from quire.core.interfaces import Policy
 
+_FORWARD, _DISTS, _SAMPLES = Stage.FORWARD, Stage.DISTS, Stage.SAMPLES
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
 _ENDS = list(SequenceEnd)
 """By value, which counts from 0."""
 
@@ -94,7 +97,7 @@ class Completion:
         """Share the message's time by tokens; tell the policy who was served."""
         served = [(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
         for part in message.parts:
-            if part.stage is Stage.FORWARD:
+            if part.stage is _FORWARD:
                 part.entry.program.num_prefilled_tokens += part.num_tokens
         served += [(run.entry, steps) for run, steps in message.sequences[message.num_opened :]]
         total = sum(num for _, num in served)
@@ -163,9 +166,9 @@ class Completion:
         return logprobs
 
     def _reply(self, part: Part, result: BatchResult) -> Reply:
-        if part.stage is Stage.SAMPLES:
+        if part.stage is _SAMPLES:
             return Sampled(token_ids=result.samples[part.start : part.stop].tolist())
-        if part.stage is Stage.DISTS:
+        if part.stage is _DISTS:
             starts = result.dist_starts
             return Dists(
                 dists=[

@@ -47,9 +47,9 @@ class DecodeLowering:
         if opens and not self._engine.sequences.num_free:
             return Outcome.WAITS
         # One slot more than the prompt: the engine ends a sequence whose cursor has no room.
-        num_slots = min(count + opens, run.cursor.num_free_slots)
+        spans = run.cursor.spans(min(count + opens, run.cursor.num_free_slots))
         seen = [page.content for page in self._pages(run) if page.fill and page.content]
-        if not self._engine.bind(run.cursor, num_slots, seen, builder, reclaim):
+        if not self._engine.bind(run.cursor, spans, seen, builder, reclaim):
             return Outcome.NO_ROOM
         self._add_chunk(run, count, opens, builder)
         builder.prompt_budget -= count

@@ -14,7 +14,7 @@ import numpy as np
 from quire.control.checks import find_adapter
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue, Entry
-from quire.control.resources.append_cursor import AppendCursor, Prefix
+from quire.control.resources.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
 from quire.control.resources.copy_on_write import make_writable, needs
@@ -92,17 +92,17 @@ class EngineState:
     def bind(
         self,
         cursor: AppendCursor | None,
-        num_tokens: int,
-        seen: Iterable[Content],
+        spans: Spans,
+        seen: list[Content],
         builder: BatchBuilder,
         reclaim: Reclaim,
     ) -> bool:
-        """Make ``seen`` resident and the next slots of ``cursor`` writable, for this message."""
-        needed, num_new = list(seen), 0
-        spans = [] if cursor is None else cursor.spans(num_tokens)
+        """Make ``seen`` resident and ``spans`` of ``cursor`` writable, for this message."""
+        needed, num_new = seen, 0
         if cursor is not None:
             resident, num_new = cursor.unbound(spans)
-            needed += resident
+            if resident:
+                needed = seen + resident
         if not self.are_present(needed, builder):
             return False
         pinned = secure(self.memory, needed, num_new, reclaim)

@@ -58,7 +58,8 @@ class ForwardRun:
         self._start_fill = (
             {p: p.fill for p in (*context, *pages)} if command.mask is not None else {}
         )
-        self._written: list[tuple[Page, int]] = []
+        self._written: list[tuple[Page, int, int]] = []
+        self._filled: list[Page] | None = None
 
     def unlock(self) -> None:
         """The command is over: other queues may append to its output pages."""
@@ -82,32 +83,46 @@ class ForwardRun:
 
     def seen(self) -> list[Content]:
         """What the next part's tokens see, which has to be on the device."""
-        own = self._own_pages()
-        return [p.content for p in (*self.context, *own) if p.fill and p.content is not None]
+        self._filled = filled = [page for page in self.context if page.fill]
+        pages = [*filled, *self._own_pages()] if self.hidden else filled
+        return [page.content for page in pages if page.content is not None]
 
     def _own_pages(self) -> list[Page]:
         """Output pages outside the context that earlier parts have written."""
         if not self.hidden:
             return []
-        written = {page for page, _ in self._written}
+        written = {page for page, _, _ in self._written}
         return [page for page in self.hidden if page in written]
+
+    def _written_slots(self, num_tokens: int) -> list[tuple[Page, int]]:
+        """Where the first ``num_tokens`` inputs went, one by one."""
+        slots = [
+            (page, offset)
+            for page, start, count in self._written
+            for offset in range(start, start + count)
+        ]
+        return slots[:num_tokens]
 
     def table_pages(self) -> list[Page]:
         """The pages of the row's table: all of the context where a mask counts its slots, else
         those with something to see; then output pages that earlier parts have written."""
-        context = self.context if self.mask is not None else [p for p in self.context if p.fill]
+        context = self.context
+        if self.mask is None:
+            context = self._filled or [page for page in self.context if page.fill]
         return [*context, *self._own_pages()] if self.hidden else context
 
     def note_written(self, spans: list[tuple[Page, int]]) -> None:
         """``spans``: (page, number of slots) that the part being added writes, before it does."""
         for page, count in spans:
-            self._written += [(page, page.fill + offset) for offset in range(count)]
+            self._written.append((page, page.fill, count))
+            if not page.fill:
+                self._filled = None
 
     def score_columns(self, start: int, stop: int, pages: list[Page]) -> NDArray[np.int64] | None:
         """What the columns of a row mean that runs inputs ``start:stop``, if scores are wanted."""
         if self.scores is None:
             return None
-        return self.scores.columns(pages, self._written[:start], start, stop)
+        return self.scores.columns(pages, self._written_slots(start), start, stop)
 
     def mask_rows(self, start: int, stop: int, pages: list[Page], page_size: int) -> Bools | None:
         """The explicit mask of inputs ``start:stop`` over the slots of ``pages`` and those inputs.
@@ -123,7 +138,7 @@ class ForwardRun:
         for page, index in place.items():
             first_new = self._start_fill.get(page, 0)
             columns[:, index * page_size + first_new : (index + 1) * page_size] = False
-        for token, (page, offset) in enumerate(self._written[:start]):
+        for token, (page, offset) in enumerate(self._written_slots(start)):
             if page in place:
                 column = place[page] * page_size + offset
                 columns[:, column] = self.mask[start:stop, num_context + token]

@@ -35,6 +35,10 @@ class Outcome(Enum):
     WAITS = "waits"
 
 
+_ADDED = Outcome.ADDED
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
+
 def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
     """The pages that a command names, when it starts.
 
@@ -61,6 +65,19 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
     return pages
 
 
+def find_room(output: list[Page], num_tokens: int, page_size: int) -> list[Page]:
+    """The pages of ``output`` that the next tokens go to; all that are not full, if those do not
+    suffice. The full ones before them and the empty ones behind are not touched."""
+    found: list[Page] = []
+    for page in output:
+        if page.fill < page_size:
+            found.append(page)
+            num_tokens -= page_size - page.fill
+            if num_tokens <= 0:
+                break
+    return found
+
+
 def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[Embed]:
     """The embeds that a command names, when it starts.
 
@@ -73,11 +90,17 @@ def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> lis
     for embed_id in embed_ids:
         embed = entry.program.embeds.get(embed_id)
         if embed is None or embed.slot is None:
-            raise UnknownHandle(f"embed {embed_id} does not exist", embed=embed_id)
+            raise UnknownHandle(
+                f"embed {embed_id} does not exist: the command that was to create it did not",
+                embed=embed_id,
+            )
         if written and embed.is_lost:
             raise PageLost(f"embed {embed_id} was lost with its engine: write it anew")
         if written and not embed.is_written:
-            raise InvalidArgument(f"embed {embed_id} is read before anything was written to it")
+            raise InvalidArgument(
+                f"embed {embed_id} is read before anything was written to it: embed a token or "
+                "forward into it first"
+            )
         embeds.append(embed)
     return embeds
 
@@ -104,7 +127,7 @@ class Lowering:
         for embed, position, token in zip(embeds, command.positions, tokens, strict=True):
             embed.write(position, token)
         builder.embed(entry, values, [slot_of(embed) for embed in embeds])
-        return Outcome.ADDED
+        return _ADDED
 
     def embed_image(self, entry: Entry, command: EmbedImage, builder: BatchBuilder) -> Outcome:
         """One image in a message: the tower takes as long as a long prompt, and decodes wait."""
@@ -114,7 +137,7 @@ class Lowering:
         for embed, position in zip(embeds, command.positions, strict=True):
             embed.write(position, None)
         builder.image(entry, command.image, [slot_of(embed) for embed in embeds])
-        return Outcome.ADDED
+        return _ADDED
 
     def _token_value(self, entry: Entry, name: TokenSlotId) -> int:
         """What names the token in a slot, whose id control may not know yet."""
@@ -138,7 +161,7 @@ class Lowering:
             )
         if self._engine.copy_slots(source, target, command, builder, reclaim):
             builder.operation(entry)
-            return Outcome.ADDED
+            return _ADDED
         return Outcome.NO_ROOM
 
     def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> Outcome:
@@ -147,7 +170,7 @@ class Lowering:
         count_tokens(entry.program, len(embeds))
         top_k = min(command.top_k, self._engine.info.vocab_size)
         builder.dists(entry, [slot_of(embed) for embed in embeds], top_k)
-        return Outcome.ADDED
+        return _ADDED
 
     def sample(self, entry: Entry, command: Sample, builder: BatchBuilder) -> Outcome:
         embeds = find_embeds(entry, command.embeds, written=True)
@@ -164,7 +187,7 @@ class Lowering:
             token_slots,
             command.history or [],
         )
-        return Outcome.ADDED
+        return _ADDED
 
     def forward(
         self, entry: Entry, command: Forward, builder: BatchBuilder, reclaim: Reclaim
@@ -189,14 +212,14 @@ class Lowering:
             return Outcome.NO_BUDGET
         if not self._add_forward_row(run, count, builder, reclaim):
             return Outcome.NO_ROOM
-        return Outcome.ADDED if count == num_to_run else Outcome.PARTIAL
+        return _ADDED if count == num_to_run else Outcome.PARTIAL
 
     def _start_forward(self, entry: Entry, command: Forward) -> ForwardRun | None:
         context = find_pages(entry, command.context)
         is_same = command.output == command.context
         output = context if is_same else find_pages(entry, command.output)
         size = self._engine.page_size
-        tail = [page for page in output if page.fill < size]  # nothing goes to the full ones
+        tail = find_room(output, len(command.inputs), size)
         for page in tail:
             if page.appender is not None and page.appender is not entry.queue:
                 return None
@@ -235,14 +258,13 @@ class Lowering:
     ) -> bool:
         start, stop = run.num_run, run.num_run + count
         size = self._engine.page_size
-        seen = run.seen()
-        if not self._engine.bind(run.cursor, count, seen, builder, reclaim):
+        spans = [] if run.cursor is None else run.cursor.spans(count)
+        if not self._engine.bind(run.cursor, spans, run.seen(), builder, reclaim):
             return False
         positions = run.positions[start:stop]
         slots = [-1] * count
         undo: list[tuple[Page, int]] = []
         if run.cursor is not None:
-            spans = run.cursor.spans(count)
             undo = [(page, page.fill) for page, _ in spans]
             slots = run.cursor.slots(spans)
             run.note_written(spans)

@@ -30,6 +30,9 @@ from quire.control.scheduler.window import QueueWindow
 from quire.core import commands as c
 from quire.core.errors import QuireError
 
+_ADDED, _PARTIAL = Outcome.ADDED, Outcome.PARTIAL
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
 
 class MessagePlanner:
     """Fills one ``BatchBuilder`` after the other.
@@ -182,13 +185,13 @@ class MessagePlanner:
         while current is not None and not self._is_full and window.admits(current):
             num_before = self._builder.num_tokens
             outcome = self._try(current)
-            if outcome not in (Outcome.ADDED, Outcome.PARTIAL):
+            if outcome is not _ADDED and outcome is not _PARTIAL:
                 return
             cost = max(1, self._builder.num_tokens - num_before)
             self._fairness.charge(queue.program.tenant, cost)
             self._flow.start(current)
             window.add(current)
-            if outcome is Outcome.PARTIAL:
+            if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
                 return
@@ -208,6 +211,9 @@ class MessagePlanner:
             self._flow.fail(entry, error.record())
             self._flow.advance(entry.queue)
             return Outcome.WAITS
+        if outcome is _ADDED:
+            self.held_up.discard(entry)
+            return outcome
         if outcome is Outcome.WAITS:
             self.held_up.add(entry)
         else:

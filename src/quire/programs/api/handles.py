@@ -7,8 +7,7 @@ back, raises ``UnknownHandle`` here; control checks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from quire.core.errors import InvalidArgument, UnknownHandle
@@ -102,11 +101,6 @@ class KvPage(Handle):
         if self._num_decodes:
             self.lose_track()
 
-    def room_to_write(self) -> int | None:
-        """How many slots something issued now may append to the page, as far as known."""
-        self.before_write()
-        return None if self._positions is None else self.size - len(self._positions)
-
     def decode_started(self) -> None:
         self._num_decodes += 1
 
@@ -193,7 +187,8 @@ def check_all(owner: object, handles: Sequence[Handle], kind: type[Handle]) -> N
                 f"expected a {kind.kind} handle, got {type(handle).__name__}: check the order "
                 "of the arguments"
             )
-        handle.check(owner)
+        if handle._owner is not owner or handle._freed or handle._lane.closed:
+            handle.check(owner)
 
 
 def check_distinct(handles: Sequence[Handle]) -> None:
@@ -209,21 +204,25 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
     Raises:
         InvalidArgument: the fills are known and there is no room; nothing is noted then.
     """
-    room = [page.room_to_write() for page in pages]
-    known = [number for number in room if number is not None]
-    if len(known) < len(room):
-        for page in pages:  # behind an unknown fill nobody knows what lands where
-            page.lose_track()
-        return
-    if sum(known) < len(positions):
+    places: list[tuple[KvPage, int, int]] = []
+    num_placed = 0
+    for page in pages:
+        known = page._positions
+        if known is None or page._num_decodes:
+            for each in pages:  # behind an unknown fill nobody knows what lands where
+                each.lose_track()
+            return
+        room = page.size - len(known)
+        if room and num_placed < len(positions):
+            places.append((page, num_placed, num_placed + room))
+            num_placed += room
+    if num_placed < len(positions):
         raise InvalidArgument(
-            f"{len(positions)} tokens do not fit into {len(pages)} output pages with {sum(known)} "
+            f"{len(positions)} tokens do not fit into {len(pages)} output pages with {num_placed} "
             "free slots: allocate more pages"
         )
-    rest: Iterator[int] = iter(positions)
-    for page, number in zip(pages, known, strict=True):
-        if number:
-            page.append(list(islice(rest, number)))
+    for page, start, stop in places:
+        page.append(positions[start:stop])
 
 
 __all__ = [
