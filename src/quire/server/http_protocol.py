@@ -9,8 +9,12 @@ the connection, and the client that is still sending might never see its answer.
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from quire.node.gathering import Gathering
+from quire.server.gathered_writes import GatheredTransport
 
 MAX_HEAD_BYTES = 64 << 10
 """Request line, headers and trailers of one request."""
@@ -29,13 +33,22 @@ _DROP_S = 30.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers a request whose head passes ``MAX_HEAD_BYTES`` with 400 and closes."""
+    """Answers a request whose head passes ``MAX_HEAD_BYTES`` with 400 and closes. ``writes``: with
+    those of the listener's other connections."""
 
     _num_received = 0
     _num_body = 0
     _num_dropped = 0
     _in_message = False
     _stop_dropping: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, writes: Gathering[GatheredTransport], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._writes = writes
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        gathered = GatheredTransport(cast(asyncio.Transport, transport), self._writes)
+        super().connection_made(gathered)
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _PIECE_BYTES):

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
 
 import uvicorn
 
 from quire.core.config import ServerConfig, TenantConfig
 from quire.node import Node
 from quire.server.app import create_app
+from quire.server.gathered_writes import gathered_writes
 from quire.server.http_protocol import BoundedHttpProtocol
 
 _KEEP_ALIVE_S = 30
@@ -33,10 +36,11 @@ class Listener(uvicorn.Server):
 
 def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConfig]) -> Listener:
     """Serves ``node`` once its ``serve`` is called with a bound socket."""
+    protocol: Any = partial(BoundedHttpProtocol, writes=gathered_writes())
     return Listener(
         uvicorn.Config(
             create_app(node, server, tenants),
-            http=BoundedHttpProtocol,
+            http=protocol,
             ws="websockets-sansio",
             lifespan="on",
             log_config=None,
