@@ -80,6 +80,15 @@ def test_kill_ends_a_program(capsys: Capture, node: NodeClient, waiter: str) -> 
     assert "error:" in attached.err
 
 
+def test_kill_says_of_a_program_that_had_ended_how_it_ended(
+    capsys: Capture, node: NodeClient
+) -> None:
+    request = {"program": "text_completion", "args": ["Hello,", "1"], "wait": True}
+    ended = node.launch(request)["id"]
+    ran = invoke(capsys, "kill", ended, "--url", node.url)
+    assert ran.out == f"{ended} had ended before: finished\n"
+
+
 def test_an_unknown_program_is_a_clear_error(capsys: Capture, node: NodeClient) -> None:
     for command in ("attach", "logs", "kill"):
         ran = invoke(capsys, command, "prog-nothing", "--url", node.url)

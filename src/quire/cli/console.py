@@ -88,6 +88,17 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
             output().print()
 
 
+@contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """A spinner with ``text`` on stderr while the block runs; nothing where that is no terminal."""
+    console = messages()
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
 def print_result(result: Any) -> None:
     """A program's result: strings as for ``show_message``, other values as JSON."""
     if result is None:
@@ -118,4 +129,5 @@ __all__ = [
     "show_message",
     "shown",
     "table",
+    "waiting",
 ]

@@ -58,7 +58,7 @@ def new(
     console = output()
     for file in texts:
         console.print(str(folder / file))
-    console.print(f"next: cd {folder} && python -m pytest")
+    console.print(f"next: cd {folder} && python -m pytest  (pip install pytest, if it is missing)")
 
 
 def scaffold(name: str, template: TemplateName) -> dict[str, str]:

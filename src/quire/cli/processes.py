@@ -14,7 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.cli.client import NodeClient
-from quire.cli.console import escaped, output, print_result, show_message, shown, table
+from quire.cli.console import (
+    escaped,
+    output,
+    print_result,
+    show_message,
+    shown,
+    table,
+    waiting,
+)
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
 from quire.client.attachment import Attachment
@@ -56,7 +64,11 @@ def push(
         if delete is not None:
             output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
-            pushed = node.push(read_program(file))
+            code = read_program(file)
+            with waiting(
+                f"{file} is checked; a node's first program waits until a sandbox is built"
+            ):
+                pushed = node.push(code)
             output().print(f"{pushed['name']} {pushed['id']}")
         if not files and delete is None:
             output().print(upload_table(node.uploads()))
@@ -160,8 +172,11 @@ def kill(
     with NodeClient(url, api_key) as node:
         for program in programs:
             whole = node.full_id(program)
-            node.terminate(whole)
-            output().print(f"terminated {whole}")
+            left = node.terminate(whole)
+            if left["ended"] is None or left["state"] == "terminated":
+                output().print(f"terminated {whole}")
+            else:
+                output().print(f"{whole} had ended before: {left['state']}")
 
 
 def process_table(programs: list[dict[str, Any]], *, long: bool = False) -> Table:

@@ -72,7 +72,8 @@ class ProgramHandle:
         """Nobody has asked it to end."""
         self._callbacks: list[Callable[[], None]] = []
         self._restarts: Restarts | None = None
-        self._start: Callable[[], RunningProgram]
+        self._start: Callable[[], RunningProgram] | None = None
+        """Of a program that may begin again."""
         self._table: ProgramPlace
         self._running: RunningProgram
         self._storing: asyncio.Task[None] | None = None
@@ -82,25 +83,25 @@ class ProgramHandle:
         self, start: Callable[[], RunningProgram], table: ProgramPlace, restarts: Restarts | None
     ) -> None:
         """For the table. ``start`` has the runtime take it, now and whenever it begins again."""
-        self._start, self._table, self._restarts = start, table, restarts
+        self._table, self._restarts = table, restarts
         if restarts is not None:
+            self._start = start
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
-        self._note("info", f"launched with {len(self._launch.args)} arguments")
+        num_args = len(self._launch.args)
+        self._note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
     def _take_up(self, running: RunningProgram) -> None:
-        soon = self._table.soon
         self._running = running
-        running.listen_log(lambda *line: soon(partial(self._printed, running, *line)))
-        hear = partial(self._hear, running)
-        running.follow(lambda: soon(hear))
+        running.listen_log(partial(self._print_soon, running))
+        running.follow(partial(self._table.soon, partial(self._hear, running)))
 
     def _begin_again(self, error: ErrorRecord) -> None:
         """What the program held in its engine is gone."""
         old, restarts = self._running, self._restarts
-        is_over = restarts is None or old.state.ended or not self._is_wanted
-        if restarts is None or is_over or self._abandoned is not None:
+        is_over = old.state.ended or not self._is_wanted or self._abandoned is not None
+        if restarts is None or self._start is None or is_over:
             old.cancel("it ends, and its engine was lost")
             return
         if restarts.is_full or restarts.log.num_restarts >= MAX_RESTARTS:
@@ -309,13 +310,17 @@ class ProgramHandle:
         if self._restarts is not None:
             self._restarts.end()
         self._restarts = None  # the handle stays for a while: not with all that the program heard
-        del self._start
+        self._start = None
         self._ended_s = time.time()
         self._messages.close()
         self._ended.set()
         self._table.ended(self, self._messages.num_bytes)
         for callback in self._callbacks:
             callback()
+
+    def _print_soon(self, running: RunningProgram, *line: Any) -> None:
+        """From any thread."""
+        self._table.soon(partial(self._printed, running, *line))
 
     def _printed(
         self, running: RunningProgram, level: str, text: str, fields: Mapping[str, Any]
