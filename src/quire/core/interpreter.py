@@ -6,7 +6,7 @@ import gc
 import sys
 
 _SWITCH_INTERVAL_S = 0.0005
-_GC_YOUNG_OBJECTS = 20_000
+_GC_YOUNG_OBJECTS = 50_000
 """So many objects are made before the collector looks at them. A request at work, or a program, is
 a hundred to a thousand that all live: with Python's 700 a burst would be looked through again and
 again, at more than the burst's own cost."""

@@ -33,7 +33,9 @@ class ProgramConnector:
     ) -> None:
         self._control = control
         self._services = services
-        self._models = models
+        # bound once: a thousand launches in a turn would each bind their own
+        self._models = models.models
+        self._post, self._post_gathered = control.post, control.post_gathered
         self._numbers = numbers
 
     def connect(
@@ -57,11 +59,11 @@ class ProgramConnector:
         port = EventPort(
             number,
             start.quotas,
-            self._models.models,
-            self._control.post_gathered,
+            self._models,
+            self._post_gathered,
             self._services.of(identity, ancestry, children, restarts),
             ancestry.seed,
-            post_now=self._control.post,
+            post_now=self._post,
         )
         if replay is None:
             return port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import msgspec
 
@@ -26,8 +27,11 @@ class ProgramStart(msgspec.Struct, frozen=True):
 
     def event_of(self, program: ProgramId) -> EventAt:
         """What control is told of ``program``."""
-        return lambda t: ProgramStarted(
-            time_s=t,
+        return partial(self._at, program)
+
+    def _at(self, program: ProgramId, time_s: float) -> ProgramStarted:
+        return ProgramStarted(
+            time_s=time_s,
             program=program,
             tenant=self.tenant,
             form=self.form,

@@ -64,19 +64,27 @@ class NodeServices:
         """The services of a launched program; ``children`` launches those that it asks for, which
         live on while it begins again."""
 
-        def of_this_node() -> Iterable[ProgramService]:
-            if restarts is None:
-                yield self._child_service(identity, ancestry, children)
-            else:
-                if restarts.children is None:
-                    service = self._child_service(identity, ancestry, children, lasting=True)
-                    restarts.children = service
-                restarts.children.identity = identity
-                yield restarts.children
-            yield McpService(identity, self._ask_mcp)
-            yield self._encoding_service(identity, ancestry)
+        return self._shared.of(
+            identity, partial(self._of_this_node, identity, ancestry, children, restarts)
+        )
 
-        return self._shared.of(identity, of_this_node)
+    def _of_this_node(
+        self,
+        identity: Identity,
+        ancestry: Ancestry,
+        children: ChildLauncher,
+        restarts: Restarts | None,
+    ) -> Iterable[ProgramService]:
+        if restarts is None:
+            yield self._child_service(identity, ancestry, children)
+        else:
+            if restarts.children is None:
+                service = self._child_service(identity, ancestry, children, lasting=True)
+                restarts.children = service
+            restarts.children.identity = identity
+            yield restarts.children
+        yield McpService(identity, self._ask_mcp)
+        yield self._encoding_service(identity, ancestry)
 
     def _child_service(
         self,

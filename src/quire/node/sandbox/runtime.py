@@ -118,9 +118,7 @@ class SandboxRuntime:
         """
         self._ensure_thread()
         with self._lock:
-            link = min(self._links, key=lambda one: self._placed[one])
-            if program.restartable:
-                link = self._links[int(program.digest[:8], 16) % len(self._links)]
+            link = self._link_of(program)
             guest = SandboxedProgram(
                 program.name, link, self._loop, self._calls.soon, self._grace_s
             )
@@ -140,11 +138,30 @@ class SandboxRuntime:
             self._placed[link] += 1
         running.add_done_callback(self._forget)
         given = self._guest_models(models)
-        make = partial(self._start_of, program, tuple(args), port)
-        self._calls.soon(
-            lambda: guest.start(lambda number: link.start_guest(make(number), program, given))
-        )
+        self._calls.soon(partial(self._start, guest, program, tuple(args), given))
         return running
+
+    def _start(
+        self,
+        guest: SandboxedProgram,
+        program: GuestProgram,
+        args: tuple[str, ...],
+        models: tuple[GuestModel, ...],
+    ) -> None:
+        def begin(number: int) -> None:
+            start = self._start_of(program, args, guest.port, number)
+            guest.link.start_guest(start, program, models)
+
+        guest.start(begin)
+
+    def _link_of(self, program: GuestProgram) -> SandboxLink:
+        """That with the fewest programs; a restartable one finds its records where they are."""
+        links = self._links
+        if len(links) == 1:
+            return links[0]
+        if program.restartable:
+            return links[int(program.digest[:8], 16) % len(links)]
+        return min(links, key=self._placed.__getitem__)
 
     def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
         """The same object for the same models, which change seldom."""

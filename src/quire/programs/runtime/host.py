@@ -140,18 +140,19 @@ def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
     """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
     ``model`` (or the node itself) has all of them."""
     check_versions(name, traits)
-    missing = sorted(trait for trait in traits if trait not in model.traits)
+    missing = sorted(set(traits) - model.traits) if traits else []
+    if not missing:
+        return
     of_encoders = sorted(ENCODER_TRAITS.intersection(missing))
     if of_encoders:
         raise TraitMissing(
             f"program {name!r} needs {', '.join(of_encoders)}, and this node has no encoder: serve "
             "one with --encoder NAME=DIRECTORY"
         )
-    if missing:
-        raise TraitMissing(
-            f"program {name!r} needs {', '.join(missing)}, which model {model.id!r} does not "
-            "have: serve a model that has"
-        )
+    raise TraitMissing(
+        f"program {name!r} needs {', '.join(missing)}, which model {model.id!r} does not "
+        "have: serve a model that has"
+    )
 
 
 def check_any_model(name: str, traits: StatedTraits, models: Sequence[ServedModel]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol
@@ -69,8 +68,9 @@ class RunningProgram:
         self._error: QuireError | None = None
         self._waiters = Waiters()
         self._when_done: list[Callable[[RunningProgram], object]] = []
+        self._followers: tuple[Callable[[], object], ...] = ()
         self._on_log: LogListener | None = None
-        self._early_log: deque[tuple[str, str, Mapping[str, Any]]] = deque(maxlen=_MAX_EARLY_LOG)
+        self._early_log: list[tuple[str, str, Mapping[str, Any]]] | None = None
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
         self.leaked_tasks: tuple[str, ...] = ()
 
@@ -134,7 +134,11 @@ class RunningProgram:
         """Call ``on_news``, in any thread, whenever there is something to ``take`` again, and when
         the program has its outcome: for one reader of many programs, instead of ``receive``."""
         self._mailbox.to_client.listen(on_news)
-        self.add_done_callback(lambda _: on_news())
+        with self._lock:
+            if not self._has_outcome:
+                self._followers = (*self._followers, on_news)
+                return
+        on_news()
 
     def take(self) -> str | None:
         """The program's next message; ``None``: there is none now."""
@@ -161,8 +165,8 @@ class RunningProgram:
         """
         with self._lock:
             self._on_log = listener
-            early, self._early_log = self._early_log, deque()
-        for level, text, fields in early:
+            early, self._early_log = self._early_log, None
+        for level, text, fields in early or ():
             listener(level, text, fields)
 
     def log(self, level: str, text: str, fields: Mapping[str, Any] | None = None) -> None:
@@ -170,7 +174,9 @@ class RunningProgram:
         with self._lock:
             listener = self._on_log
             if listener is None:
-                self._early_log.append((level, text, fields or {}))
+                early = self._early_log = self._early_log or []
+                early.append((level, text, fields or {}))
+                del early[:-_MAX_EARLY_LOG]
         if listener is not None:
             listener(level, text, fields or {})
 
@@ -189,9 +195,12 @@ class RunningProgram:
         with self._lock:
             self._result, self._error, self._has_outcome = result, error, True
             when_done, self._when_done = self._when_done, []
+            followers, self._followers = self._followers, ()
             self._waiters.wake()
         for callback in when_done:
             callback(self)
+        for on_news in followers:
+            on_news()
 
 
 def _nothing_to_cancel(reason: str) -> None:

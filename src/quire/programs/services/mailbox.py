@@ -81,6 +81,11 @@ class Channel:
     ``name`` stands in error messages ("program 7 to its client").
     """
 
+    __slots__ = (
+        "_closed", "_limits", "_lock", "_messages", "_name", "_num_bytes", "_on_fewer", "_on_news",
+        "_readers", "_writers",
+    )  # fmt: skip
+
     def __init__(self, name: str, limits: MailboxLimits) -> None:
         self._name = name
         self._limits = limits
@@ -223,6 +228,8 @@ class Channel:
 
 class Mailbox:
     """Both directions between one program and its client."""
+
+    __slots__ = ("to_client", "to_program")
 
     def __init__(self, program_name: str, limits: MailboxLimits | None = None) -> None:
         limits = limits or _DEFAULT_LIMITS

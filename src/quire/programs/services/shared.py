@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from quire.core.interfaces import Clock
 from quire.programs.services.messaging import MessagingService
@@ -25,13 +26,14 @@ class SharedServices:
         self, identity: Identity, more: Callable[[], Iterable[ProgramService]] = tuple
     ) -> ProgramServices:
         """The services of one program: these, and ``more`` of its node's."""
+        return ProgramServices(partial(self._made, identity, more))
 
-        def make() -> Iterable[ProgramService]:
-            yield MessagingService(identity, self.topics, self.queues)
-            yield StoreService(identity, self.store)
-            yield from more()
-
-        return ProgramServices(make)
+    def _made(
+        self, identity: Identity, more: Callable[[], Iterable[ProgramService]]
+    ) -> Iterable[ProgramService]:
+        yield MessagingService(identity, self.topics, self.queues)
+        yield StoreService(identity, self.store)
+        yield from more()
 
     def close(self) -> None:
         """No program is left. Blocks until the store is written."""

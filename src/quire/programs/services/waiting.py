@@ -10,29 +10,37 @@ from contextlib import suppress
 
 
 class Waiters:
-    """Futures of any loops that wait for one condition. Guarded by its owner's lock."""
+    """Futures of any loops that wait for one condition. Guarded by its owner's lock.
+
+    Every program has several, most of which nobody ever waits at: they hold nothing until then.
+    """
+
+    __slots__ = ("_futures",)
 
     def __init__(self) -> None:
-        self._futures: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
+        self._futures: dict[asyncio.Future[None], asyncio.AbstractEventLoop] | None = None
 
     def __len__(self) -> int:
-        return len(self._futures)
+        return len(self._futures or ())
 
     def add(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         future = loop.create_future()
+        if self._futures is None:
+            self._futures = {}
         self._futures[future] = loop
         future.add_done_callback(self._forget)  # one that was cancelled is not kept until the next
         return future
 
     def _forget(self, future: asyncio.Future[None]) -> None:
-        self._futures.pop(future, None)
+        if self._futures is not None:
+            self._futures.pop(future, None)
 
     def wake(self) -> None:
         """Wake all, the longest wait first; each looks again at the condition."""
         if not self._futures:
             return
-        futures, self._futures = self._futures, {}
+        futures, self._futures = self._futures, None
         for future, loop in list(futures.items()):
             with suppress(RuntimeError):  # the waiter's loop has closed: nobody is waiting
                 loop.call_soon_threadsafe(_resolve, future)
