@@ -48,7 +48,13 @@ class TimedEngine(FakeEngine):
 
 
 def _transport(config: EngineConfig) -> InProcessTransport:
-    pool = fake_pool(page_size=config.page_size, num_blocks=4096)
+    """With room for all programs, as an engine has it by default."""
+    pool = fake_pool(
+        page_size=config.page_size,
+        num_blocks=4096,
+        num_embeds=config.num_embeds,
+        max_batch_tokens=config.max_batch_tokens,
+    )
     return InProcessTransport(config.name, lambda: TimedEngine(pool, model=config.name))
 
 

@@ -9,8 +9,8 @@ from control_world import World, alone
 
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramEnded
-from quire.core.ids import ProgramId
+from quire.core.events import ProgramEnded, QueueClosed
+from quire.core.ids import ProgramId, QueueId
 from quire.testing.harness import Outcome
 
 
@@ -156,6 +156,50 @@ def test_when_idle_opaque_pages_fill_every_tier_newcomers_are_refused_and_may_re
     world.program(3)
     again = world.do(3, world.alloc([5]), world.decode([5], [1, 2], 2))[1]
     assert again.tokens == alone([1, 2], 2)
+
+
+def free_embeds(world: World, embeds: Any) -> c.DeallocEmbeds:
+    return c.DeallocEmbeds(id=world.id(), embeds=list(embeds))
+
+
+def test_who_waits_for_embeds_gets_those_given_back_whoever_asked_for_more() -> None:
+    world = World(num_embeds=4)
+    for program in range(1, 5):
+        world.program(program)
+    world.do(1, world.alloc_embeds(range(4)))
+    (large,) = world.do(2, world.alloc_embeds(range(3)))
+    (small,) = world.do(3, world.alloc_embeds(range(2)))
+    (late,) = world.do(4, world.alloc_embeds([0]))
+    world.do(1, free_embeds(world, [0, 1]))
+    assert [one.status for one in (large, small, late)] == ["pending", "done", "pending"]
+    world.do(1, free_embeds(world, [2, 3]))
+    assert [one.status for one in (large, late)] == ["pending", "done"]
+    world.do(3, free_embeds(world, [0, 1]))
+    assert large.status == "done"
+
+
+def test_a_closed_queue_gives_its_embeds_to_who_waits_for_them() -> None:
+    world = World(num_embeds=4)
+    world.program(1)
+    world.program(2)
+    world.do(1, world.alloc_embeds(range(4)))
+    (waiting,) = world.do(2, world.alloc_embeds(range(4)))
+    closed = QueueClosed(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
+    world.harness.post(closed)
+    assert waiting.status == "done"
+
+
+def test_a_queue_that_waits_for_embeds_fails_once_another_of_its_program_has_some() -> None:
+    """Else two such programs would wait for each other."""
+    world = World(num_embeds=4)
+    world.program(1)
+    world.program(2, queues=2)
+    world.do(1, world.alloc_embeds(range(2)))
+    (waiting,) = world.do(2, world.alloc_embeds(range(3)))
+    assert waiting.status == "pending"
+    world.do(2, world.alloc_embeds([5]), queue=2)
+    assert waiting.error is not None
+    assert waiting.error.code == "pool_exhausted"
 
 
 def test_more_decodes_than_sequences_wait_their_turn() -> None:

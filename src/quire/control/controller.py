@@ -114,7 +114,7 @@ class Controller:
         for scheduler in self._schedulers.values():
             scheduler.pump()
         for engine in self._engines.values():
-            if engine.stalled:
+            if engine.stalled or engine.starved:
                 self._flow.retry_stalled(engine)
         dispatch_s = [scheduler.next_dispatch_s for scheduler in self._schedulers.values()]
         at_s = self._timers.next_timer_s([at for at in dispatch_s if at is not None])
@@ -200,6 +200,7 @@ class Controller:
             engine.tables.drop_queue(queue.serial, engine.operations)
             self._flow.advance(queue)
             engine.stalled.pop(queue, None)
+            engine.starved.pop(queue, None)
 
     # -- commands --------------------------------------------------------------------------------
 

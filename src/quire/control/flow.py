@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from quire.control.failures import MAX_KEPT
 from quire.control.holdings import Holdings
-from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NotYet
+from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NoEmbeds, NotYet
 from quire.control.outbox import Outbox
 from quire.control.process_table import ProcessTable
 from quire.control.queues import CommandQueue, Entry
@@ -140,6 +140,7 @@ class Flow:
             return None
         engine.ready.pop(queue, None)
         engine.stalled.pop(queue, None)
+        engine.starved.pop(queue, None)
         while (entry := queue.next_entry) is not None and not entry.num_blockers:
             kind = type(entry.command)
             if kind not in HOST_COMMANDS:
@@ -156,6 +157,9 @@ class Flow:
         queue = entry.queue
         try:
             reply = self._host.run(entry, self.now_s)
+        except NoEmbeds:
+            engine.starved[queue] = None
+            return False
         except NotYet:
             engine.stalled[queue] = None
             return False
@@ -163,6 +167,8 @@ class Flow:
             self.fail(entry, error.record())
             return True
         entry.reply = reply
+        if engine.starved and type(entry.command) is c.AllocEmbeds:
+            self._look_again(entry, engine)
         queue.begin(entry, _FINISHED)
         self._retire(queue)
         return True
@@ -174,6 +180,24 @@ class Flow:
             num_ended = self._num_ended
             for queue in list(engine.stalled):
                 self.advance(queue)
+        self._feed_starved(engine)
+
+    def _feed_starved(self, engine: EngineState) -> None:
+        """Embeds were given back: let those go on that wait for some, the first first. Thousands
+        may wait, so nobody is looked at while there is nothing new to have."""
+        while engine.starved and engine.num_freed_embeds != engine.embeds.num_freed:
+            engine.num_freed_embeds = engine.embeds.num_freed
+            for queue in list(engine.starved):
+                if not engine.embeds.num_free:
+                    break
+                self.advance(queue)
+
+    def _look_again(self, entry: Entry, engine: EngineState) -> None:
+        """``entry`` has got embeds: another queue of its program must not wait for more, as
+        somebody who holds some could wait for it."""
+        for queue in entry.program.queues.values():
+            if queue in engine.starved:
+                engine.stalled[queue] = None
 
     def next_for_engine(self, queue: CommandQueue) -> Entry | None:
         """The queue's next command, if it needs the engine and nothing else holds it back."""

@@ -51,6 +51,10 @@ class NotYet(Exception):
     """The command has to wait for another queue's command to end."""
 
 
+class NoEmbeds(NotYet):
+    """It has to wait until embeds are given back, by another program."""
+
+
 class HostCommands:
     """Carries out host commands; ``engines`` is shared with the controller."""
 
@@ -94,7 +98,7 @@ class HostCommands:
                 for embed in entry.program.embeds.values()
             )
             if not holds_some:
-                raise NotYet
+                raise NoEmbeds
             # Whoever holds some and waits for more could wait for somebody who does the same.
             raise PoolExhausted(
                 f"{len(entry.embeds)} embeds are asked for, {pool.num_free} of {pool.size} are "
@@ -276,4 +280,4 @@ class HostCommands:
         page.truncate(command.fill)
 
 
-__all__ = ["HOST_COMMANDS", "PASSING", "HostCommands", "NotYet"]
+__all__ = ["HOST_COMMANDS", "PASSING", "HostCommands", "NoEmbeds", "NotYet"]

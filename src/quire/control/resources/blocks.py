@@ -7,14 +7,16 @@ from __future__ import annotations
 
 
 class NumberPool:
-    """Numbers 0..size-1, each free or taken. The number freed last is taken first."""
+    """Numbers 0..size-1, each free or taken. The number freed last is taken first. ``num_freed``
+    counts how often one was freed."""
 
-    __slots__ = ("_free", "_taken", "size")
+    __slots__ = ("_free", "_taken", "num_freed", "size")
 
     def __init__(self, size: int) -> None:
         self.size = size
         self._free = list(range(size - 1, -1, -1))
         self._taken = bytearray(size)
+        self.num_freed = 0
 
     @property
     def num_free(self) -> int:
@@ -36,6 +38,7 @@ class NumberPool:
         assert self._taken[number], f"{number} is freed twice"
         self._taken[number] = 0
         self._free.append(number)
+        self.num_freed += 1
 
     def is_taken(self, number: int) -> bool:
         return bool(self._taken[number])

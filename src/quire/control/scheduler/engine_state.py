@@ -40,7 +40,9 @@ class EngineState:
     ``ready``      queues whose next command needs a message and may start now.
     ``unfinished`` commands that have begun but need further messages before a sequence is open.
     ``running``    decodes with an open sequence.
-    ``stalled``    queues whose next command waits for something that is not memory of blocks.
+    ``stalled``    queues whose next command waits for something else than blocks and embeds.
+    ``starved``    queues whose next command waits for embeds of others, the first first;
+    ``num_freed_embeds``: how many had been given back when they were last looked at.
     ``abandon``    called when a command that has begun ends: its scheduler lets go of it.
     """
 
@@ -61,6 +63,8 @@ class EngineState:
         self.unfinished: dict[Entry, None] = {}
         self.running: dict[Entry, DecodeRun] = {}
         self.stalled: dict[CommandQueue, None] = {}
+        self.starved: dict[CommandQueue, None] = {}
+        self.num_freed_embeds = 0
         self.abandon: Callable[[Entry], None] = lambda entry: None
 
     @property
