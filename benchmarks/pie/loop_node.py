@@ -17,6 +17,7 @@ from benchmarks.pie.engine_tap import TappedEngine
 from benchmarks.pie.loops import Loop
 from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig
 from quire.core.ids import ModelId, TenantId
+from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
@@ -61,7 +62,10 @@ async def loop_node(
 
     config = NodeConfig(engines=(engine,), scheduler=scheduler or SchedulerConfig())
     node = Node(config, transport_factory=connect)
+    take_short_turns()  # these three as ``quire serve`` does
+    collect_seldom()
     await node.start()
+    settle()
     try:
         yield LoopNode(node, tapped[-1])
     finally:
