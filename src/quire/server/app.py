@@ -21,6 +21,7 @@ from quire.node import Node
 from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
+from quire.server.direct_routes import DirectRoutes, direct_routes
 from quire.server.errors import ErrorBoundary, install_handlers
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
@@ -63,10 +64,12 @@ def create_app(
     )
     app.router.route_class = StrictRoute
     app.state.quire = context
-    routes = [route for router in ROUTERS for route in router.routes]
-    install_handlers(app, [route for route in routes if isinstance(route, APIRoute)])
+    every = [route for router in ROUTERS for route in router.routes]
+    routes = [route for route in every if isinstance(route, APIRoute)]
+    install_handlers(app, routes)
     for router in ROUTERS:
         app.include_router(router)
+    app.add_middleware(DirectRoutes, application=app, routes=direct_routes(routes))
     _add_layers(app, config, tenants)
     return app
 
@@ -94,7 +97,7 @@ def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
 
 
 def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConfig]) -> None:
-    """The last added is the outermost."""
+    """Around what is there; the last added is the outermost."""
     app.add_middleware(ErrorBoundary)
     app.add_middleware(KeyMiddleware, authenticator=Authenticator(tenants))
     if config.cors_origins:

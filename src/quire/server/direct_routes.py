@@ -1,0 +1,139 @@
+"""The routes that take one JSON body, called without the framework's own way to them.
+
+Generating routes are called thousands of times a minute, most often when many clients begin at
+once and the engine waits for the first of them. FastAPI's search for the route, its stacks of
+resources and its dependencies cost several times what such a route does itself, and serve nothing
+here: it has a request and a body. The framework still owns these routes for everything else: the
+OpenAPI document, other methods of their paths, and whatever is not exactly such a route.
+
+Owns the way from a path to its function and from a body to its model. Must not know what any route
+does; errors are answered by the application's own handlers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, get_type_hints
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from quire.server.errors import HttpError
+from quire.server.strict_json import StrictRequest
+
+Endpoint = Callable[[Request, Any], Awaitable[Response]]
+
+_NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
+
+
+class DirectRoute:
+    """``endpoint`` behind a body that ``model`` describes."""
+
+    def __init__(self, endpoint: Endpoint, model: type[BaseModel]) -> None:
+        self._endpoint = endpoint
+        self._model = model
+
+    async def __call__(self, request: StrictRequest) -> Response:
+        """The route's response.
+
+        Raises:
+            RequestValidationError: no JSON body, or not the model's.
+            Exception: whatever the route raises.
+        """
+        return await self._endpoint(request, await self._body(request))
+
+    async def _body(self, request: StrictRequest) -> BaseModel:
+        try:
+            body = await request.body()
+        except ClientDisconnect as exc:
+            raise HttpError(400, "the client left before its body was here") from exc
+        if not body or not _is_json(request.headers.get("content-type", "")):
+            raise RequestValidationError([_NO_BODY])
+        value = await request.json()
+        try:
+            return self._model.model_validate(value)
+        except ValidationError as exc:
+            problems = exc.errors(include_url=False)
+            raise RequestValidationError(
+                [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
+            ) from exc
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (
+        kind.startswith("application/") and kind.endswith("+json") and kind.count("/") == 1
+    )
+
+
+def direct_routes(routes: Iterable[APIRoute]) -> dict[str, DirectRoute]:
+    """By path: those of ``routes`` that answer a POST, of a request and a body alone."""
+    found = {}
+    for route in routes:
+        model = _body_alone(route.endpoint)
+        if route.methods == {"POST"} and "{" not in route.path and model is not None:
+            found[route.path] = DirectRoute(route.endpoint, model)
+    return found
+
+
+def _body_alone(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
+    """The body's model, if ``endpoint`` takes (request, body) and nothing else."""
+    hints = get_type_hints(endpoint, include_extras=True)
+    kinds = [hints.get(name) for name in inspect.signature(endpoint).parameters]
+    if len(kinds) != 2 or kinds[0] is not Request:
+        return None
+    model = kinds[1]
+    return model if isinstance(model, type) and issubclass(model, BaseModel) else None
+
+
+class DirectRoutes:
+    """The layer around ``app`` that knows ``routes``. ``application`` has the handlers of errors,
+    which answer as they do for every other route."""
+
+    def __init__(
+        self, app: ASGIApp, *, application: FastAPI, routes: Mapping[str, DirectRoute]
+    ) -> None:
+        self._app = app
+        self._handlers = application.exception_handlers
+        self._routes = routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        route = None
+        if scope["type"] == "http" and scope["method"] == "POST" and not scope.get("root_path"):
+            route = self._routes.get(scope["path"])
+        if route is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._answer(route, StrictRequest(scope, receive), send)
+
+    async def _answer(self, route: DirectRoute, request: StrictRequest, send: Send) -> None:
+        has_started = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal has_started
+            has_started = has_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            response = await route(request)
+            await response(request.scope, request.receive, noting_send)
+        except Exception as error:
+            handler = next(
+                (self._handlers[kind] for kind in type(error).__mro__ if kind in self._handlers),
+                None,
+            )
+            if handler is None or has_started:
+                raise
+            refusal = handler(request, error)
+            if inspect.isawaitable(refusal):
+                refusal = await refusal
+            await refusal(request.scope, request.receive, noting_send)
+
+
+__all__ = ["DirectRoute", "DirectRoutes", "direct_routes"]
