@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from quire.programs.guide import guide
@@ -35,3 +36,13 @@ def test_code_blocks_are_closed_and_keep_their_shape() -> None:
     assert not any(fences[1::2])
     assert "\n             └─ was" in page, "a picture's lines stay below one another"
     assert "``" not in page.replace("```", "")
+
+
+def test_a_command_breaks_its_lines_between_arguments() -> None:
+    """Within a quotation the spaces of the next line would become part of the prompt."""
+    commands = re.findall(r"(?ms)^```bash\n(.*?)^```$", guide())
+    assert len(commands) == len(LIBRARY)
+    for command in commands:
+        for argument in shlex.split(command):
+            assert "\\\n" not in argument, command
+            assert "   " not in argument, command

@@ -1,7 +1,7 @@
 r"""Heavy hitters: keep the pages that tokens look at (H2O, Zhang et al., 2023).
 
-    quire run heavy_hitters -- "The age of Kabo is 31. The age of Lima is 9. \
-        The age of Nuru is 55. The age of Zita is 7. What is the age of Nuru?" 3
+    quire run heavy_hitters -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
+    The age of Zita is 7. What is the age of Nuru?" 3
 
 A few tokens get most of the attention, and go on getting it. Every step tells how much its token
 attended to each page (``next_dists_scored``); the shares are added up, and while there are more

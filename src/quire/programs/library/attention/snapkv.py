@@ -1,7 +1,7 @@
 r"""SnapKV: what the end of a prompt looks at is what the answer will need (Li et al., 2024).
 
-    quire run snapkv -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55. \
-        The age of Zita is 7. What is the age of Nuru?" 3
+    quire run snapkv -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
+    The age of Zita is 7. What is the age of Nuru?" 3
 
 The last tokens of the prompt, the observation window, are run in a forward pass that tells how much
 they attended to each page before them. The pages with the largest shares are kept, the others are

@@ -1,7 +1,7 @@
 r"""Modular caching: parts of prompts are computed once and put together (Gim et al., 2024).
 
-    quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ", \
-        "lima": "The age of Lima is 9. "}' \
+    quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ",
+    "lima": "The age of Lima is 9. "}' \
         "begin kabo: What is the age of Kabo?<|end|><|assistant|>" \
         "begin lima: What is the age of Lima?<|end|><|assistant|>"
 

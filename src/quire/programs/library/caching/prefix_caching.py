@@ -1,7 +1,7 @@
 r"""Prefix caching: a long beginning that many prompts share is computed once (Pie Table 2).
 
-    quire run prefix_caching -- "You are a helpful and friendly assistant. You answer in one short \
-        sentence, and you say so when you do not know." "Hello!" "Who are you?"
+    quire run prefix_caching -- "You are a helpful assistant. You answer in one short sentence." \
+        "Hello!" "Who are you?"
 
 Nothing asks for it: full pages of plain text enter the prefix index as they fill, and any program
 of the tenant that begins with the same tokens maps them. This program shows the figures. A program

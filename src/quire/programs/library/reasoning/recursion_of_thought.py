@@ -1,8 +1,7 @@
 """Recursion of thought: a problem is divided, each part is thought through in a context of its own
 (Lee and Kim 2023; Pie Table 2).
 
-    quire run recursion_of_thought -- "Kabo buys 34 boxes of 7 eggs and gives 19 eggs away. \
-        How many eggs are left?"
+    quire run recursion_of_thought -- "34 boxes of 7 eggs, 19 eggs given away. How many are left?"
 
 The model divides the question: it writes ``calc(34*7)``, as it would for a tool, but there is no
 tool. The problem goes to the same program again, one level deeper. What the model can do in one

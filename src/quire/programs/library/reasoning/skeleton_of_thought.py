@@ -1,6 +1,6 @@
 """Skeleton of thought: an outline first, then all of its points at once (Ning 2024; Pie Table 2).
 
-    quire run skeleton_of_thought -- "List 3 cities." "What is the weather in {point}?" \
+    quire run skeleton_of_thought -- "List 3 cities." "What is the weather in {point}?" \\
         "Functions: get_weather(city: string)"
 
 The outline is one short generation. Its numbered points are then worked out in contexts of their
