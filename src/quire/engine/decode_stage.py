@@ -9,17 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import Batch, SequenceEnd
+from quire.core.batch import AdvanceRows, Batch, SequenceEnd
 from quire.core.errors import UnknownHandle
 from quire.engine.adapters.token_groups import adapters_or_none
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.failures import Failures, check_message
 from quire.engine.fused_decode import FusedDecode
 from quire.engine.kv_cache.page_tables import PageTables, TablePages
-from quire.engine.model_runner import ModelRunner
+from quire.engine.model_runner import Advanced, ModelRunner, SequenceState
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sequence_report import Entries, SequenceReport
-from quire.engine.sequence_sampler import SequenceSampler
+from quire.engine.sequence_sampler import SequenceSampler, nothing_to_sample
 from quire.engine.sequences import Sequences
 
 I64 = NDArray[np.int64]
@@ -41,7 +41,21 @@ class DecodeStage:
         self._sequences = sequences
         self._sampler = sampler
         self._max_model_len = max_model_len
+        self._state = SequenceState(sequences, sampler.table, tables, max_model_len)
         self._fused = FusedDecode(runner, tables, sequences, sampler, max_model_len)
+
+    def advance(self, rows: AdvanceRows, num_steps: int, failures: Failures) -> Advanced | None:
+        """All that a message without forward rows wants of sequences, in one call of the runner;
+        None, with nothing done, if some of it is not for the runner: see ``ModelRunner.advance``.
+        """
+        lengths = {len(rows.sequences), len(rows.epochs), len(rows.max_steps)}
+        if len(lengths) > 1 or 0 in lengths:
+            return None
+        advanced = self._runner.advance(rows, num_steps, self._state)
+        if advanced is not None and advanced.num_failed:
+            for entry in np.flatnonzero(advanced.answer.ends == SequenceEnd.FAILED).tolist():
+                failures.add("advance", entry, nothing_to_sample())
+        return advanced
 
     def begin(self, batch: Batch, failures: Failures) -> SequenceReport:
         """The message's entries. Stale and ended sequences are inert; unknown ones fail."""

@@ -1,8 +1,8 @@
 """What the step loop asks of whatever runs the model over one step's tokens.
 
 A runner owns the model's weights, the cache and how both lie in memory. It knows nothing of
-commands, and of sequences only what ``FusedRows`` says. ``quire.engine.torch_runner`` defines the
-results; others must equal it.
+commands, and of sequences what ``FusedRows`` says, or the columns of ``SequenceState``.
+``quire.engine.torch_runner`` defines the results; others must equal it.
 
 Shapes: T new tokens, R decoding rows, S steps, N chosen tokens, H hidden size, V vocabulary,
 W stop tokens.
@@ -17,16 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32
+from quire.core.batch import I32, AdvanceRows, SequenceTokens
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
+from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sampling.plan import SamplingPlan
+from quire.engine.sampling.table import SamplerTable
+from quire.engine.sequences import Sequences
 
 I64 = NDArray[np.int64]
-
-NO_TOKEN = -1
 
 
 class StepPlan(Protocol):
@@ -78,6 +79,29 @@ class FusedTokens:
     stopped_R: NDArray[np.bool_]
     failed_R: NDArray[np.bool_]
     is_revealed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceState:
+    """What the engine keeps of its sequences, in columns: for a runner that advances them itself.
+
+    A token at ``max_model_len`` or behind it is not run.
+    """
+
+    sequences: Sequences
+    samplers: SamplerTable
+    tables: PageTables
+    max_model_len: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """A message's answer, the number of tokens that were run, and of the sequences that ended as
+    FAILED because no token could be chosen."""
+
+    answer: SequenceTokens
+    num_tokens: int
+    num_failed: int
 
 
 class ModelRunner(Protocol):
@@ -132,6 +156,16 @@ class ModelRunner(Protocol):
         """The whole loop in one call; None if this runner goes step by step, or with these rows.
 
         Sets the bits of appended slots in the tables, or leaves that to the caller, and says which.
+        """
+        ...
+
+    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+        """A whole message in which sequences only go on, in one call: what ``DecodeStage`` does
+        around ``decode_fused``, with the same results in ``state``.
+
+        None, with nothing done, if this runner has no such call, or a sequence is not open, stands
+        in the message twice, has a limit behind its pages, or has to run and is not plain. ``rows``
+        names at least one, and its columns are of one length.
         """
         ...
 

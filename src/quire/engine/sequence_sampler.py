@@ -25,8 +25,17 @@ from quire.engine.sequences import NO_TOKEN, SequenceObjects, Sequences
 I64 = NDArray[np.int64]
 
 
+def nothing_to_sample() -> InvalidArgument:
+    """Why a sequence ends as FAILED for which no token can be chosen."""
+    return InvalidArgument(
+        "no token can be sampled: the sampler and the constraint exclude every one, "
+        "or the model's logits are not numbers; loosen them"
+    )
+
+
 class SequenceSampler:
-    """Samples for rows of ``Sequences`` and applies their stop predicates."""
+    """Samples for rows of ``Sequences`` and applies their stop predicates. ``table`` has their
+    samplers."""
 
     def __init__(
         self, sequences: Sequences, tokenizer: Tokenizer, vocab_size: int, device: torch.device
@@ -35,7 +44,7 @@ class SequenceSampler:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._device = device
-        self._table = SamplerTable(sequences.capacity, vocab_size, device, installed())
+        self.table = SamplerTable(sequences.capacity, vocab_size, device, installed())
         self._known: list[SequenceObjects | None] = [None] * sequences.capacity
         self._masks = GrammarMasks(vocab_size)
         self._last_plan: tuple[I64, int, SamplingPlan] | None = None
@@ -46,7 +55,7 @@ class SequenceSampler:
         Only sequences that were opened since, or sampled elsewhere, are looked at one by one; where
         there are none, the plan of the same sequences stays valid.
         """
-        table, sequences = self._table, self._sequences
+        table, sequences = self.table, self._sequences
         last = self._last_plan
         if (
             last is not None
@@ -64,10 +73,18 @@ class SequenceSampler:
             objects = known[row] = sequences.objects(row)
             history = objects.history
             table.set(row, SamplingRow(objects.sampler, history.tokens, history.generated))
+        if stale:
+            self._find_plain(np.array(sorted(stale)))
         if stale or last is None or not np.array_equal(last[0], rows_S):
             last = rows_S, sequences.num_opened, SamplingPlan.over(table, rows_S)
         self._last_plan = last[0], sequences.num_opened, last[2]
         return last[2]
+
+    def _find_plain(self, rows_S: I64) -> None:
+        """Note which of these rows, whose samplers are in the table, a runner can go on with."""
+        sequences = self._sequences
+        looks_S = sequences.is_watched[rows_S] | (sequences.num_logprobs[rows_S] >= 0)
+        sequences.is_plain[rows_S] = ~(looks_S | self.table.wants_more(rows_S))
 
     def sample(
         self,
@@ -207,11 +224,7 @@ class SequenceSampler:
             entry = int(entries_S[place])
             if not self._sequences.running(report.entries.sequences[[entry]])[0]:
                 continue
-            error = plan.error_of(place) or InvalidArgument(
-                "no token can be sampled: the sampler and the constraint exclude every one, "
-                "or the model's logits are not numbers; loosen them"
-            )
-            self._fail(entry, error, report, failures)
+            self._fail(entry, plan.error_of(place) or nothing_to_sample(), report, failures)
 
     def _fail(
         self, entry: int, error: QuireError, report: SequenceReport, failures: Failures

@@ -15,11 +15,12 @@ from quire.core.batch import I32, OpenSequence, SequenceEnd
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError, UnknownHandle
 from quire.engine.kv_cache.page_tables import NO_TABLE
-from quire.engine.model_runner import NO_TOKEN
 from quire.engine.sampling.grammar import GrammarMatcher
 from quire.engine.stopping import ByteStopMatcher
 
 I64 = NDArray[np.int64]
+
+NO_TOKEN = -1
 
 _RUNNING = int(SequenceEnd.RUNNING)
 """Compared with whole columns in every step: NumPy takes long to see that a member is a number."""
@@ -75,7 +76,8 @@ class Sequences:
     ``table`` is the row of its page table in ``PageTables``.
     ``cursor`` and ``position`` are those of the next token to append; ``last_token`` is that token,
     or ``NO_TOKEN`` before the first one was sampled. ``stop_tokens`` is padded with ``NO_TOKEN``.
-    ``is_watched`` rows have a grammar or stop strings, which look at every token. ``num_opened``
+    ``is_watched`` rows have a grammar or stop strings, which look at every token. ``is_plain`` rows
+    have sampled, and nothing but a runner's own loop needs to see their tokens. ``num_opened``
     counts the sequences that there ever were.
     """
 
@@ -93,6 +95,7 @@ class Sequences:
         self.end, self.matched = column(), column()
         self.num_logprobs, self.adapter = column(), column()
         self.is_watched = np.zeros(max_sequences, np.bool_)
+        self.is_plain = np.zeros(max_sequences, np.bool_)
         self.stop_tokens = np.full((max_sequences, 1), NO_TOKEN, np.int64)
         self._objects: list[SequenceObjects | None] = [None] * max_sequences
 
@@ -144,6 +147,7 @@ class Sequences:
         self.num_logprobs[row] = -1 if operation.num_logprobs is None else operation.num_logprobs
         self.adapter[row] = operation.adapter
         self.is_watched[row] = objects.grammar is not None or objects.strings is not None
+        self.is_plain[row] = False
         self._set_stop_tokens(row, operation.stop.token_ids)
 
     def forget_table(self, table_row: int) -> None:

@@ -77,17 +77,37 @@ class Step:
         for index, image in enumerate(batch.images):
             with failures.isolate("images", index):
                 self._embed_image(image)
-        report = self._decode.begin(batch, failures)
+        report: SequenceReport | None = None
         if batch.forward is not None:
+            report = self._decode.begin(batch, failures)
             self._run_forward(batch.forward, report, result, failures)
         if batch.dists is not None:
             self._dists(batch.dists, result, failures)
         if batch.samples is not None:
             self._samples(batch.samples, result, failures)
+        self._advance(batch, report, result, failures)
+        return result
+
+    def _advance(
+        self,
+        batch: Batch,
+        report: SequenceReport | None,
+        result: BatchResult,
+        failures: Failures,
+    ) -> None:
+        """Stage 5. ``report`` is that of the sequences in stage 3, if there was one."""
+        if report is None:
+            if batch.advance is None:
+                return
+            advanced = self._decode.advance(batch.advance, batch.num_steps, failures)
+            if advanced is not None:
+                result.num_tokens += advanced.num_tokens
+                result.sequences = advanced.answer
+                return
+            report = self._decode.begin(batch, failures)
         result.num_tokens += self._decode.loop(report, failures)
         if len(report.entries):
             result.sequences = report.result(self._sequences)
-        return result
 
     def _embed(self, rows: EmbedRows, failures: Failures) -> None:
         check_message(len(rows.tokens) == len(rows.embeds), "embed arrays differ in length")

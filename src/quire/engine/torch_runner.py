@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32
+from quire.core.batch import I32, AdvanceRows
 from quire.engine.adapters.bank import AdapterBank
 from quire.engine.adapters.decode_plan import AdaptedDecodePlan
 from quire.engine.attention.backend import (
@@ -22,7 +22,7 @@ from quire.engine.attention.scored_rows import AttentionMass, ScoringPlan
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
-from quire.engine.model_runner import FusedRows, FusedTokens
+from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
 from quire.engine.models.decoder import CausalLM
 
 I64 = NDArray[np.int64]
@@ -93,6 +93,9 @@ class TorchRunner:
         return self._forward(self.embed(tokens_R), positions_R, slots_R, plan)
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        return None
+
+    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
         return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from quire.core.batch import no_i32
 from quire.core.decoding import SamplerSpec
 from quire.engine.cuda.decode_state import DecodeState
-from quire.engine.model_runner import NO_TOKEN, FusedRows
+from quire.engine.model_runner import FusedRows
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.table import SamplingRow
+from quire.engine.sequences import NO_TOKEN
 
 IDLE = 999
 VOCAB = 12

@@ -226,6 +226,60 @@ class DecodeRows(ctypes.Structure):
     )
 
 
+class SequenceColumns(ctypes.Structure):
+    """``quire::SequenceColumns``: what the engine keeps of its sequences."""
+
+    _fields_ = (
+        ("capacity", c_int64),
+        ("is_open", c_void_p),
+        ("is_plain", c_void_p),
+        ("epoch", c_void_p),
+        ("table", c_void_p),
+        ("limit", c_void_p),
+        ("max_tokens", c_void_p),
+        ("min_tokens", c_void_p),
+        ("adapter", c_void_p),
+        ("cursor", c_void_p),
+        ("position", c_void_p),
+        ("last_token", c_void_p),
+        ("num_generated", c_void_p),
+        ("end", c_void_p),
+        ("matched", c_void_p),
+        ("stop_tokens", c_void_p),
+        ("num_stop_tokens", c_int64),
+        ("greedy", c_void_p),
+        ("top_k", c_void_p),
+        ("temperature", c_void_p),
+        ("min_p", c_void_p),
+        ("top_p", c_void_p),
+        ("seeds", c_void_p),
+    )
+
+
+class AdvanceMessage(ctypes.Structure):
+    """``quire::AdvanceMessage``: a message in which sequences only go on, and its answer."""
+
+    _fields_ = (
+        ("num_entries", c_int64),
+        ("num_steps", c_int64),
+        ("max_position", c_int64),
+        ("sequences", c_void_p),
+        ("epochs", c_void_p),
+        ("max_steps", c_void_p),
+        ("visible", c_void_p),
+        ("table_blocks", c_void_p),
+        ("table_visible", c_void_p),
+        ("table_num_pages", c_void_p),
+        ("table_width", c_int64),
+        ("ends", c_void_p),
+        ("matched", c_void_p),
+        ("token_starts", c_void_p),
+        ("tokens", c_void_p),
+        ("num_tokens", c_int64),
+        ("num_failed", c_int64),
+    )
+
+
 class CacheView(ctypes.Structure):
     """``quire::CacheView``: K and V of every layer, in slots."""
 
@@ -251,6 +305,10 @@ SIGNATURES: Mapping[str, Signature] = {
     ),
     "quire_model_logits": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
     "quire_model_decode": (c_int32, (c_void_p, POINTER(DecodeRows))),
+    "quire_model_advance": (
+        c_int32,
+        (c_void_p, POINTER(AdvanceMessage), POINTER(SequenceColumns)),
+    ),
     "quire_choose": (
         c_int64,
         (
@@ -276,6 +334,7 @@ SIGNATURES: Mapping[str, Signature] = {
 __all__ = [
     "SIGNATURES",
     "AdapterPair",
+    "AdvanceMessage",
     "AttentionArguments",
     "CacheView",
     "DecodeRows",
@@ -287,5 +346,6 @@ __all__ = [
     "RowMask",
     "ScoredRow",
     "ScoredRows",
+    "SequenceColumns",
     "StepArguments",
 ]

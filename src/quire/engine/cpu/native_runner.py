@@ -17,9 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32
+from quire.core.batch import I32, AdvanceRows
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
+from quire.engine.cpu.advance_arguments import AdvanceArguments
 from quire.engine.cpu.decode_arguments import DecodeArguments
 from quire.engine.cpu.model_abi import (
     SIGNATURES,
@@ -33,7 +34,7 @@ from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.page_tables import TablePages
-from quire.engine.model_runner import FusedRows, FusedTokens
+from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
 
 I64 = NDArray[np.int64]
 
@@ -70,6 +71,7 @@ class NativeRunner:
         self._vocab_size = int(model.spec.vocab_size)
         self._native = team.library.native
         self._decode_arguments = DecodeArguments()
+        self._advance_arguments: AdvanceArguments | None = None
         team.library.declare(SIGNATURES)
         self._handle = self._native.quire_model_create(model.spec, team.handle)
         if self._handle is None:
@@ -141,6 +143,17 @@ class NativeRunner:
         done = self._decode_arguments.fill(rows, rows.sampling.common, rows.rows.pages)
         self._check(self._native.quire_model_decode(self._handle, self._decode_arguments.struct))
         return done
+
+    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+        """The whole message in one call of the library."""
+        arguments = self._advance_arguments
+        if arguments is None or arguments.state is not state:
+            arguments = self._advance_arguments = AdvanceArguments(state)
+        arguments.fill(rows, num_steps)
+        self._check(
+            self._native.quire_model_advance(self._handle, arguments.message, arguments.columns)
+        )
+        return arguments.result()
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits ``[N, V]`` in float32."""

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.engine.cuda.upload import upload
-from quire.engine.model_runner import NO_TOKEN, FusedRows, FusedTokens
+from quire.engine.model_runner import FusedRows, FusedTokens
+from quire.engine.sequences import NO_TOKEN
 
 I64 = NDArray[np.int64]
 

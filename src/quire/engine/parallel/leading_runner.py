@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32
+from quire.core.batch import I32, AdvanceRows
 from quire.engine.attention.backend import AttentionRows, DecodePlan
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
-from quire.engine.model_runner import FusedRows, FusedTokens
+from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.group import RankGroup
 from quire.engine.torch_runner import TorchRunner
@@ -73,6 +73,9 @@ class LeadingRunner:
             return self._runner.run_decode(plan.plan, tokens_R, positions_R, slots_R)
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
+        return None
+
+    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
         return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

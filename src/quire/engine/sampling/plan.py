@@ -33,12 +33,11 @@ from quire.engine.sampling.table import (
     NEUTRAL,
     PLAIN_DRAWN,
     PLAIN_ORDER,
+    TRUNCATIONS,
     SamplerTable,
     SamplingRow,
 )
 from quire.engine.sampling.truncation import MinP, Temperature, TopK, TopP
-
-_TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +150,9 @@ class SamplingPlan:
     def common(self) -> CommonParameters | None:
         """The parameters as columns if no row wants more than the common subset, else None."""
         table, rows_S = self._table, self._rows_S
-        others = (name for name in NEUTRAL if name not in _TRUNCATIONS)
-        if (
-            (table.kind[rows_S] > PLAIN_DRAWN).any()
-            or table.has_lists[rows_S].any()
-            or any((table.scalars[name][rows_S] != NEUTRAL[name][1]).any() for name in others)
-        ):
+        if table.wants_more(rows_S).any():
             return None
-        top_k, temperature, min_p, top_p = (table.scalars[name][rows_S] for name in _TRUNCATIONS)
+        top_k, temperature, min_p, top_p = (table.scalars[name][rows_S] for name in TRUNCATIONS)
         return CommonParameters(
             greedy=table.greedy[rows_S],
             top_k=top_k.astype(np.int64),

@@ -14,6 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32, U64, no_i32
@@ -49,6 +50,9 @@ NEUTRAL: Mapping[str, tuple[str, float]] = {
     "top_p": ("p", 1.0),
 }
 """The parameter of each plain processor that is one number, and the value that changes no bit."""
+
+TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
+"""Those of them that every backend can do by itself, in this order, with rows that want no more."""
 
 _PLACE = {name: place for place, name in enumerate(PLAIN_ORDER)}
 
@@ -123,6 +127,14 @@ class SamplerTable:
         """Names and parameters of a row's processors, in order."""
         return self._params[row]
 
+    def wants_more(self, rows_S: I64) -> NDArray[np.bool_]:
+        """Which rows want more than a greedy choice, or ``TRUNCATIONS`` and a draw."""
+        more_S: NDArray[np.bool_] = (self.kind[rows_S] > PLAIN_DRAWN) | self.has_lists[rows_S]
+        for name, (_, neutral) in NEUTRAL.items():
+            if name not in TRUNCATIONS:
+                more_S |= self.scalars[name][rows_S] != neutral
+        return more_S
+
     def record(self, rows_S: I64, tokens_S: Tensor) -> None:
         """One more token of each row. ``num_recorded`` says how many of a row's are in here."""
         self.num_recorded[rows_S] += 1
@@ -190,6 +202,7 @@ __all__ = [
     "PLAIN_DRAWN",
     "PLAIN_GREEDY",
     "PLAIN_ORDER",
+    "TRUNCATIONS",
     "SamplerTable",
     "SamplingRow",
 ]

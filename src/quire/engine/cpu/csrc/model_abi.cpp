@@ -57,6 +57,11 @@ int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows) {
   return quire::guarded([&] { model->loop.run(*rows); });
 }
 
+int32_t quire_model_advance(quire::Model* model, quire::AdvanceMessage* message,
+                            const quire::SequenceColumns* columns) {
+  return quire::guarded([&] { model->advance.run(*message, *columns); });
+}
+
 int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy, int64_t top_k,
                      double temperature, double min_p, double top_p, uint64_t seed,
                      int64_t position) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "abi.h"
+#include "advance.h"
 #include "decode_loop.h"
 #include "decoder.h"
 
@@ -9,9 +10,11 @@ namespace quire {
 
 // A decoder and what runs on it.
 struct Model {
-  Model(const ModelSpec& spec, Team& team) : decoder(spec, team), loop(decoder, team) {}
+  Model(const ModelSpec& spec, Team& team)
+      : decoder(spec, team), loop(decoder, team), advance(decoder, loop) {}
   Decoder decoder;
   DecodeLoop loop;
+  Advance advance;
 };
 
 // One step's arrays, as Python hands them over. Mirrored in quire/engine/cpu/model_abi.py.
@@ -49,6 +52,9 @@ QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden
 
 // The decode loop. A Status.
 QUIRE_EXPORT int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows);
+// A message in which sequences only go on. A Status; see AdvanceMessage for when nothing was done.
+QUIRE_EXPORT int32_t quire_model_advance(quire::Model* model, quire::AdvanceMessage* message,
+                                         const quire::SequenceColumns* columns);
 // Chooses a token for one row of logits: the choice of the loop by itself, for tests.
 QUIRE_EXPORT int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy,
                                   int64_t top_k, double temperature, double min_p, double top_p,
