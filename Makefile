@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types bench bench-pie model-eval install install-dev lock docs clean
+.PHONY: help demo test test-compiled lint types bench bench-pie model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -14,10 +14,13 @@ PYTHON ?= $(shell for name in $(CANDIDATES); do \
 BIN := .venv/bin
 WORKERS ?= 2
 PYTEST_ARGS ?=
+COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
+COMPILED_TESTS := tests/control tests/testing \
+	$(addprefix tests/node/test_node_,control_thread.py node.py programs.py recorder.py sessions.py)
 BENCH_ARGS ?=
 
 help: ## list the recipes
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: install ## start a node with the shipped model; a chat client and an agent program use it
 	@$(BIN)/quire demo
@@ -25,6 +28,12 @@ demo: install ## start a node with the shipped model; a chat client and an agent
 test: install-dev ## everything CI runs: style, import layers, types, all tests
 	@$(MAKE) --no-print-directory lint types SKIP_INSTALL=1
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-compiled SKIP_INSTALL=1
+
+test-compiled: install-dev ## control's tests and some of the node's on control as 'quire compile' builds it
+	$(COMPILED) $(BIN)/quire compile
+	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
+		$(COMPILED_TESTS)
 
 lint: install-dev ## ruff and the import layers
 	$(BIN)/ruff check .

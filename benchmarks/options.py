@@ -1,4 +1,7 @@
-"""Options that the scripts share."""
+"""Options that the scripts share, and the form of control that they run: as ``quire serve`` would.
+
+``QUIRE_COMPILED=0`` means Python's; what ran stands in the results (``report``).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ from pathlib import Path
 
 from benchmarks.checkpoints import SHAPES
 from benchmarks.peers.catalog import DEFAULT_CACHE, OURS, PEERS
+from quire.cli.compiled_control import choose_form
+
+choose_form()  # scripts import these options before they import a node
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 DEFAULT_OUT = Path("benchmark-results")

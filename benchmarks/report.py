@@ -64,6 +64,17 @@ def machine() -> dict[str, Any]:
     }
 
 
+def control_form() -> str:
+    """``compiled`` or ``interpreted``: of this process, or of the servers that it starts."""
+    # a peer's environment reads this module without Quire
+    from quire.cli.compiled_control import form_of_nodes
+    from quire.compilation import in_use
+
+    here = in_use()
+    is_compiled = form_of_nodes().is_compiled if here is None else here
+    return "compiled" if is_compiled else "interpreted"
+
+
 def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
     """``rows`` have the same keys, which are the headings."""
     table = Table(title=title)
@@ -76,7 +87,15 @@ def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
 
 def emit(benchmark: str, out: Path | None, **fields: Any) -> None:
     """The JSON line; with ``out`` also as ``NAME.json`` in that folder."""
-    line = json.dumps({"benchmark": benchmark, **machine(), "commit": commit(), **fields})
+    line = json.dumps(
+        {
+            "benchmark": benchmark,
+            **machine(),
+            "commit": commit(),
+            "control": control_form(),
+            **fields,
+        }
+    )
     print(line)
     sys.stdout.flush()
     if out is not None:
@@ -85,4 +104,4 @@ def emit(benchmark: str, out: Path | None, **fields: Any) -> None:
         path.write_text(json.dumps(json.loads(line), indent=1) + "\n", encoding="utf-8")
 
 
-__all__ = ["commit", "emit", "machine", "print_table", "processor"]
+__all__ = ["commit", "control_form", "emit", "machine", "print_table", "processor"]

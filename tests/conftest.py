@@ -1,16 +1,33 @@
-"""What tests of several folders share: one real server with the shipped model."""
+"""What tests of several folders share: one real server with the shipped model.
+
+With ``QUIRE_COMPILED=1`` they run on the control core that ``quire compile`` has built, and fail if
+there is none that fits. Otherwise control is Python's, whatever this user has compiled.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from quire.cli.compiled_control import COMPILED_VARIABLE, compiled_directory
+from quire.compilation import in_use, use_compiled
+
+os.environ.setdefault(COMPILED_VARIABLE, "0")  # for the processes that tests start as well
+COMPILED = use_compiled(compiled_directory()) if os.environ[COMPILED_VARIABLE] == "1" else None
+"""Here, before the files beside the tests import a node."""
+
 settings.register_profile("untimed", deadline=None)  # on a busy machine an example may take long
 settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if COMPILED is not None and session.items and not in_use():
+        raise pytest.UsageError(f"control is not compiled: {COMPILED.refusal}")
 
 
 @pytest.fixture(scope="session")

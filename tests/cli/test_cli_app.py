@@ -15,7 +15,19 @@ from quire.core.config import SchedulerConfig
 
 Capture = pytest.CaptureFixture[str]
 
-COMMANDS = ["serve", "demo", "replay", "run", "ps", "attach", "logs", "kill", "models", "doctor"]
+COMMANDS = [
+    "serve",
+    "demo",
+    "replay",
+    "run",
+    "ps",
+    "attach",
+    "logs",
+    "kill",
+    "models",
+    "doctor",
+    "compile",
+]
 
 
 def test_version(capsys: Capture) -> None:

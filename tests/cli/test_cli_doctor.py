@@ -25,6 +25,7 @@ MACHINE = Machine(
     memory_bytes=8 << 30,
     free_memory_bytes=4 << 30,
     compiler=None,
+    control="compiled: 50 modules",
     torch=TorchBuild("2.13.0", "AVX2", 2, "12.8", ["Some GPU"], ["top_k"], {"old": "too old"}),
     extras=(Extra("bench", ("matplotlib",), ("matplotlib",)), Extra("dev", ("pytest",), ())),
 )
@@ -39,7 +40,15 @@ def _text(machine: Machine) -> str:
 
 def test_the_report_names_everything_found() -> None:
     text = _text(MACHINE)
-    for found in ("3.11.7", "Some CPU", "2 usable cores", "avx2 fma", "8 GiB", "none found"):
+    for found in (
+        "3.11.7",
+        "Some CPU",
+        "2 usable cores",
+        "avx2 fma",
+        "8 GiB",
+        "none found",
+        "50 modules",
+    ):
         assert found in text
     for found in ("2.13.0", "CUDA 12.8", "Some GPU, cpu", "pip install 'quire[bench]'", "top_k"):
         assert found in text

@@ -5,17 +5,32 @@ from __future__ import annotations
 from typing import Any
 
 from quire.control import Controller
+from quire.control.process_table import Program
+from quire.control.queues import CommandQueue
 from quire.core import commands as c
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramStarted, QueueCreated
-from quire.core.ids import EngineId, ProgramId, QueueId
+from quire.core.ids import EngineId, ProgramId, QueueId, TenantId, ThreadId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.harness import ControlHarness, Outcome
 
 ENGINE = EngineId("fake")
 GREEDY = SamplerSpec()
+
+
+def queue_alone(number: int) -> CommandQueue:
+    """A queue and its program that no controller knows."""
+    started = ProgramStarted(
+        time_s=0.0,
+        program=ProgramId(number),
+        tenant=TenantId("t"),
+        form="inferlet",
+        name="",
+    )
+    program = Program(started, number)
+    return CommandQueue(QueueId(number), program, ENGINE, ThreadId(0), 0, 0, number)
 
 
 class World:

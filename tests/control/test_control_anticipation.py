@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from control_world import ENGINE, World
+from control_world import ENGINE, World, queue_alone
 
-from quire.control.queues import CommandQueue
 from quire.control.scheduler.anticipation import Anticipation
 from quire.core import commands as c
 from quire.core.events import CommandsIssued, QueueClosed
@@ -110,7 +109,7 @@ def test_the_baselines_wait_for_nobody(dispatch: str) -> None:
     world = World(config={"dispatch": dispatch})
     scheduler = world.controller._schedulers[ENGINE]
     scheduler.anticipation.observe(1.0)
-    queue: CommandQueue = object()  # type: ignore[assignment]
+    queue = queue_alone(1)
     scheduler.anticipation.answered(queue, 0.0)
     scheduler.anticipation.issued(queue, 0.01)
     scheduler.anticipation.answered(queue, 0.02)
@@ -118,8 +117,7 @@ def test_the_baselines_wait_for_nobody(dispatch: str) -> None:
 
 
 def test_a_slow_queue_is_not_expected_and_a_closed_one_is_forgotten() -> None:
-    slow: CommandQueue = object()  # type: ignore[assignment]
-    quick: CommandQueue = object()  # type: ignore[assignment]
+    slow, quick = queue_alone(1), queue_alone(2)
     anticipation = Anticipation(0.25)
     anticipation.observe(0.1)
     for queue, pause_s in ((slow, 0.03), (quick, 0.01)):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any, cast
 
 import pytest
-from control_world import ENGINE, World, alone
+from control_world import ENGINE, World, alone, queue_alone
 
 from quire.control import Controller
 from quire.control.failures import MAX_KEPT
 from quire.control.id_ranges import IdRanges
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue, Entry
+from quire.control.queues import Entry
 from quire.control.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action
@@ -27,7 +26,7 @@ from quire.core.events import (
     QueueReset,
     StepCompleted,
 )
-from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.wire import Codec
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -198,19 +197,22 @@ def test_prompt_logprobs_come_with_the_first_chunk_and_logprobs_with_each_token(
     assert all(chunk.prompt_logprobs is None for chunk in decode.chunks[1:])
 
 
-class Recorder(Controller):
-    """Keeps every event and the bytes of every action."""
+class Recorder:
+    """A controller that keeps every event and the bytes of every action."""
 
     def __init__(self) -> None:
-        super().__init__(SchedulerConfig())
+        self._controller = Controller(SchedulerConfig())
         self.events: list[Event] = []
         self.answers: list[bytes] = []
 
     def handle(self, event: Event) -> list[Action]:
-        actions = super().handle(event)
+        actions = self._controller.handle(event)
         self.events.append(event)
         self.answers.append(encode(actions))
         return actions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._controller, name)
 
 
 def encode(actions: list[Action]) -> bytes:
@@ -220,7 +222,7 @@ def encode(actions: list[Action]) -> bytes:
 
 def test_the_same_events_give_the_same_bytes() -> None:
     recorder = Recorder()
-    world = World(controller=recorder, num_blocks=12, num_host_blocks=8)
+    world = World(controller=cast(Controller, recorder), num_blocks=12, num_host_blocks=8)
     sampler = SamplerSpec(greedy=False)
     for program in range(1, 6):
         world.program(program, tenant=f"t{program % 2}")
@@ -249,7 +251,7 @@ def test_a_stale_result_is_refused() -> None:
 
 
 def test_command_states_only_follow_the_table() -> None:
-    queue = CommandQueue(QueueId(1), cast(Program, None), ENGINE, ThreadId(0), 0, 0, 0)
+    queue = queue_alone(1)
     for state, following in TRANSITIONS.items():
         for to in CommandState:
             entry = Entry(c.Synchronize(id=CommandId(1)), queue, 0.0)

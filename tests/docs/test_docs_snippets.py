@@ -23,6 +23,7 @@ RUN_BY = {
     "make demo": "tests/cli/test_cli_demo.py",
     "make test": ".ci/run",
     "quire attach": "tests/cli/test_cli_processes.py",
+    "quire compile": "tests/cli/test_cli_compile.py",
     "quire demo": "tests/cli/test_cli_demo.py",
     "quire doctor": "tests/cli/test_cli_doctor.py",
     "quire kill": "tests/cli/test_cli_processes.py",

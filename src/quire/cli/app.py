@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
 from quire.core.errors import QuireError
 
@@ -39,6 +40,9 @@ COMMANDS = {
     "Look around": {
         "models": "quire.cli.models",
         "doctor": "quire.cli.doctor",
+    },
+    "Set up": {
+        "compile": "quire.cli.compile",
     },
 }
 """The commands under their headings, each with the module that has a function of its name."""
@@ -94,6 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit the process with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        choose_form()
         build_app(_named(given))(given)
     except QuireError as exc:
         print_error(exc)

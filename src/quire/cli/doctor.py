@@ -25,6 +25,7 @@ PURPOSES = {
     "ray": "more than one node; not used by this release yet",
     "rag": "PostgreSQL as a vector store; not used by this release yet",
     "otel": "traces to OpenTelemetry; not used by this release yet",
+    "compile": "the control core as machine code, by 'quire compile'",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
 }
@@ -95,6 +96,7 @@ def _facts(machine: Machine) -> Table:
     facts.add_row("features", " ".join(machine.cpu_features) or "unknown")
     facts.add_row("memory", memory)
     facts.add_row("compiler", f"{machine.compiler or 'none found'}")
+    facts.add_row("control", machine.control)
     for name, found in _engine_facts(machine.torch):
         facts.add_row(name, found)
     return facts

@@ -19,6 +19,8 @@ from typing import Any
 
 import msgspec
 
+from quire.cli.compiled_control import form_of_nodes
+
 CPU_FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16")
 """Processor flags that decide how fast matrix kernels are, as the kernel names them."""
 
@@ -81,8 +83,8 @@ class Extra:
 class Machine:
     """``torch`` is the build, or the reason why it could not be asked.
 
-    ``num_cores`` counts what this process may use; ``memory_bytes`` is ``None`` where the system
-    does not tell.
+    ``control``: which form of the control core a node would run, and why. ``num_cores`` counts
+    what this process may use; ``memory_bytes`` is ``None`` where the system does not tell.
     """
 
     quire: str
@@ -94,6 +96,7 @@ class Machine:
     memory_bytes: int | None
     free_memory_bytes: int | None
     compiler: str | None
+    control: str
     torch: TorchBuild | str
     extras: tuple[Extra, ...]
 
@@ -112,6 +115,7 @@ def inspect_machine() -> Machine:
         memory_bytes=memory_bytes,
         free_memory_bytes=free_bytes,
         compiler=_compiler(),
+        control=str(form_of_nodes()),
         torch=_torch(),
         extras=_extras(),
     )

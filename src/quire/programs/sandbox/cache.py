@@ -1,81 +1,20 @@
-"""Built things on disk, by what they were built from: the component, and compiled code.
+"""What the sandbox has built, by what it was built from: the component, and compiled code.
 
-Compiled code is machine code that runs as it stands, so it is taken from this directory alone,
-which nobody else may write, and by a name that covers the source's hash and the engine's version.
+Names cover the source's hash and the engine's version.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from quire.core.errors import ConfigError
+from quire.core.executable_cache import ExecutableCache
 
 
-class BuildCache:
-    """A directory of finished files; half-written ones are never seen under their name.
-
-    Raises:
-        ConfigError: the directory cannot be made, or others may write to it.
-    """
+class BuildCache(ExecutableCache):
+    """The sandbox's own directory of such files."""
 
     def __init__(self, directory: Path) -> None:
-        try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            found = directory.stat()
-        except OSError as exc:
-            raise ConfigError(f"the sandbox cache {directory} cannot be made: {exc}") from exc
-        if found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise ConfigError(
-                f"the sandbox cache {directory} belongs to user {found.st_uid} and has mode "
-                f"{found.st_mode & 0o777:o}; its files are run as code, so only this user may "
-                f"write there: chmod 700 {directory}, or name another directory"
-            )
-        self._directory = directory
-
-    def find(self, name: str) -> Path | None:
-        path = self._directory / name
-        return path if path.is_file() else None
-
-    def put(self, name: str, content: bytes) -> Path:
-        """Raises ``ConfigError``: the disk is full, or cannot be written."""
-        path = self._directory / name
-        unfinished = None
-        try:
-            with tempfile.NamedTemporaryFile(dir=self._directory, delete=False) as file:
-                unfinished = Path(file.name)
-                file.write(content)
-            os.replace(unfinished, path)
-        except OSError as exc:
-            if unfinished is not None:
-                unfinished.unlink(missing_ok=True)
-            raise ConfigError(
-                f"the sandbox cache {self._directory} cannot keep {name} ({len(content)} bytes): "
-                f"{exc.strerror}; make room, or name another directory"
-            ) from exc
-        return path
-
-    def keep_newest(self, prefix: str, count: int) -> None:
-        """Forget all but the newest ``count`` files that begin with ``prefix``."""
-        aged: list[tuple[float, Path]] = []
-        for path in self._directory.glob(f"{prefix}*"):
-            with suppress(FileNotFoundError):  # another process forgets files too
-                if path.suffix != ".lock":
-                    aged.append((path.stat().st_mtime, path))
-        aged.sort(reverse=True)
-        for _, path in aged[count:]:
-            path.unlink(missing_ok=True)
-
-    @contextmanager
-    def building(self, name: str) -> Iterator[None]:
-        """Only one process builds ``name``; blocks while another one does. Look again inside."""
-        with (self._directory / f"{name}.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        super().__init__(directory, "sandbox cache")
 
 
 __all__ = ["BuildCache"]

@@ -1,0 +1,88 @@
+"""What compiling the control core saves the node: the same benchmark in both forms, in turn.
+
+    quire compile && python benchmarks/pie/control_forms.py [--of calls] [--quick]
+
+A form is chosen before a process imports control, so each turn is a process of its own that runs
+``calls.py`` (native programs) or ``tpot.py`` once, behind its own first round. The figure is what
+the node's process spends, per call or per step of all programs; with ``tpot`` the time of a step
+over that of the engine's own loop as well.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.measurement import figure, ratio, take_turns
+from benchmarks.options import plain_parser, rounds_of
+from benchmarks.report import emit, print_table
+from quire.cli.compiled_control import COMPILED_VARIABLE
+
+HERE = Path(__file__).resolve().parent
+FORMS = {"interpreted": "0", "compiled": "1"}
+SCRIPTS = {
+    "calls": ("calls.py", ("--kinds", "native"), "call", ("node_us",)),
+    "tpot": ("tpot.py", (), "loop", ("cpu_ms", "over_fused")),
+}
+"""The script, its options, what names a row and what is compared of it."""
+
+
+def run_once(name: str, form: str, arguments: Any) -> dict[tuple[str, str], float]:
+    """The medians of one process, by row and figure. Raises if it has run the other form."""
+    script, options, key, fields = SCRIPTS[name]
+    with tempfile.TemporaryDirectory() as out:
+        done = subprocess.run(
+            [sys.executable, str(HERE / script), *options, *arguments.more, "--rounds", "1",
+             "--out", out],
+            env={**os.environ, COMPILED_VARIABLE: FORMS[form]},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )  # fmt: skip
+    result = json.loads(done.stdout.splitlines()[-1])
+    if result["control"] != form:
+        raise SystemExit(f"control was {result['control']}: see 'quire compile --check'")
+    return {
+        (row[key], field): row[field]["median"]
+        for row in result["results"]
+        for field in fields
+        if field in row
+    }
+
+
+def main() -> None:
+    made = plain_parser(__doc__)
+    made.add_argument("--of", choices=SCRIPTS, default="calls", help="default: %(default)s")
+    made.add_argument("more", nargs="*", help="options of that script, behind --")
+    arguments = made.parse_args()
+    results = take_turns(
+        arguments.of,
+        {form: partial(run_once, arguments.of, form, arguments) for form in FORMS},
+        rounds_of(arguments),
+    )
+    rows = []
+    for name, field in results["compiled"][0]:
+        values = {form: [one[name, field] for one in results[form]] for form in FORMS}
+        shares = ratio(values["compiled"], values["interpreted"]).rounded(3)
+        rows.append(
+            {"of": name, "figure": field}
+            | {form: figure(values[form]).rounded() for form in FORMS}
+            | {"compiled_over_interpreted": shares}
+        )
+    print_table(
+        f"{arguments.of} in both forms of control",
+        [{k: v["median"] if isinstance(v, dict) else v for k, v in row.items()} for row in rows],
+    )
+    emit(f"pie/control-forms-{arguments.of}", arguments.out, results=rows)
+
+
+if __name__ == "__main__":
+    main()

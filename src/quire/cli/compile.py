@@ -1,0 +1,71 @@
+"""``quire compile``: the control core as machine code, for nodes that are started from now on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quire.cli.compiled_control import (
+    DIRECTORY_VARIABLE,
+    compiled_directory,
+    form_of,
+    form_of_nodes,
+)
+from quire.cli.console import output
+from quire.cli.loading import loading_progress
+from quire.compilation import CONTROL, build, remove_libraries
+from quire.core.errors import InvalidArgument
+
+
+def compile(
+    check: Annotated[
+        bool, typer.Option("--check", help="Build nothing; status 1 if a node would run Python.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Forget everything that was compiled.")
+    ] = False,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            envvar=DIRECTORY_VARIABLE,
+            help="Where it is kept; a node finds it by the variable. "
+            "Default: ~/.cache/quire/compiled.",
+        ),
+    ] = None,
+) -> None:
+    """Compile the control core, so that each call and token costs the node less processor time.
+
+    Needs a C compiler and the extra 'quire[compile]'; takes about a minute. Nodes that are started
+    afterwards use what was built as long as it fits: after an update of Quire or of Python, or an
+    edit of a source, they run Python again until this command is repeated. With QUIRE_COMPILED=0 in
+    its environment a node runs Python in any case. 'quire doctor' says which one it would be.
+
+    Examples:
+
+        quire compile
+
+        quire compile --check
+
+        quire compile --remove
+    """
+    if check and remove:
+        raise InvalidArgument("--check and --remove exclude one another: give one of them")
+    target = directory or compiled_directory()
+    if remove:
+        count = remove_libraries(CONTROL, target)
+        output().print(f"removed {count} compiled {'form' if count == 1 else 'forms'} in {target}")
+    elif check:
+        form = form_of_nodes(target)
+        output().print(f"control is {form}")
+        if not form.is_compiled:
+            raise typer.Exit(1)
+    else:
+        with loading_progress() as progress:
+            built = build(CONTROL, target, progress)
+        output().print(f"control is {form_of(built)}")
+        output().print(f"in {built.path}; nodes that are started from now on use it")
+
+
+__all__ = ["compile"]

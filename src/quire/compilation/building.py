@@ -1,0 +1,178 @@
+"""Builds the library of a scope: sources to C (``translate``), C to objects, objects to one file.
+
+Owns the order of work and what a user reads when a step fails. What is built is what the sources
+were when it began: they are copied first, and the library's name is that of the copy.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+
+from quire.compilation.library import (
+    Library,
+    Record,
+    find_library,
+    library_name,
+    library_prefix,
+    open_cache,
+    record_name,
+    record_prefix,
+)
+from quire.compilation.sources import OPTIMISATION, Scope
+from quire.compilation.toolchain import compile_all, link, problem_of_compiler
+from quire.compilation.translate import Order, Translation
+from quire.core.errors import ConfigError
+
+Progress = Callable[[str, float], None]
+"""Called with a stage and how far it is, 0 to 1; from any thread."""
+
+KEPT_LIBRARIES = 4
+"""Sources, interpreters and branches that a developer goes back and forth between."""
+
+_EXTRA = "pip install 'quire[compile]'"
+_CHECK = """
+import importlib, sys
+from pathlib import Path
+from quire.compilation.sources import Scope
+from quire.compilation.finder import in_use, use_compiled
+package, folder, compiled, directory, *covered = sys.argv[1:]
+scope = Scope(package, Path(folder), compiled, tuple(covered))
+sys.path.insert(0, str(scope.folder.parent))
+finder = use_compiled(Path(directory), scope)
+for module in scope.modules():
+    importlib.import_module(module)
+sys.exit(None if in_use(scope) else f"not used: {finder.refusal}")
+"""
+
+
+def problem_of_machine() -> str | None:
+    """What is missing here to build anything, with its remedy."""
+    if find_spec("mypyc") is None or find_spec("setuptools") is None:
+        return f"mypyc is not installed: {_EXTRA}"
+    return problem_of_compiler()
+
+
+def build(scope: Scope, directory: Path, progress: Progress | None = None) -> Library:
+    """Build what fits the present sources, or find that it is there. Blocks while another process
+    builds in ``directory``.
+
+    Raises:
+        ConfigError: something is missing here, a step has failed, or the directory cannot be used.
+    """
+    cache = open_cache(directory)
+    with cache.building(scope.compiled):
+        found = find_library(scope, directory)
+        if isinstance(found, Library):
+            return found
+        if (problem := problem_of_machine()) is not None:
+            raise ConfigError(problem)
+        with tempfile.TemporaryDirectory(dir=directory, prefix=".building-") as work:
+            copy = _copied(scope, Path(work) / "sources")
+            key = copy.key()
+            _build_in(copy, Path(work), progress or _silent)
+            for name in (library_name(scope, key), record_name(scope, key)):
+                (Path(work) / "built" / name).replace(directory / name)
+        for prefix in (library_prefix(scope), record_prefix(scope)):
+            cache.keep_newest(prefix, KEPT_LIBRARIES)
+    found = find_library(scope, directory)
+    if isinstance(found, str):
+        raise ConfigError(f"the sources were changed while they were compiled ({found}): try again")
+    return found
+
+
+def _silent(stage: str, fraction: float) -> None:
+    pass
+
+
+def _copied(scope: Scope, target: Path) -> Scope:
+    """The sources as they are now, in a folder where nothing else is."""
+    folder = target / scope.package
+    for path in [*scope.files(), Path("__init__.py")]:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(scope.folder / path, folder / path)
+    (folder / "py.typed").touch()
+    return Scope(scope.package, folder, scope.compiled, scope.covered)
+
+
+def _build_in(scope: Scope, work: Path, progress: Progress) -> None:
+    """The finished files of ``scope``, whose sources are a copy, in ``work/built``."""
+    began_s = time.monotonic()
+    modules = scope.modules()
+    progress(f"translating {len(modules)} modules", 0.0)
+    translation = _translate(scope, work)
+    progress(f"translating {len(modules)} modules", 1.0)
+    objects = compile_all(
+        [Path(one) for one in translation.sources],
+        work / "objects",
+        [Path(one) for one in translation.include_folders],
+        translation.arguments,
+        lambda done: progress("compiling", done),
+    )
+    built = work / "built"
+    built.mkdir(mode=0o700)
+    key = scope.key()
+    path = built / library_name(scope, key)
+    link(objects, path)
+    path.chmod(0o600)
+    record = Record(
+        group=translation.group,
+        mypy=translation.mypy,
+        num_modules=len(modules),
+        size_bytes=path.stat().st_size,
+        build_s=round(time.monotonic() - began_s, 1),
+    )
+    (built / record_name(scope, key)).write_bytes(msgspec.json.encode(record))
+    (built / record_name(scope, key)).chmod(0o600)
+    progress("loading it once", 0.0)
+    _check_loads(scope, built)
+    progress("loading it once", 1.0)
+
+
+def _translate(scope: Scope, work: Path) -> Translation:
+    answer = work / "translation.json"
+    order = Order(
+        files=[str(Path(scope.package) / path) for path in scope.modules().values()],
+        target=str(work / "c"),
+        answer=str(answer),
+        optimisation=OPTIMISATION,
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "quire.compilation.translate"],
+        cwd=scope.folder.parent,
+        input=msgspec.json.encode(order),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if done.returncode != 0 or not answer.exists():
+        said = done.stdout.decode(errors="replace").strip()
+        raise ConfigError(f"mypyc cannot translate {scope.prefix.rstrip('.')}: {said[-2000:]}")
+    return msgspec.json.decode(answer.read_bytes(), type=Translation)
+
+
+def _check_loads(scope: Scope, built: Path) -> None:
+    """A library that cannot be loaded here would be refused at every start."""
+    arguments = [scope.package, str(scope.folder), scope.compiled, str(built), *scope.covered]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", _CHECK, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines()
+        raise ConfigError(
+            f"what was compiled cannot be loaded: {said[-1] if said else done.returncode}"
+        )
+
+
+__all__ = ["KEPT_LIBRARIES", "Progress", "build", "problem_of_machine"]

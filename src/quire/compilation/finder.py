@@ -1,0 +1,108 @@
+"""Imports compiled modules in place of their sources, all of them or none.
+
+Owns the decision, taken once, at the first import of one of them: compiled modules know one another
+as C structures, so a mixture of both forms cannot work. Every reason against them leaves the
+sources to Python's own finders.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ExtensionFileLoader, ModuleSpec
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from quire.compilation.library import Library, default_directory, find_library
+from quire.compilation.sources import CONTROL, Scope
+from quire.core.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+IMPORTED_BEFORE = "a part of it was imported before 'use_compiled'"
+
+
+class CompiledFinder(MetaPathFinder):
+    """Stands in ``sys.meta_path``, before the finder of sources."""
+
+    def __init__(self, scope: Scope, directory: Path) -> None:
+        self._scope = scope
+        self._directory = directory
+        self._library: Library | None = None
+        self._modules: frozenset[str] = frozenset()
+        self.refusal: str | None = None
+        """Why Python runs the sources, once that is decided."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,
+        target: ModuleType | None = None,
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(self._scope.prefix):
+            return None
+        if self._library is None and self.refusal is None:
+            self.refusal = self._decide()
+        if self._library is None or fullname not in self._modules:
+            return None
+        return _spec(fullname, self._library.path)
+
+    def _decide(self) -> str | None:
+        """Load the library's shared part; why it is not to be used, if it is not."""
+        modules = frozenset(self._scope.modules())
+        if not modules.isdisjoint(sys.modules):
+            return IMPORTED_BEFORE
+        try:
+            found = find_library(self._scope, self._directory)
+            if isinstance(found, str):
+                return found
+            _load_shared(found)
+        except (ConfigError, ImportError) as exc:
+            logger.warning("%s runs as Python: %s", self._scope.prefix.rstrip("."), exc)
+            return str(exc)
+        self._library, self._modules = found, modules
+        return None
+
+
+def _spec(name: str, path: Path) -> ModuleSpec:
+    spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
+    assert spec is not None
+    return spec
+
+
+def _load_shared(library: Library) -> None:
+    """The modules find their shared part in ``sys.modules``; it runs nothing of theirs."""
+    name = library.record.group
+    spec = _spec(name, library.path)
+    module = module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        assert spec.loader is not None
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def use_compiled(directory: Path | None = None, scope: Scope = CONTROL) -> CompiledFinder:
+    """From here on import the compiled modules of ``scope``, if there are any that fit.
+
+    ``directory``: where ``quire compile`` has put them; by default where it does so by default.
+    """
+    finder = CompiledFinder(scope, directory or default_directory())
+    sys.meta_path.insert(0, finder)
+    return finder
+
+
+def in_use(scope: Scope = CONTROL) -> bool | None:
+    """Whether this process runs compiled modules of ``scope``; ``None`` before any was imported."""
+    for name, module in sys.modules.items():
+        if name.startswith(scope.prefix) and not hasattr(module, "__path__"):
+            return isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
+    return None
+
+
+__all__ = ["IMPORTED_BEFORE", "CompiledFinder", "in_use", "use_compiled"]

@@ -1,0 +1,138 @@
+"""Libraries on disk: one file of machine code and a record beside it, by their sources' key.
+
+Owns their names and whether they may be loaded, which is running code: the directory and the file
+must be this user's, and nobody else may write to them (``ExecutableCache``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from quire.compilation.sources import Scope
+from quire.core.errors import ConfigError
+from quire.core.executable_cache import ExecutableCache, check_owned
+
+NEVER_BUILT = "it was not compiled"
+CHANGED = "it was compiled from other sources, or for another Python"
+
+
+class Record(msgspec.Struct, frozen=True):
+    """What is known of a library without loading it.
+
+    ``group``: the name under which mypyc's shared part imports itself.
+    """
+
+    group: str
+    mypy: str
+    num_modules: int
+    size_bytes: int
+    build_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library that fits the present sources. It has not been loaded."""
+
+    path: Path
+    record: Record
+
+
+def default_directory() -> Path:
+    return Path.home() / ".cache" / "quire" / "compiled"
+
+
+def library_prefix(scope: Scope) -> str:
+    return f"{scope.compiled}-"
+
+
+def record_prefix(scope: Scope) -> str:
+    return f"record-{scope.compiled}-"
+
+
+def library_name(scope: Scope, key: str) -> str:
+    return f"{library_prefix(scope)}{key}.so"
+
+
+def record_name(scope: Scope, key: str) -> str:
+    return f"{record_prefix(scope)}{key}.json"
+
+
+def open_cache(directory: Path) -> ExecutableCache:
+    """Raises ``ConfigError``: it cannot be made, or others may write to it."""
+    return ExecutableCache(directory, "cache of compiled modules")
+
+
+def find_library(scope: Scope, directory: Path) -> Library | str:
+    """The library for the present sources, or why there is none.
+
+    Raises:
+        ConfigError: there is one, and it must not be loaded: it is not this user's alone, or not
+            what was built.
+    """
+    if not directory.is_dir():
+        return NEVER_BUILT
+    cache = open_cache(directory)
+    key = scope.key()
+    path, record_path = cache.find(library_name(scope, key)), cache.find(record_name(scope, key))
+    if path is None or record_path is None:
+        earlier = any(directory.glob(library_name(scope, "*")))
+        return CHANGED if earlier else NEVER_BUILT
+    check_owned(path, "compiled module")
+    check_owned(record_path, "record of a compiled module")
+    return Library(path, _read(path, record_path))
+
+
+def _read(path: Path, record_path: Path) -> Record:
+    try:
+        record = msgspec.json.decode(record_path.read_bytes(), type=Record)
+    except (OSError, msgspec.DecodeError) as exc:
+        raise ConfigError(f"{record_path} cannot be read ({exc}): {_AGAIN}") from exc
+    size_bytes = path.stat().st_size
+    if size_bytes != record.size_bytes:
+        raise ConfigError(
+            f"{path} has {size_bytes} bytes, {record.size_bytes} were built: {_AGAIN}"
+        )
+    return record
+
+
+_AGAIN = "run 'quire compile --remove', then 'quire compile'"
+
+
+def remove_libraries(scope: Scope, directory: Path) -> int:
+    """Forget every library of ``scope``; their number. Processes that loaded one keep it.
+
+    Raises:
+        ConfigError: the directory is not this user's alone, or a file cannot be removed.
+    """
+    if not directory.is_dir():
+        return 0
+    open_cache(directory)
+    count = 0
+    try:
+        for path in directory.glob(record_name(scope, "*")):
+            path.unlink(missing_ok=True)
+        for path in directory.glob(library_name(scope, "*")):
+            path.unlink(missing_ok=True)
+            count += 1
+    except OSError as exc:
+        raise ConfigError(f"{directory} cannot be emptied: {exc}") from exc
+    return count
+
+
+__all__ = [
+    "CHANGED",
+    "NEVER_BUILT",
+    "Library",
+    "Record",
+    "default_directory",
+    "find_library",
+    "library_name",
+    "library_prefix",
+    "open_cache",
+    "record_name",
+    "record_prefix",
+    "remove_libraries",
+]

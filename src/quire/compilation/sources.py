@@ -1,0 +1,76 @@
+"""Which modules are compiled, and the name of what is built from their present sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import dataclass
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+OPTIMISATION = "1"
+"""The C compiler's level. Two would build three times as long and is no faster: what is left is
+spent in calls of Python's own objects."""
+
+_FORMAT = "1"
+"""Counts changes of how a library is built from its sources and loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What becomes one library.
+
+    ``folder`` is that of ``package``. All modules of its subpackage ``compiled`` are compiled,
+    except ``__init__``; what they import comes from ``covered`` as well, whose types are compiled
+    in: a change there makes another library.
+    """
+
+    package: str
+    folder: Path
+    compiled: str
+    covered: tuple[str, ...]
+
+    @property
+    def prefix(self) -> str:
+        return f"{self.package}.{self.compiled}."
+
+    def modules(self) -> dict[str, Path]:
+        """The modules to compile by their full names, with their sources below ``folder``."""
+        found = {}
+        for path in self._below(self.compiled):
+            if path.name != "__init__.py":
+                name = ".".join((self.package, *path.with_suffix("").parts))
+                found[name] = path
+        return found
+
+    def files(self) -> list[Path]:
+        """Every source that decides what the library does, below ``folder``."""
+        return [path for part in (self.compiled, *self.covered) for path in self._below(part)]
+
+    def key(self) -> str:
+        """The name of the library for these sources, this interpreter and this kind of machine."""
+        digest = hashlib.sha256()
+        machine = os.uname().machine if hasattr(os, "uname") else sys.platform
+        for fact in (
+            _FORMAT,
+            OPTIMISATION,
+            sys.platform,
+            machine,
+            sys.version,
+            *EXTENSION_SUFFIXES,
+        ):
+            digest.update(f"{fact}\0".encode())
+        for path in self.files():
+            content = (self.folder / path).read_bytes()
+            digest.update(f"{path.as_posix()}\0{len(content)}\0".encode())
+            digest.update(content)
+        return digest.hexdigest()[:32]
+
+    def _below(self, part: str) -> list[Path]:
+        return sorted(path.relative_to(self.folder) for path in (self.folder / part).rglob("*.py"))
+
+
+CONTROL = Scope("quire", Path(__file__).parents[1], "control", ("core",))
+
+__all__ = ["CONTROL", "OPTIMISATION", "Scope"]

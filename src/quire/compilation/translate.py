@@ -1,0 +1,90 @@
+"""The part of a build that mypyc does: modules to C. Runs in a process of its own.
+
+mypyc is made for setup scripts: it prints, ends its process when a source is wrong, and changes
+what setuptools does. Reads an ``Order`` as JSON on stdin; leaves a ``Translation`` as JSON in the
+file that the order names. The working directory is what modules are named below.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+MYPY_SETTINGS = """
+[mypy]
+cache_dir = /dev/null
+follow_imports = silent
+ignore_missing_imports = True
+"""
+"""Of the working directory, where mypy looks for settings before it looks elsewhere."""
+
+
+class Order(msgspec.Struct, frozen=True):
+    """``target``: the folder for what is written. ``answer``: the file for the translation."""
+
+    files: list[str]
+    target: str
+    answer: str
+    optimisation: str
+
+
+class Translation(msgspec.Struct, frozen=True):
+    """C files to compile into one library, and how. ``group``: see ``library.Record``."""
+
+    group: str
+    mypy: str
+    sources: list[str]
+    include_folders: list[str]
+    arguments: list[str]
+
+
+def translate(order: Order) -> Translation:
+    import setuptools  # noqa: F401  mypyc asks whether it was imported
+    from mypy.version import __version__
+    from mypyc.build import mypycify
+
+    Path("mypy.ini").write_text(MYPY_SETTINGS, encoding="utf-8")
+    extensions: list[Any] = mypycify(
+        order.files,
+        opt_level=order.optimisation,
+        debug_level="0",
+        multi_file=True,
+        target_dir=order.target,
+    )
+    shared, *shims = extensions
+    return Translation(
+        group=shared.name,
+        mypy=__version__,
+        sources=[*shared.sources, str(_joined(shims, Path(order.target)))],
+        include_folders=list(shared.include_dirs),
+        # a warning of a compiler that mypyc does not know must not end the build
+        arguments=[one for one in shared.extra_compile_args if one != "-Werror"],
+    )
+
+
+def _joined(shims: list[Any], folder: Path) -> Path:
+    """One file of all shims, through which Python enters the shared part for each module.
+
+    Each defines the same second function, for setup scripts on Windows; here it gets its own name.
+    """
+    text = "".join(
+        f'#define PyInit___init__ quire_unused_{number}\n#include "{source}"\n'
+        "#undef PyInit___init__\n"
+        for number, shim in enumerate(shims)
+        for source in shim.sources
+    )
+    path = folder / "shims.c"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    Path(order.answer).write_bytes(msgspec.json.encode(translate(order)))
+
+
+if __name__ == "__main__":
+    main()

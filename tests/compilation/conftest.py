@@ -1,0 +1,37 @@
+"""The small package, compiled for real once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_package import write_package
+
+from quire.compilation import Library, Scope, build
+
+
+@pytest.fixture
+def scope(tmp_path: Path) -> Scope:
+    return write_package(tmp_path / "sources")
+
+
+@pytest.fixture(scope="session")
+def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Library:
+    """Kept between runs and shared by test processes, as its name covers what it is made of."""
+    cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
+    directory = tmp_path_factory.mktemp("compiled")
+    if cache is not None:  # else -p no:cacheprovider
+        directory = cache.mkdir("quire-compiled")
+        directory.chmod(0o700)
+    return build(write_package(tmp_path_factory.mktemp("sources")), directory)
+
+
+@pytest.fixture
+def directory(built: Library, tmp_path: Path) -> Path:
+    """A cache of this test's own, with the library in it."""
+    own = tmp_path / "compiled"
+    own.mkdir(mode=0o700)
+    for path in (built.path, built.path.with_name(f"record-{built.path.stem}.json")):
+        (own / path.name).write_bytes(path.read_bytes())
+        (own / path.name).chmod(0o600)
+    return own

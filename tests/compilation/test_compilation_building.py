@@ -1,0 +1,84 @@
+"""What a build leaves, what it needs, and what it says when it fails."""
+
+from __future__ import annotations
+
+import fcntl
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from quire.compilation import CONTROL, Library, Scope, build, find_library, problem_of_machine
+from quire.compilation.toolchain import compile_all, link
+from quire.core.errors import ConfigError
+
+
+def test_a_build_leaves_a_library_and_its_record(built: Library) -> None:
+    assert built.path.stat().st_mode & 0o777 == 0o600
+    assert built.record.num_modules == 2
+    assert built.record.size_bytes == built.path.stat().st_size
+    assert not list(built.path.parent.glob(".building-*"))
+
+
+def test_what_is_there_is_not_built_again(
+    scope: Scope, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.compilation.building.find_spec", lambda name: None)
+    stages: list[str] = []
+    found = build(scope, directory, lambda stage, fraction: stages.append(stage))
+    assert found == find_library(scope, directory)
+    assert stages == []
+
+
+def test_one_process_builds_and_a_failure_leaves_nothing(scope: Scope, tmp_path: Path) -> None:
+    (scope.folder / "inner" / "summing.py").write_text("number: int = 'text'\n", encoding="utf-8")
+    directory = tmp_path / "compiled"
+    refused: list[bool] = []
+
+    def progress(stage: str, fraction: float) -> None:
+        with (directory / "inner.lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                refused.append(True)
+
+    with pytest.raises(ConfigError, match=r"cannot translate tiny\.inner(.|\n)*Incompatible types"):
+        build(scope, directory, progress)
+    assert refused == [True]
+    assert [path.name for path in directory.iterdir()] == ["inner.lock"]
+
+
+def test_without_mypyc_the_extra_is_named(
+    scope: Scope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.compilation.building.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'quire\[compile\]'"):
+        build(scope, tmp_path / "compiled")
+
+
+def test_without_a_compiler_or_headers_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert problem_of_machine() is None
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    assert "python3-dev" in (problem_of_machine() or "")
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "apt install gcc" in (problem_of_machine() or "")
+
+
+def test_the_compilers_words_are_kept(tmp_path: Path) -> None:
+    source = tmp_path / "wrong.c"
+    source.write_text("int f(void) { return missing; }\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"failed on wrong\.c(.|\n)*missing"):
+        compile_all([source], tmp_path / "objects", [], [], lambda fraction: None)
+    with pytest.raises(ConfigError, match=r"failed on made\.so"):
+        link([tmp_path / "nowhere.o"], tmp_path / "made.so")
+
+
+def test_all_of_control_is_compiled() -> None:
+    modules = CONTROL.modules()
+    assert "quire.control.controller" in modules
+    assert "quire.control.scheduler.completion" in modules
+    assert not [name for name in modules if name.endswith("__init__")]
+    names = [name.rpartition(".")[2] for name in modules]
+    assert len(set(names)) == len(names), "Python finds a module in the library by its last name"
