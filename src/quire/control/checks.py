@@ -26,7 +26,7 @@ def require(condition: bool, message: str, **details: Any) -> None:
 
 
 def distinct(what: str, values: Collection[Hashable]) -> None:
-    if len(set(values)) != len(values):
+    if len(values) > 1 and len(set(values)) != len(values):
         raise InvalidArgument(f"{what} are named twice: name each once")
 
 

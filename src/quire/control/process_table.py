@@ -174,8 +174,11 @@ class ProcessTable:
 
     def note_holder(self, program: Program) -> None:
         """``program`` is idle and may hold blocks on the engines of its queues."""
-        for engine in {queue.engine for queue in program.queues.values()}:
-            self.holders.setdefault(engine, OrderedDict())[program.id] = program
+        for queue in program.queues.values():
+            holders = self.holders.get(queue.engine)
+            if holders is None:
+                holders = self.holders[queue.engine] = OrderedDict()
+            holders[program.id] = program
 
     def add_entry(self, entry: Entry, now_s: float) -> None:
         program = entry.program

@@ -83,7 +83,8 @@ class Validator:
     def _new_pages(self, pages: list[PageId], program: Program) -> None:
         distinct("pages", pages)
         for page in pages:
-            require(page not in program.pages, f"page {page} is in use: choose a new id")
+            if page in program.pages:
+                raise InvalidArgument(f"page {page} is in use: choose a new id")
 
     def _dealloc_pages(
         self, command: c.DeallocPages, queue: CommandQueue, info: EngineInfo
@@ -110,7 +111,8 @@ class Validator:
         program, embeds = queue.program, command.embeds
         distinct("embeds", embeds)
         for embed in embeds:
-            require(embed not in program.embeds, f"embed {embed} is in use: choose a new id")
+            if embed in program.embeds:
+                raise InvalidArgument(f"embed {embed} is in use: choose a new id")
         if len(embeds) > info.pool.num_embeds:
             raise NeverFits(
                 f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds}",
@@ -200,10 +202,10 @@ class Validator:
         require(count > 0, "embed_text needs at least one token")
         check_token_slots(command.token_slots, count)
         if command.token_slots is None:
-            require(
-                len(command.tokens) == count,
-                f"{len(command.tokens)} tokens for {count} embeds: give one for each",
-            )
+            if len(command.tokens) != count:
+                raise InvalidArgument(
+                    f"{len(command.tokens)} tokens for {count} embeds: give one for each"
+                )
             check_tokens(command.tokens, info)
         check_positions(command.positions, count, info)
         distinct("embeds", command.embeds)
@@ -223,16 +225,14 @@ class Validator:
         count = len(command.inputs)
         self._adapter(command.adapter, info)
         require(count > 0, "forward needs at least one input")
-        require(
-            len(command.outputs) <= count,
-            f"{len(command.outputs)} outputs for {count} inputs: at most one each",
-        )
-        for what, values in (
-            ("inputs", command.inputs),
-            ("outputs", command.outputs),
-        ):
-            distinct(what, values)
-            self._held_embeds(values, queue)
+        if len(command.outputs) > count:
+            raise InvalidArgument(
+                f"{len(command.outputs)} outputs for {count} inputs: at most one each"
+            )
+        distinct("inputs", command.inputs)
+        self._held_embeds(command.inputs, queue)
+        distinct("outputs", command.outputs)
+        self._held_embeds(command.outputs, queue)
         self._context_and_output(command.context, command.output, queue)
         check_mask(command, info)
         check_scores(command, info)
@@ -255,7 +255,8 @@ class Validator:
     def _get_next_dist(self, command: c.GetNextDist, queue: CommandQueue, info: EngineInfo) -> None:
         require(bool(command.embeds), "get_next_dist needs at least one embed")
         self._held_embeds(command.embeds, queue)
-        require(command.top_k >= 1, f"top_k is {command.top_k}: ask for at least one token")
+        if command.top_k < 1:
+            raise InvalidArgument(f"top_k is {command.top_k}: ask for at least one token")
         check_top_k(command.top_k, "top_k", queue)
 
     def _sample(self, command: c.Sample, queue: CommandQueue, info: EngineInfo) -> None:

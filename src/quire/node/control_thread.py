@@ -51,6 +51,9 @@ T = TypeVar("T")
 _MAX_EVENTS_PER_ROUND = 256
 """After so many events the loop looks at engines and timers before it goes on."""
 
+_NOBODY_COMES_OR_GOES = (CommandsIssued, StepCompleted)
+"""With these events, which are nearly all."""
+
 _IDLE_CHECK_S = 1.0
 _CALL_TIMEOUT_S = 10.0
 
@@ -303,8 +306,8 @@ class ControlThread:
                 self._outbox.add(action)
                 if isinstance(action, Terminate):
                     self._users.forget(action.program)
-        if isinstance(event, CommandsIssued | StepCompleted):
-            return  # as most are: nobody comes or goes
+        if isinstance(event, _NOBODY_COMES_OR_GOES):
+            return
         self._users.follow(event)
         if isinstance(event, ProgramEnded):
             self._outbox.forget(event.program)

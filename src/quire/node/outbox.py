@@ -41,8 +41,11 @@ class Outbox:
         if subscriber is None:
             return
         loop, sink = subscriber
-        self._pending.setdefault(loop, []).append((sink, delivery))
-        if isinstance(delivery, Terminate):
+        pending = self._pending.get(loop)
+        if pending is None:
+            pending = self._pending[loop] = []
+        pending.append((sink, delivery))
+        if type(delivery) is Terminate:
             self.forget(delivery.program)
 
     def forget(self, program: ProgramId) -> None:

@@ -105,7 +105,9 @@ class TableCache:
         All operations of a message run before its rows, so a table that a row of the same message
         names already is used again only if nothing has to change.
         """
-        tables = self._by_queue.setdefault(queue, OrderedDict())
+        tables = self._by_queue.get(queue)
+        if tables is None:
+            tables = self._by_queue[queue] = OrderedDict()
         table, num_common = self._nearest(tables, blocks, visible, step)
         if table is None:
             table, num_common = self._create(queue, tables), 0

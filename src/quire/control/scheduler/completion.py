@@ -95,10 +95,12 @@ class Completion:
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
         """Share the message's time by tokens; tell the policy who was served."""
-        served = [(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
+        served: list[tuple[Entry, int]] = []
         for part in message.parts:
-            if part.stage is _FORWARD:
-                part.entry.program.num_prefilled_tokens += part.num_tokens
+            if part.num_tokens:
+                served.append((part.entry, part.num_tokens))
+                if part.stage is _FORWARD:
+                    part.entry.program.num_prefilled_tokens += part.num_tokens
         served += [(run.entry, steps) for run, steps in message.sequences[message.num_opened :]]
         total = sum(num for _, num in served)
         for entry, num_tokens in served:

@@ -87,31 +87,34 @@ class MessagePlanner:
             self._engine.next_step, self._engine.info.pool.max_batch_tokens, prompt_budget
         )
         claimants, self.blocked = self.blocked, {}
-        self.held_up.intersection_update(self._waiting())
+        if self.held_up:
+            self.held_up.intersection_update(self.waiting())
         self.restorer.sweep()
         self._add_claimants(claimants)
         self.restorer.add_rows(self._builder, self._reclaim_for)
         self._add_decodes(self._engine.running)
-        self._add_all(entry for entry in self._waiting() if entry not in self.blocked)
+        self._add_all(entry for entry in self.waiting() if entry not in self.blocked)
         self.restorer.add_rows(self._builder, self._reclaim_for)
         return self._builder
 
-    def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> None:
-        """Add ``entries``, behind which their queues' earlier commands are in flight, and what may
-        follow each. Work in advance is a luxury: nobody gives up memory for it."""
+    def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> bool:
+        """Add ``entries``, which go behind what is in flight, and what may follow each. Work in
+        advance is a luxury: nobody gives up memory for it. Whether one found none."""
         blocked, self.blocked = self.blocked, {}
         self._builder, self._is_ahead = builder, True
         for entry in self._ordered(list(entries)):
             self._windows[entry.queue] = QueueWindow()
             self._add_queue(entry)
+        found_none = bool(self.blocked)
         self._is_ahead, self.blocked = False, blocked
+        return found_none
 
     @property
     def _is_full(self) -> bool:
         limit = self._max_commands
         return limit is not None and self._builder.num_commands >= limit
 
-    def _waiting(self) -> list[Entry]:
+    def waiting(self) -> list[Entry]:
         """Commands that wait for a message."""
         heads = (queue.next_entry for queue in self._engine.ready)
         return [*self._engine.unfinished, *(entry for entry in heads if entry is not None)]
@@ -180,23 +183,27 @@ class MessagePlanner:
     def _add_queue(self, entry: Entry) -> None:
         """Add ``entry`` and whatever of its queue may stand in the same message behind it."""
         queue = entry.queue
-        window = self._windows.setdefault(queue, QueueWindow())
+        window = self._windows.get(queue)
+        if window is None:
+            window = self._windows[queue] = QueueWindow()
         current: Entry | None = entry
+        cost = 0
         while current is not None and not self._is_full and window.admits(current):
             num_before = self._builder.num_tokens
             outcome = self._try(current)
             if outcome is not _ADDED and outcome is not _PARTIAL:
-                return
-            cost = max(1, self._builder.num_tokens - num_before)
-            self._fairness.charge(queue.program.tenant, cost)
+                break
+            cost += (self._builder.num_tokens - num_before) or 1
             self._flow.start(current)
             window.add(current)
             if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
-                return
+                break
             self._engine.unfinished.pop(current, None)
             current = self._flow.advance(queue)
+        if cost:
+            self._fairness.charge(queue.program.tenant, cost)
 
     def _try(self, entry: Entry) -> Outcome:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
@@ -240,7 +247,7 @@ class MessagePlanner:
             if self._is_ahead:
                 return False
             kept = {run.entry for run in self._builder.runs}
-            waiting = [other for other in self._waiting() if other not in self.held_up]
+            waiting = [other for other in self.waiting() if other not in self.held_up]
             claim = Claim(entry, job, waiting, self.restorer.jobs)
             return self.reclaimer.reclaim(num_blocks, claim, kept)
 

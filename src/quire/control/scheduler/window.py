@@ -52,13 +52,15 @@ in the last stage, where embeds are only read."""
 
 class QueueWindow:
     """Of the commands of one queue that are in the message so far: the last one's stage, and what
-    those of this stage read and write."""
+    those of this stage read and write, as far as ``_unread`` does not still hold them: mostly the
+    next one is of another stage, and nobody asks."""
 
-    __slots__ = ("_is_closed", "_read", "_stage", "_written")
+    __slots__ = ("_is_closed", "_read", "_stage", "_unread", "_written")
 
     def __init__(self) -> None:
         self._stage = -1
         self._is_closed = False
+        self._unread: list[Command] = []
         self._read: set[int] = set()
         self._written: set[int] = set()
 
@@ -69,6 +71,7 @@ class QueueWindow:
             return False
         if _ORDER[kind] > self._stage:
             return True
+        self._look_through()
         reads = _READS[kind](command) if kind in _READS else ()
         writes = _WRITES[kind](command) if kind in _WRITES else ()
         return (
@@ -82,14 +85,21 @@ class QueueWindow:
         kind = type(command)
         if _ORDER[kind] > self._stage:
             self._stage = _ORDER[kind]
+            self._unread = []
             self._read.clear()
             self._written.clear()
-        if kind in _READS:
-            self._read.update(_READS[kind](command))
-        if kind in _WRITES:
-            self._written.update(_WRITES[kind](command))
+        self._unread.append(command)
         if kind is Decode:
             self.close()
+
+    def _look_through(self) -> None:
+        for command in self._unread:
+            kind = type(command)
+            if kind in _READS:
+                self._read.update(_READS[kind](command))
+            if kind in _WRITES:
+                self._written.update(_WRITES[kind](command))
+        self._unread = []
 
     def close(self) -> None:
         """Nothing may follow: the last command is only partly in the message."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from quire.core.commands import EmbedText
 from quire.core.errors import InvalidArgument
@@ -13,6 +14,7 @@ from quire.programs.api.issuer import nothing
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 
+_ONE_TOKEN = (int, TokenSlot)
 TextTokens = int | TokenSlot | Sequence[int] | Sequence[TokenSlot]
 
 
@@ -61,11 +63,11 @@ class InputText(TraitFunctions):
 
     def _split(self, tok: TextTokens) -> tuple[list[int], list[TokenSlotId] | None]:
         given: list[int | TokenSlot]
-        given = [tok] if isinstance(tok, int | TokenSlot) else list(tok)
+        given = [tok] if isinstance(tok, _ONE_TOKEN) else list(tok)
         slots = [entry for entry in given if isinstance(entry, TokenSlot)]
-        tokens = [entry for entry in given if not isinstance(entry, TokenSlot)]
         if not slots:
-            return tokens, None
+            return cast(list[int], given), None
+        tokens = [entry for entry in given if not isinstance(entry, TokenSlot)]
         if tokens:
             raise InvalidArgument(
                 f"embed_txt got {len(tokens)} ids and {len(slots)} token slots: issue one call "
