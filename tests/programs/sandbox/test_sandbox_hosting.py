@@ -119,6 +119,64 @@ async def test_a_guest_that_finds_a_fault_of_ours_ends_alone(
         await host.close()
 
 
+class Steps:
+    """A clock that each look at moves on by ``step_s``."""
+
+    def __init__(self, step_s: float) -> None:
+        self._now_s = 0.0
+        self._step_s = step_s
+
+    def __call__(self) -> float:
+        self._now_s += self._step_s
+        return self._now_s
+
+
+@pytest.mark.parametrize(
+    ("step_s", "order"),
+    [
+        (1e-6, ["1 begins", "2 begins", "3 begins", "1 goes on", "2 goes on", "3 goes on"]),
+        # here a round is over after a single turn
+        (1.0, ["1 begins", "1 goes on", "2 begins", "2 goes on", "3 begins", "3 goes on"]),
+    ],
+)
+@pytest.mark.asyncio
+async def test_guests_begin_before_others_go_on_and_nobody_starves(
+    step_s: float, order: list[str]
+) -> None:
+    turns: list[str] = []
+    all_done = asyncio.Event()
+
+    class Noting(ScriptedRunner):
+        def __init__(self, number: int) -> None:
+            super().__init__(lambda: self.note("goes on"))
+            self.number = number
+
+        def note(self, what: str) -> m.Turn:
+            turns.append(f"{self.number} {what}")
+            if len(turns) == len(order):
+                all_done.set()
+            return m.Turn([], 0.0 if what == "begins" else None)
+
+        def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+            return self.note("begins")
+
+    async with httpx.AsyncClient() as client:
+        host = GuestHost(asyncio.get_running_loop(), Said(), clock=Steps(step_s))
+        for number in range(1, 4):
+            host.start(
+                number,
+                f"guest {number}",
+                partial(Noting, number),
+                LAUNCH,
+                limits=GuestLimits(),
+                network=lambda: Network(client),
+                models={},
+            )
+        await all_done.wait()
+        await host.close()
+    assert turns == order
+
+
 @pytest.mark.parametrize("text", [f'{{"calls":[],"more":{DEEP}}}', f'{{"calls":{DEEP}}}'])
 def test_an_answer_nested_too_deep_is_refused(text: str) -> None:
     runner = PythonRunner(TextGuest(text), "", "", turn_bytes=1 << 20)  # type: ignore[arg-type]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 
 from quire.programs.sandbox.module_instances import (
     DirectInstance,
+    DirectTemplate,
     Instance,
     PackageInstance,
+    StoreLimits,
     find_direct_calls,
 )
 from quire.programs.sandbox.wasm_module import callable_exports
@@ -54,22 +56,31 @@ class Module:
             "host", "ask", wasmtime.FuncType([i32], [i32]), lambda number: self.ask(number)
         )
         self.pre = linker.instantiate_pre(self._module)
-        self.stores: list[Any] = []
+        self.instances: list[Instance] = []
 
-    def store(self, memory_bytes: int = 1 << 24) -> Any:
-        store = wasmtime.Store(self.engine)
-        store.set_limits(memory_size=memory_bytes)
-        store.set_epoch_deadline(1)
-        self.stores.append(store)
-        return store
+    def instance(self, *, direct: bool, memory_bytes: int = 1 << 24) -> Instance:
+        limits = StoreLimits(memory_bytes, 1 << 10)
+        made: Instance
+        if direct:
+            calls = find_direct_calls()
+            assert calls is not None, "this release of wasmtime has other parts: calls are slow"
+            made = DirectInstance(
+                DirectTemplate(calls, self.engine, self.pre, self.functions), limits
+            )
+        else:
+            made = PackageInstance(self.engine, self.pre, limits)
+        self.instances.append(made)
+        made.allow(1)
+        made.begin()
+        return made
 
 
 @pytest.fixture
 def module() -> Iterator[Module]:
     made = Module()
     yield made
-    for store in made.stores:
-        store.close()
+    for instance in made.instances:
+        instance.close()
 
 
 Make = Callable[..., Instance]
@@ -77,16 +88,7 @@ Make = Callable[..., Instance]
 
 @pytest.fixture(params=["package", "direct"])
 def make(request: pytest.FixtureRequest, module: Module) -> Make:
-    direct = find_direct_calls()
-    assert direct is not None, "this release of wasmtime has other parts: guests are called slowly"
-
-    def instance(**limits: int) -> Instance:
-        store = module.store(**limits)
-        if request.param == "package":
-            return PackageInstance(store, module.pre)
-        return DirectInstance(direct, store, module.pre, module.functions)
-
-    return instance
+    return partial(module.instance, direct=request.param == "direct")
 
 
 def test_exports_of_other_types_are_not_called(module: Module) -> None:
@@ -98,9 +100,7 @@ def test_exports_of_other_types_are_not_called(module: Module) -> None:
 
 @pytest.mark.parametrize("name", ["wide", "three", "silent", "memory", "none"])
 def test_what_may_not_be_called_is_an_error(module: Module, name: str) -> None:
-    direct = find_direct_calls()
-    assert direct is not None
-    instance = DirectInstance(direct, module.store(), module.pre, module.functions)
+    instance = module.instance(direct=True)
     with pytest.raises(KeyError, match=name):
         instance.call(name)
     with pytest.raises(TypeError, match="add has 2 parameters"):
@@ -187,3 +187,17 @@ def test_an_instance_that_does_not_fit_is_the_packages_error(make: Make) -> None
 def test_another_release_is_called_through_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(wasmtime._bindings, "_wasmtime_func_call_unchecked")
     assert find_direct_calls() is None
+
+
+def test_an_instance_that_was_never_begun_is_closed_once(module: Module) -> None:
+    calls = find_direct_calls()
+    assert calls is not None
+    template = DirectTemplate(calls, module.engine, module.pre, module.functions)
+    for instance in (
+        DirectInstance(template, StoreLimits(1 << 24, 1)),
+        PackageInstance(module.engine, module.pre, StoreLimits(1 << 24, 1)),
+    ):
+        instance.close()
+        instance.close()
+        with pytest.raises(ValueError, match="closed"):
+            instance.allow(1)

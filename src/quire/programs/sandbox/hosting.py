@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 _CALLS = msgspec.msgpack.Encoder()
 ROUND_S = 0.003
 """After so long the loop sends what guests asked for, and looks at sockets and timers."""
+_OTHERS_S = 0.0005
+"""Of a round, at least, for guests that have begun before, however many begin."""
 
 
 class Report(Protocol):
@@ -67,6 +69,7 @@ class GuestHost:
         self._report = report
         self._clock = clock
         self._guests: dict[int, Guest] = {}
+        self._beginning: deque[Guest] = deque()
         self._ready: deque[Guest] = deque()
         self._round_scheduled = False
 
@@ -84,12 +87,15 @@ class GuestHost:
         network: Callable[[], Network],
         models: Mapping[str, GuestTools],
     ) -> None:
-        """Give a program its first turn when those before it had theirs; ``make`` is called then,
-        and may raise ``GuestTrapped``."""
+        """Give a program its first turn when those before it had theirs: in front of guests that
+        have begun, so that of many each says its first words before any says more. ``make`` is
+        called then, and may raise ``GuestTrapped``."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
         self._guests[number] = guest
-        self._schedule(guest)
+        guest.scheduled = True
+        self._beginning.append(guest)
+        self._schedule_round()
 
     def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
         """Leave events for a guest; one that has ended is told nothing."""
@@ -137,16 +143,21 @@ class GuestHost:
     def _round(self) -> None:
         self._round_scheduled = False
         ends_s = self._clock() + ROUND_S
-        for _ in range(len(self._ready)):
-            guest = self._ready.popleft()
+        self._give_turns(self._beginning, ends_s)
+        self._give_turns(self._ready, max(ends_s, self._clock() + _OTHERS_S))
+        self._report.round_ended()
+        if self._beginning or self._ready:
+            self._schedule_round()
+
+    def _give_turns(self, guests: deque[Guest], until_s: float) -> None:
+        """One to each that waits now, as far as there is time."""
+        for _ in range(len(guests)):
+            guest = guests.popleft()
             guest.scheduled = False
             if not guest.ended:
                 self._give_turn(guest)
-            if self._clock() > ends_s:
+            if self._clock() > until_s:
                 break
-        self._report.round_ended()
-        if self._ready:
-            self._schedule_round()
 
     def _give_turn(self, guest: Guest) -> None:
         runner = guest.runner

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from quire.programs.sandbox.wasm import load_wasmtime
@@ -22,8 +23,30 @@ Functions = Mapping[str, int]
 called."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """Of one instance. ``table_elements``: of each table."""
+
+    memory_bytes: int
+    table_elements: int
+    num_tables: int = 4
+
+
 class Instance(Protocol):
-    """What it raises is the package's ``Trap`` or ``WasmtimeError``, or an import's own error."""
+    """One instance, in a store of its own. What it raises is the package's ``Trap`` or
+    ``WasmtimeError``, or an import's own error."""
+
+    def allow(self, num_ticks: int) -> None:
+        """It may compute until the engine's epoch is so much later than now.
+
+        Raises:
+            ValueError: it was closed.
+        """
+        ...
+
+    def begin(self) -> None:
+        """Make the instance, which runs its start function; before any call."""
+        ...
 
     def call(self, name: str, *arguments: int) -> int:
         """An export of ``Functions``; its result as an unsigned number, 0 without one."""
@@ -37,13 +60,30 @@ class Instance(Protocol):
         """Where it is: elsewhere only after it has become larger."""
         ...
 
+    def close(self) -> None:
+        """Free its memory; nothing else may be called any more."""
+        ...
+
 
 class PackageInstance:
     """``Instance`` by what the package documents."""
 
-    def __init__(self, store: Any, instance_pre: Any) -> None:
-        self._store = store
-        self._exports = instance_pre.instantiate(store).exports(store)
+    def __init__(self, engine: Any, instance_pre: Any, limits: StoreLimits) -> None:
+        self._instance_pre = instance_pre
+        self._store = load_wasmtime().Store(engine)
+        self._store.set_limits(
+            memory_size=limits.memory_bytes,
+            table_elements=limits.table_elements,
+            instances=1,
+            tables=limits.num_tables,
+            memories=1,
+        )
+
+    def allow(self, num_ticks: int) -> None:
+        self._store.set_epoch_deadline(num_ticks)
+
+    def begin(self) -> None:
+        self._exports = self._instance_pre.instantiate(self._store).exports(self._store)
         self._memory = self._exports["memory"]
 
     def call(self, name: str, *arguments: int) -> int:
@@ -56,6 +96,9 @@ class PackageInstance:
 
     def memory_base(self) -> int:
         return ctypes.cast(self._memory.data_ptr(self._store), ctypes.c_void_p).value or 0
+
+    def close(self) -> None:
+        self._store.close()
 
 
 class DirectCalls:
@@ -72,14 +115,17 @@ class DirectCalls:
         self._error_of: Callable[[Any], Exception] = package.WasmtimeError._from_ptr
         self._trap_of: Callable[[Any], Exception] = package.Trap._from_ptr
         self.raise_of_import: Callable[[], None] = package._func.maybe_raise_last_exn
-        self.context_of: Callable[[Any], Any] = package.Store._context
-        self.instance_type: Any = c.wasmtime_instance_t
-        self.extern_type: Any = c.wasmtime_extern_t
-        self.extern_bytes = ctypes.sizeof(c.wasmtime_extern_t)
-        self.extern_value: int = c.wasmtime_extern_t.of.offset
         self.function_kind: int = package._ffi.WASMTIME_EXTERN_FUNC.value
         self.memory_kind: int = package._ffi.WASMTIME_EXTERN_MEMORY.value
+        self.instance_words = _words(c.wasmtime_instance_t)
+        self.extern_words = _words(c.wasmtime_extern_t)
+        self.extern_value: int = c.wasmtime_extern_t.of.offset
         address, size = ctypes.c_void_p, ctypes.c_size_t
+        self.new_store = _returning(address, c._wasmtime_store_new)
+        self.store_context = _returning(address, c._wasmtime_store_context)
+        self.limit_store = _returning(None, c._wasmtime_store_limiter)
+        self.delete_store = _returning(None, c._wasmtime_store_delete)
+        self.set_deadline = _returning(None, c._wasmtime_context_set_epoch_deadline)
         self.instantiate = _returning(address, c._wasmtime_instance_pre_instantiate)
         self.find_export = _returning(ctypes.c_bool, c._wasmtime_instance_export_get)
         self.call = _returning(address, c._wasmtime_func_call_unchecked)
@@ -87,7 +133,7 @@ class DirectCalls:
         self.memory_data = _returning(address, c._wasmtime_memory_data)
         self.values = (c.wasmtime_val_raw_t * MAX_VALUES)()
         self.value_words = ctypes.sizeof(c.wasmtime_val_raw_t) // 4
-        self.words = (ctypes.c_uint32 * (MAX_VALUES * self.value_words)).from_buffer(self.values)
+        self.numbers = (ctypes.c_uint32 * (MAX_VALUES * self.value_words)).from_buffer(self.values)
         self._trap_type: Any = ctypes.POINTER(c.wasm_trap_t)
         self._renew_trap()
 
@@ -104,6 +150,11 @@ class DirectCalls:
         return self._trap_of(trap)
 
 
+def _words(kind: Any) -> int:
+    """Of eight bytes, that a C value takes."""
+    return -(-ctypes.sizeof(kind) // 8)
+
+
 def _returning(result: Any, function: Any) -> Any:
     """The same C function with numbers for addresses: a pointer object costs more than the call."""
     made = ctypes.CFUNCTYPE(result, *map(_plain, function.argtypes))
@@ -111,78 +162,115 @@ def _returning(result: Any, function: Any) -> Any:
 
 
 def _plain(kind: Any) -> Any:
-    return ctypes.c_void_p if issubclass(kind, ctypes._Pointer) else kind
+    is_number = issubclass(kind, ctypes._SimpleCData)
+    return kind if is_number else ctypes.c_void_p
+
+
+class DirectTemplate:
+    """What the instances of one module share. ``functions`` are all of it that may be called: C
+    does not check. ``engine`` and ``instance_pre`` stay as long as any instance."""
+
+    def __init__(
+        self, direct: DirectCalls, engine: Any, instance_pre: Any, functions: Functions
+    ) -> None:
+        self.c = direct
+        self._kept = engine, instance_pre
+        self.engine = ctypes.cast(engine.ptr(), ctypes.c_void_p).value
+        self.instance_pre = ctypes.cast(instance_pre.ptr(), ctypes.c_void_p).value
+        self.num_parameters = functions
+        self.names = {name: name.encode() for name in (*functions, "memory")}
+        num_words = direct.instance_words + (1 + len(functions)) * direct.extern_words
+        self.block_type = ctypes.c_uint64 * num_words
+        """The instance, its memory, and its functions in the order in which they are asked for."""
 
 
 class DirectInstance:
-    """``Instance`` by the C API. ``functions`` are all that may be called: C does not check."""
+    """``Instance`` by the C API."""
 
-    __slots__ = (
-        "_c", "_context", "_externs", "_found", "_instance", "_instance_address", "_memory",
-        "_num_parameters", "_start", "_store",
-    )  # fmt: skip
+    __slots__ = ("_address", "_block", "_context", "_found", "_memory", "_store", "_template")
 
-    def __init__(
-        self, direct: DirectCalls, store: Any, instance_pre: Any, functions: Functions
-    ) -> None:
-        self._c = direct
-        self._store = store
-        self._context = direct.context_of(store)
-        self._num_parameters = functions
+    def __init__(self, template: DirectTemplate, limits: StoreLimits) -> None:
+        c = template.c
+        self._template = template
         self._found: dict[str, int] = {}
-        self._instance = direct.instance_type()
-        self._instance_address = ctypes.byref(self._instance)
-        error = direct.instantiate(
-            instance_pre.ptr(), self._context, self._instance_address, direct.trap_address
+        self._block = template.block_type()
+        self._address = ctypes.addressof(self._block)
+        self._store = c.new_store(template.engine, None, None)
+        self._context = c.store_context(self._store)
+        c.limit_store(
+            self._store, limits.memory_bytes, limits.table_elements, 1, limits.num_tables, 1
         )
-        if error or direct.trap:
+
+    def allow(self, num_ticks: int) -> None:
+        if self._store is None:
+            raise ValueError("the instance was closed")  # C would not notice
+        self._template.c.set_deadline(self._context, num_ticks)
+
+    def begin(self) -> None:
+        template = self._template
+        c = template.c
+        error = c.instantiate(template.instance_pre, self._context, self._address, c.trap_address)
+        if error or c.trap:
             self._fail(error)
-        self._externs = (direct.extern_type * (1 + len(functions)))()
-        self._start = ctypes.addressof(self._externs)
-        self._memory = self._export(0, "memory", direct.memory_kind)
+        self._memory = self._export(0, "memory", c.memory_kind)
 
     def call(self, name: str, *arguments: int) -> int:
         function = self._found.get(name) or self._find(name)
-        if len(arguments) != self._num_parameters[name]:
-            raise TypeError(f"{name} has {self._num_parameters[name]} parameters")
-        c = self._c
-        words = c.words
-        words[0] = 0
-        place = 0
+        template = self._template
+        if len(arguments) != template.num_parameters[name]:
+            raise TypeError(f"{name} has {template.num_parameters[name]} parameters")
+        c = template.c
+        numbers = c.numbers
+        numbers[0] = place = 0
         for argument in arguments:
-            words[place] = argument
+            numbers[place] = argument
             place += c.value_words
         error = c.call(self._context, function, c.values, MAX_VALUES, c.trap_address)
         if error or c.trap:
             self._fail(error)
-        return int(words[0])
+        result: int = numbers[0]
+        return result
 
     def memory_size(self) -> int:
-        size: int = self._c.memory_size(self._context, self._memory)
+        size: int = self._template.c.memory_size(self._context, self._memory)
         return size
 
     def memory_base(self) -> int:
-        return self._c.memory_data(self._context, self._memory) or 0
+        return self._template.c.memory_data(self._context, self._memory) or 0
+
+    def close(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            self._template.c.delete_store(store)
+            self._context = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def _find(self, name: str) -> int:
-        if name not in self._num_parameters:
+        template = self._template
+        if name not in template.num_parameters:
             raise KeyError(name)
-        found = self._export(1 + len(self._found), name, self._c.function_kind)
+        found = self._export(1 + len(self._found), name, template.c.function_kind)
         self._found[name] = found
         return found
 
     def _export(self, index: int, name: str, kind: int) -> int:
         """The address of the C value of the export ``name``, which is kept at ``index``."""
-        c, text = self._c, name.encode()
-        place = self._start + index * c.extern_bytes
-        found = c.find_export(self._context, self._instance_address, text, len(text), place)
-        if not found or self._externs[index].kind != kind:
+        template = self._template
+        c, text = template.c, template.names[name]
+        word = c.instance_words + index * c.extern_words
+        place = self._address + 8 * word
+        found = c.find_export(self._context, self._address, text, len(text), place)
+        if not found or self._block[word] & 0xFF != kind:
             raise KeyError(name)
-        return place + c.extern_value
+        address: int = place + c.extern_value
+        return address
 
     def _fail(self, error: int | None) -> None:
-        raised = self._c.error(error)
-        self._c.raise_of_import()  # the cause, if it was a function of ours
+        c = self._template.c
+        raised = c.error(error)
+        c.raise_of_import()  # the cause, if it was a function of ours
         raise raised
 
 
@@ -203,8 +291,10 @@ __all__ = [
     "MAX_VALUES",
     "DirectCalls",
     "DirectInstance",
+    "DirectTemplate",
     "Functions",
     "Instance",
     "PackageInstance",
+    "StoreLimits",
     "find_direct_calls",
 ]

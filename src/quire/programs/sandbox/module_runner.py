@@ -39,7 +39,7 @@ from quire.programs.sandbox.wasm_module import ModuleGuest
 REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
 _MAX_MANIFEST_BYTES = 1 << 14
 _POLLS = 4
-"""Of one turn."""
+"""Of one turn, at most."""
 
 
 class ModuleRunner:
@@ -112,7 +112,9 @@ class ModuleRunner:
         self._launch = launch
         self._outbox = ModuleOutbox(launch)
         self._rings = ModuleRings(guest, guest.call(abi.ABI_EXPORT))
-        return self._carry_on(guest.call(abi.START_EXPORT, *self._rings.put_arguments(launch.args)))
+        arguments = self._rings.put_arguments(launch.args)
+        # what it is answered at once waits for its next turn: of many that begin, others are next
+        return self._carry_on(guest.call(abi.START_EXPORT, *arguments), num_polls=0)
 
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         for event in events:
@@ -131,12 +133,12 @@ class ModuleRunner:
         number = self._rings.put_events(self._events, self._services.undelivered)
         return self._guest.call(abi.POLL_EXPORT, number)
 
-    def _carry_on(self, num_commands: int) -> m.Turn:
+    def _carry_on(self, num_commands: int, num_polls: int = _POLLS - 1) -> m.Turn:
         """What the guest asks for. It is given answers that are known at once, a few times: now its
         memory is near, another turn would cost as much as this."""
         calls: list[m.GuestCalls] = []
         num_bytes = 0
-        for num_left in reversed(range(_POLLS)):
+        for num_left in reversed(range(1 + num_polls)):
             entries = self._rings.commands(num_commands)
             num_bytes += sum(map(abi.named_bytes, entries))
             self._check_bytes(num_bytes)

@@ -18,9 +18,11 @@ from quire.core.errors import InvalidArgument
 from quire.programs.sandbox.module_instances import (
     MAX_VALUES,
     DirectInstance,
+    DirectTemplate,
     Functions,
     Instance,
     PackageInstance,
+    StoreLimits,
     find_direct_calls,
 )
 from quire.programs.sandbox.wasi import WASI_FUNCTIONS, WASI_MODULE, WasiFunction
@@ -74,9 +76,14 @@ class ModuleTemplate:
                 body = partial(_call_wasi, engine, WASI_FUNCTIONS[entry.name])
                 linker.define_func(WASI_MODULE, entry.name, entry.type, body)
         self._instance_pre = linker.instantiate_pre(self._module)
-        self._functions = callable_exports(self._module)
-        self.initialises = INITIALISE in self._functions
-        self._direct = find_direct_calls()
+        functions = callable_exports(self._module)
+        self.initialises = INITIALISE in functions
+        direct = find_direct_calls()
+        self._direct = (
+            None
+            if direct is None
+            else DirectTemplate(direct, engine.raw, self._instance_pre, functions)
+        )
 
     def _check(self, wasmtime: Any, exports: Mapping[str, int]) -> None:
         """``exports``: functions of i32 to one i32, with how many parameters."""
@@ -97,21 +104,12 @@ class ModuleTemplate:
 
     def new_guest(self, memory_bytes: int) -> ModuleGuest:
         """A guest, whose instance its first turn makes."""
-        store = self.wasmtime.Store(self.engine.raw)
-        store.set_limits(
-            memory_size=memory_bytes,
-            table_elements=_MAX_TABLE_ELEMENTS,
-            instances=1,
-            memories=1,
-            tables=4,
-        )
-        return ModuleGuest(self, store)
+        return ModuleGuest(self, self._new_instance(StoreLimits(memory_bytes, _MAX_TABLE_ELEMENTS)))
 
-    def begin(self, store: Any) -> Instance:
-        """A fresh instance. Its static initialisers have not run."""
+    def _new_instance(self, limits: StoreLimits) -> Instance:
         if self._direct is None:
-            return PackageInstance(store, self._instance_pre)
-        return DirectInstance(self._direct, store, self._instance_pre, self._functions)
+            return PackageInstance(self.engine.raw, self._instance_pre, limits)
+        return DirectInstance(self._direct, limits)
 
 
 def callable_exports(module: Any) -> Functions:
@@ -135,12 +133,12 @@ class ModuleGuest:
     ``log`` takes what it writes to WASI's standard output and error, before the first turn.
     """
 
-    __slots__ = ("_instance", "_size", "_store", "_template", "_view", "cpu_ns", "log")
+    __slots__ = ("_has_begun", "_instance", "_size", "_template", "_view", "cpu_ns", "log")
 
-    def __init__(self, template: ModuleTemplate, store: Any) -> None:
+    def __init__(self, template: ModuleTemplate, instance: Instance) -> None:
         self._template = template
-        self._store = store
-        self._instance: Instance | None = None
+        self._instance = instance
+        self._has_begun = False
         self._view = _NO_MEMORY
         self._size = 0
         self.log: Callable[[str, str], None] = _unheard
@@ -154,11 +152,11 @@ class ModuleGuest:
             GuestTrapped: its time was over, or a call did not end well; it is unusable.
         """
         engine, wasmtime = self._template.engine, self._template.wasmtime
-        self._store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
+        self._instance.allow(max(1, round(limit_s / EPOCH_S)) + 1)
         started = time.thread_time_ns()
         engine.enter(self)
         try:
-            if self._instance is None:
+            if not self._has_begun:
                 self._begin()
             return work(*arguments)
         except wasmtime.Trap as exc:
@@ -171,15 +169,16 @@ class ModuleGuest:
             self.cpu_ns += time.thread_time_ns() - started
 
     def _begin(self) -> None:
-        self._instance = self._template.begin(self._store)
+        self._instance.begin()
+        self._has_begun = True
         self.look()
         if self._template.initialises:
             self.call(INITIALISE)
 
     def call(self, name: str, *arguments: int) -> int:
         """Call an export; its result as an unsigned number, 0 without one."""
-        assert self._instance is not None, "within a turn"
-        result = self._instance.call(name, *arguments)
+        assert self._template.engine.current is self, "within a turn"
+        result: int = self._instance.call(name, *arguments)
         self.look()
         return result
 
@@ -192,9 +191,8 @@ class ModuleGuest:
 
         Nothing, while the module's start function runs: it cannot be found before that ends.
         """
-        instance = self._instance
-        if instance is not None and (size := instance.memory_size()) != self._size:
-            base = instance.memory_base()
+        if self._has_begun and (size := self._instance.memory_size()) != self._size:
+            base = self._instance.memory_base()
             self._view = memoryview((ctypes.c_char * size).from_address(base)).cast("B")
             self._size = size
         return self._view
@@ -203,8 +201,8 @@ class ModuleGuest:
         """Free the instance's memory. Views of it must not be used any more."""
         if self._size:
             self._view.release()
-        self._instance = None
-        self._store.close()
+        self._has_begun = False
+        self._instance.close()
 
 
 _NO_MEMORY = memoryview(b"")
