@@ -22,7 +22,7 @@ from quire.core.errors import (
 from quire.core.events import CommandsIssued, Event, ProgramStarted, QueueCreated
 from quire.core.ids import TenantId
 from quire.node import Node, SessionLimits, Turn
-from quire.node.sessions import SessionHandle
+from quire.node.session_handle import SessionHandle
 from quire.programs.api import Api
 from quire.programs.builtin import CompletionRequest, complete
 from quire.testing import FakeTokenizer

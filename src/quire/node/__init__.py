@@ -14,7 +14,8 @@ from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resol
 from quire.node.node import Node
 from quire.node.programs import LogLine, ProgramHandle, ProgramRecord
 from quire.node.replay import Divergence, ReplayReport, replay
-from quire.node.sessions import SessionHandle, SessionLimits
+from quire.node.session_handle import SessionHandle
+from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
 
 __all__ = [

@@ -27,7 +27,8 @@ from quire.node.parts import NodeParts, Surroundings
 from quire.node.program_records import RandomNames
 from quire.node.programs import Launch, ProgramHandle, ProgramRecord
 from quire.node.sandbox.link import SANDBOX_COMMAND
-from quire.node.sessions import SessionHandle, SessionLimits, SessionStart
+from quire.node.session_handle import SessionHandle, SessionStart
+from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
 from quire.node.uploads import Upload
 from quire.programs.inferlet import Inferlet

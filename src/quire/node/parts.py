@@ -101,15 +101,8 @@ class NodeParts:
             self.admission.check,
             around.session_limits,
         )
-        self.launcher = ProgramLauncher(
-            self.admission,
-            self.programs,
-            self.sessions,
-            Runtimes(self.hosts.users, self.sandbox),
-            ProgramConnector(self.control, self.services, self.fleet.models, numbers),
-            self.inspect,
-            self.uploads,
-        )
+        connector = ProgramConnector(self.control, self.services, self.fleet.models, numbers)
+        self.launcher = self._make_launcher(connector)
 
     def _make_fleet(
         self, config: NodeConfig, engines: Sequence[EngineConfig], around: Surroundings
@@ -123,6 +116,17 @@ class NodeParts:
             on_progress=self._notices.report,
             on_change=self._notices.health_changed,
             node_traits=NODE_TRAITS | ENCODER_TRAITS if config.encoders else NODE_TRAITS,
+        )
+
+    def _make_launcher(self, connector: ProgramConnector) -> ProgramLauncher:
+        return ProgramLauncher(
+            self.admission,
+            self.programs,
+            self.sessions,
+            Runtimes(self.hosts.users, self.sandbox),
+            connector,
+            self.inspect,
+            self.uploads,
         )
 
     def encoder(self, name: str | None, kind: EncoderKind) -> EncoderService:

@@ -1,0 +1,249 @@
+"""One session: its calls, the pages that it keeps for them, and its end.
+
+Lives on the edge's loop. Each call has a number range and queues of its own (``ports.IssuerPort``),
+so that ending one call frees exactly what was its own. Which sessions there are is the table's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, TypeVar
+
+from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError
+from quire.core.events import Quotas
+from quire.core.ids import ProgramId, TenantId, ThreadId
+from quire.core.interfaces import ReplySink, ServedModel
+from quire.node.calls import BuiltIn, Call
+from quire.node.control_thread import ControlThread, EventAt
+from quire.node.conversations import ConversationIndex, Turn
+from quire.node.kept_pages import KeptPages
+from quire.node.loops import call_on
+from quire.node.ports import IssuerPort, IssuerSinks
+from quire.node.program_records import public_id
+from quire.node.program_start import ProgramStart
+from quire.programs.runtime.event_port import EventPort, Models
+
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStart:
+    """What a session is opened with; ``client_id`` is the client's own name for it.
+
+    ``one_call``: it ends with its call, because nothing could ever join it.
+    """
+
+    tenant: TenantId
+    client_id: str | None = None
+    parent: ProgramId | None = None
+    priority: int = 0
+    quotas: Quotas = Quotas()
+    one_call: bool = False
+
+
+class SessionPlace(Protocol):
+    """Where open sessions are kept; outlives them."""
+
+    conversations: ConversationIndex
+
+    def admit(self) -> None:
+        """Raises ``Draining``: no further call may begin."""
+        ...
+
+    def touch(self, session: SessionHandle) -> None:
+        """It has just been used."""
+        ...
+
+    def forget(self, session: SessionHandle) -> None:
+        """It takes no further call; calls under way go on."""
+        ...
+
+    def closed(self, session: SessionHandle) -> None:
+        """It has ended."""
+        ...
+
+
+class SessionHandle:
+    """One session. ``call`` starts a built-in program in it."""
+
+    def __init__(
+        self,
+        program: ProgramId,
+        start: SessionStart,
+        control: ControlThread,
+        models: Models,
+        table: SessionPlace,
+    ) -> None:
+        self.id = public_id()
+        self.program = program
+        self.tenant = start.tenant
+        self.client_id = start.client_id
+        self._start = start
+        self._control = control
+        self._table = table
+        self._loop = asyncio.get_running_loop()
+        self._port = EventPort(program, start.quotas, models, self._post, post_now=self._post_now)
+        self._sinks = IssuerSinks(self._on_terminated)
+        self._started = False
+        self._entry: EventAt | None = None
+        self._num_calls = 0
+        self._calls: set[Call[Any]] = set()
+        self._kept: set[KeptPages] = set()
+        self._ending: str | None = None
+
+    @property
+    def calls(self) -> frozenset[Call[Any]]:
+        """Those under way."""
+        return frozenset(self._calls)
+
+    @property
+    def over(self) -> bool:
+        """It takes no further call."""
+        return self._ending is not None
+
+    def call(
+        self, program: BuiltIn[R, T], request: R, *, thread: str | None = None, name: str = ""
+    ) -> Call[T]:
+        """Run ``program(api, request)`` as one call; read its items from what is returned.
+
+        ``thread`` is the client's name for a line of calls within the session (Autellix 4.1).
+
+        Raises:
+            Draining: the node takes no new work.
+            ProgramTerminated: the session has ended; open it again.
+        """
+        self._table.admit()
+        if self._ending is not None:
+            raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
+        index = self._next_issuer()
+
+        def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
+            self._ensure_started(loop)
+            self._sinks.add(index, sink, loop)
+            return IssuerPort(self._port, index, _thread_id(thread))
+
+        def on_closed(closed: Call[T]) -> None:
+            self._calls.discard(closed)
+            self._sinks.remove(index)
+            self._after_call()
+
+        try:
+            call = Call(name or program.__name__, program, request, connect, on_closed)
+        except QuireError:
+            self._after_call()
+            raise
+        self._calls.add(call)
+        self._table.touch(self)
+        return call
+
+    def remember(self, turns: Sequence[Turn], answer: Turn) -> None:
+        """A call has answered ``turns`` with ``answer``: a later prompt that begins with both is
+        taken as part of this session."""
+        self._table.conversations.remember(self.tenant, turns, answer, self.program)
+
+    def keep(self, model: ServedModel, tokens: Sequence[int]) -> KeptPages | None:
+        """Hold the pages of ``tokens``, which a call has just computed, until they are released or
+        the session ends.
+
+        ``None``: there is nothing to hold, or the session has ended, or its tenant's programs have
+        a quota of pages, which belongs to their calls.
+        """
+        is_short = len(tokens) <= model.info.pool.page_size
+        if self._ending is not None or self._start.quotas.max_pages is not None or is_short:
+            return None
+        index = self._next_issuer()
+        self._ensure_started(self._loop)
+
+        def on_released(kept: KeptPages) -> None:
+            self._kept.discard(kept)
+            self._sinks.remove(index)
+
+        port = IssuerPort(self._port, index, _thread_id(None))
+        kept = KeptPages(port, model, tokens, on_released)
+        self._sinks.add(index, kept, self._loop)
+        self._kept.add(kept)
+        return kept
+
+    def _next_issuer(self) -> int:
+        index, self._num_calls = self._num_calls, self._num_calls + 1
+        return index
+
+    def end(self, reason: str = "finished") -> None:
+        """Take no further call, and end when those under way have. Idempotent."""
+        if self._ending is None:
+            self._ending = reason
+            self._table.forget(self)
+            self._after_call()
+
+    def _after_call(self) -> None:
+        if self._calls:
+            return
+        if self._ending is None and self._start.one_call:
+            self.end()
+        elif self._ending is None:
+            self._table.touch(self)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        assert self._ending is not None
+        for kept in list(self._kept):
+            kept.release()
+        if self._started:
+            self._port.close(self._ending)
+        self._table.closed(self)
+
+    def _ensure_started(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._started:
+            return
+        opened = self._start
+        start = ProgramStart(
+            tenant=opened.tenant,
+            form="session",
+            name=opened.client_id or self.id,
+            client_id=opened.client_id,
+            parent=opened.parent,
+            priority=opened.priority,
+            quotas=opened.quotas,
+        )
+        self._control.add_program(self.program, loop, self._sinks)
+        self._started = True
+        self._entry = start.event_of(self.program)
+        self._loop.call_soon(self._enter)
+
+    def _enter(self) -> None:
+        """Into the process table: with the first thing that a call asks for, so that control is
+        woken once for both, or else by itself."""
+        entry, self._entry = self._entry, None
+        if entry is not None:
+            self._control.post_gathered(entry)
+
+    def _post(self, event_at: EventAt) -> None:
+        self._enter()
+        self._control.post_gathered(event_at)
+
+    def _post_now(self, event_at: EventAt) -> None:
+        self._enter()
+        self._control.post(event_at)
+
+    def _on_terminated(self, error: ErrorRecord) -> None:
+        """On the programs' loop: control has ended the session; its calls have been told."""
+        call_on(self._loop, self.end, error.message)
+
+
+def _thread_id(name: str | None) -> ThreadId:
+    """The same number for the same name, without remembering names that clients make up."""
+    if name is None:
+        return ThreadId(0)
+    return ThreadId(
+        int.from_bytes(
+            blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big"
+        )
+    )
+
+
+__all__ = ["SessionHandle", "SessionPlace", "SessionStart"]
