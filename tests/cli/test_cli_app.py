@@ -76,7 +76,7 @@ def test_options_come_from_the_environment(
         (("run", "missing.py"), "missing.py"),
         (("replay", "missing.log"), "missing.log"),
         (("models", "missing-directory"), "config.json"),
-        (("serve", "a=org/a", "a=org/b"), "two models"),
+        (("serve", "a=org/a", "a=org/b"), "a: several models"),
         (("serve", "org/a", "org/b", "--model-name", "x"), "NAME=SOURCE"),
         (("serve", "--page-size", "65"), "64"),
         (("serve", "--api-keys-file", "missing.toml"), "missing.toml"),

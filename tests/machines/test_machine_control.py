@@ -1,4 +1,4 @@
-"""Control driven from outside in every order of events, against the reference (semantics.md)."""
+"""Control driven from outside in every order of events, against the reference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The options that several commands share: name, environment variable, help.
 
-This is the one place where environment variables get their names (``QUIRE_...``); the values reach
-the rest of Quire as constructor arguments.
+Here and in the other modules of options environment variables get their names (``QUIRE_...``); the
+values reach the rest of Quire as constructor arguments.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from quire.cli.sizes import format_size, parse_size
-from quire.core.config import EngineConfig, ServerConfig
+from quire.cli.sizes import format_size, size_value
+from quire.core.config import EngineConfig
 from quire.core.ids import ModelId
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
@@ -24,17 +24,9 @@ DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
 DEFAULT_URL = "http://127.0.0.1:8000"
 
 _DEFAULTS = EngineConfig(source="", name=ModelId(""))
-_SERVER_DEFAULTS = ServerConfig()
 
 _ENGINE = "Engine"
 _SCHEDULER = "Scheduler"
-_HTTP = "HTTP"
-_ACCESS = "Access"
-
-
-def _size(value: object) -> int:
-    """The parser of size options; typer gives it the default, a number, as well."""
-    return parse_size(str(value))
 
 
 Sources = Annotated[
@@ -155,7 +147,7 @@ PageSize = Annotated[
 KvCacheBytes = Annotated[
     int,
     typer.Option(
-        parser=_size,
+        parser=size_value,
         show_default=format_size(_DEFAULTS.kv_cache_bytes),
         metavar="SIZE",
         envvar="QUIRE_KV_CACHE_BYTES",
@@ -166,7 +158,7 @@ KvCacheBytes = Annotated[
 HostCacheBytes = Annotated[
     int,
     typer.Option(
-        parser=_size,
+        parser=size_value,
         show_default=format_size(_DEFAULTS.host_cache_bytes),
         metavar="SIZE",
         envvar="QUIRE_HOST_CACHE_BYTES",
@@ -213,64 +205,6 @@ Dispatch = Annotated[
     DispatchOption,
     typer.Option(envvar="QUIRE_DISPATCH", help="When a batch is sent.", rich_help_panel=_SCHEDULER),
 ]
-Host = Annotated[
-    str,
-    typer.Option(envvar="QUIRE_HOST", help="Address to listen on.", rich_help_panel=_HTTP),
-]
-Port = Annotated[
-    int,
-    typer.Option(
-        min=0,
-        max=65535,
-        envvar="QUIRE_PORT",
-        help="Port to listen on; 0: any free one.",
-        rich_help_panel=_HTTP,
-    ),
-]
-AllowedHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allowed-host",
-        envvar="QUIRE_ALLOWED_HOSTS",
-        help="A further Host header to answer to. Repeatable.",
-        rich_help_panel=_HTTP,
-    ),
-]
-CorsOrigins = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cors-origin",
-        envvar="QUIRE_CORS_ORIGINS",
-        help="An origin whose pages may call this node. Repeatable; none by default.",
-        rich_help_panel=_HTTP,
-    ),
-]
-ServerApiKeys = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--api-key",
-        envvar="QUIRE_API_KEY",
-        help="A key that callers must send. Repeatable.",
-        rich_help_panel=_ACCESS,
-    ),
-]
-ApiKeysFile = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="QUIRE_API_KEYS_FILE",
-        help="A TOML file of tenants with their keys, weights and quotas.",
-        rich_help_panel=_ACCESS,
-    ),
-]
-Unauthenticated = Annotated[
-    bool,
-    typer.Option(
-        "--no-auth",
-        envvar="QUIRE_NO_AUTH",
-        help="Listen on other than loopback addresses without any API key.",
-        rich_help_panel=_ACCESS,
-    ),
-]
 Record = Annotated[
     Path | None,
     typer.Option(
@@ -279,102 +213,10 @@ Record = Annotated[
         rich_help_panel=_SCHEDULER,
     ),
 ]
-MaxRequests = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        envvar="QUIRE_MAX_REQUESTS",
-        help="Requests that run at once; further ones are told to try again.",
-        rich_help_panel=_HTTP,
-    ),
-]
-MaxBodyBytes = Annotated[
-    int,
-    typer.Option(
-        parser=_size,
-        show_default=format_size(_SERVER_DEFAULTS.max_body_bytes),
-        metavar="SIZE",
-        envvar="QUIRE_MAX_BODY_BYTES",
-        help="Longest body of a request.",
-        rich_help_panel=_HTTP,
-    ),
-]
-BodyTimeout = Annotated[
-    float,
-    typer.Option(
-        min=0.1,
-        envvar="QUIRE_BODY_TIMEOUT",
-        help="Seconds within which the body of a request must arrive.",
-        rich_help_panel=_HTTP,
-    ),
-]
-WriteTimeout = Annotated[
-    float,
-    typer.Option(
-        min=0.1,
-        envvar="QUIRE_WRITE_TIMEOUT",
-        help="Seconds that one write to a slow reader may take before its call is ended.",
-        rich_help_panel=_HTTP,
-    ),
-]
-ResponseTtl = Annotated[
-    float,
-    typer.Option(
-        min=1.0,
-        envvar="QUIRE_RESPONSE_TTL",
-        help="Seconds that a stored response stays without being used.",
-        rich_help_panel=_HTTP,
-    ),
-]
-MaxStoredResponses = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        envvar="QUIRE_MAX_STORED_RESPONSES",
-        help="Stored responses that a tenant may have; more push out those used longest ago.",
-        rich_help_panel=_HTTP,
-    ),
-]
-SessionTtl = Annotated[
-    float,
-    typer.Option(
-        min=1.0,
-        envvar="QUIRE_SESSION_TTL",
-        help="Seconds after which an idle session ends; a later call of its name opens a new one.",
-        rich_help_panel=_HTTP,
-    ),
-]
-DrainTimeout = Annotated[
-    float,
-    typer.Option(
-        min=0.0,
-        envvar="QUIRE_DRAIN_TIMEOUT",
-        help="Seconds that running work may take to finish after the first signal.",
-        rich_help_panel=_HTTP,
-    ),
-]
-AllowUpload = Annotated[
-    bool,
-    typer.Option(
-        "--allow-upload",
-        envvar="QUIRE_ALLOW_UPLOAD",
-        help="Let callers launch Python source, which runs with the rights of this process.",
-        rich_help_panel=_ACCESS,
-    ),
-]
-LogRequests = Annotated[
-    bool,
-    typer.Option(
-        "--log-requests/--no-log-requests",
-        envvar="QUIRE_LOG_REQUESTS",
-        help="One JSON line on stdout for each finished request.",
-    ),
-]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     typer.Option(envvar="QUIRE_LOG_LEVEL", help="How much to log to stderr."),
 ]
-
 Url = Annotated[str, typer.Option(envvar="QUIRE_URL", help="The running node to ask.")]
 OptionalUrl = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from quire.cli.sizes import format_size, parse_size
+from quire.cli.sizes import format_size, size_value
 from quire.core.config import SandboxConfig
 
 _DEFAULTS = SandboxConfig()
@@ -16,13 +16,8 @@ _LEAST_MEMORY_BYTES = 24 << 20
 """Python itself takes as much before a program has begun."""
 
 
-def _size(value: object) -> int:
-    """The parser of size options; typer gives it the default, a number, as well."""
-    return parse_size(str(value))
-
-
 def _memory(value: object) -> int:
-    size = _size(value)
+    size = size_value(value)
     if size < _LEAST_MEMORY_BYTES:
         raise typer.BadParameter(
             f"{value} is less than {format_size(_LEAST_MEMORY_BYTES)}, which Python takes before a "
@@ -135,7 +130,7 @@ CacheDir = Annotated[
 UploadBytes = Annotated[
     int,
     typer.Option(
-        parser=_size,
+        parser=size_value,
         show_default=format_size(_DEFAULTS.max_upload_bytes),
         metavar="SIZE",
         envvar="QUIRE_MAX_UPLOAD_BYTES",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from quire.cli import http_options as ho
 from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli import sandbox_options as so
@@ -51,21 +52,21 @@ def serve(
     record: o.Record = None,
     data_dir: po.DataDir = None,
     mcp_servers: po.McpServers = None,
-    host: o.Host = _SERVER.host,
-    port: o.Port = _SERVER.port,
-    allowed_host: o.AllowedHosts = None,
-    cors_origin: o.CorsOrigins = None,
-    max_requests: o.MaxRequests = _SERVER.max_requests,
-    max_body_bytes: o.MaxBodyBytes = _SERVER.max_body_bytes,
-    body_timeout: o.BodyTimeout = _SERVER.body_timeout_s,
-    write_timeout: o.WriteTimeout = _SERVER.write_timeout_s,
-    session_ttl: o.SessionTtl = _SERVER.session_ttl_s,
-    response_ttl: o.ResponseTtl = _SERVER.response_ttl_s,
-    max_stored_responses: o.MaxStoredResponses = _SERVER.max_stored_responses,
-    drain_timeout: o.DrainTimeout = _SERVER.drain_timeout_s,
-    api_key: o.ServerApiKeys = None,
-    api_keys_file: o.ApiKeysFile = None,
-    no_auth: o.Unauthenticated = False,
+    host: ho.Host = _SERVER.host,
+    port: ho.Port = _SERVER.port,
+    allowed_host: ho.AllowedHosts = None,
+    cors_origin: ho.CorsOrigins = None,
+    max_requests: ho.MaxRequests = _SERVER.max_requests,
+    max_body_bytes: ho.MaxBodyBytes = _SERVER.max_body_bytes,
+    body_timeout: ho.BodyTimeout = _SERVER.body_timeout_s,
+    write_timeout: ho.WriteTimeout = _SERVER.write_timeout_s,
+    session_ttl: ho.SessionTtl = _SERVER.session_ttl_s,
+    response_ttl: ho.ResponseTtl = _SERVER.response_ttl_s,
+    max_stored_responses: ho.MaxStoredResponses = _SERVER.max_stored_responses,
+    drain_timeout: ho.DrainTimeout = _SERVER.drain_timeout_s,
+    api_key: ho.ServerApiKeys = None,
+    api_keys_file: ho.ApiKeysFile = None,
+    no_auth: ho.Unauthenticated = False,
     sandbox: so.Sandbox = True,
     sandbox_processes: so.Processes = _SANDBOX.processes,
     sandbox_warm: so.Warm = _SANDBOX.num_warm,
@@ -78,9 +79,9 @@ def serve(
     sandbox_private_hosts: so.PrivateHosts = False,
     sandbox_cache_dir: so.CacheDir = None,
     max_upload_bytes: so.UploadBytes = _SANDBOX.max_upload_bytes,
-    allow_upload: o.AllowUpload = False,
+    allow_upload: ho.AllowUpload = False,
     log_level: o.LogLevel = "info",
-    log_requests: o.LogRequests = True,
+    log_requests: ho.LogRequests = True,
 ) -> None:
     """Serve models and programs over HTTP until interrupted.
 

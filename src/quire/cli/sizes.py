@@ -28,6 +28,11 @@ def parse_size(text: str) -> int:
     return size
 
 
+def size_value(value: object) -> int:
+    """The parser of size options: typer gives it the default, a number, as well."""
+    return parse_size(str(value))
+
+
 def format_size(num_bytes: int) -> str:
     """``num_bytes`` with the largest unit that keeps it above one: ``256 MiB``, ``1.5 GiB``."""
     value, unit = float(num_bytes), "B"
@@ -38,4 +43,4 @@ def format_size(num_bytes: int) -> str:
     return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
 
 
-__all__ = ["format_size", "parse_size"]
+__all__ = ["format_size", "parse_size", "size_value"]

@@ -1,4 +1,4 @@
-"""Which session does a prompt belong to, when its client does not say? (semantics, Fairness)
+"""Which session does a prompt belong to, when its client does not say?
 
 A session is inferred only from a completed turn with the answer that this node gave: the prompt
 must begin with exactly the turns of a finished call and its answer. Shared system prompts, few-shot
