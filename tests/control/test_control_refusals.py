@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from control_world import World, alone
 
 from quire.core import commands as c
-from quire.core.decoding import GrammarSpec, StopSpec
+from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import CommandsIssued, QueueReset, Quotas
 from quire.core.ids import ProgramId, QueueId
 
 Make = Callable[[World], c.Command]
+
+
+def drawn(temperature: object) -> SamplerSpec:
+    params = {"temperature": temperature}
+    return SamplerSpec((Processor("temperature", params),), greedy=False)  # type: ignore[arg-type]
+
 
 BAD: dict[str, tuple[Make, str]] = {
     "unknown page": (lambda w: w.dealloc([99]), "unknown_handle"),
@@ -54,6 +61,34 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: w.decode([0], [1], num_logprobs=300), "quota_exceeded"),
     "negative max_tokens": (
         lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=-1)), "invalid_argument"),
+    "no number for max_tokens": (
+        lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=None)), "invalid_argument"),
+    "half a token for max_tokens": (
+        lambda w: w.decode([0], [1], stop=StopSpec(max_tokens=1.5)), "invalid_argument"),
+    "min_tokens of more than 64 bits": (
+        lambda w: w.decode([0], [1], stop=StopSpec(1 << 70, min_tokens=1 << 70)),
+        "invalid_argument"),
+    "numpy's temperature": (
+        lambda w: w.decode([0], [1], sampler=drawn(np.float32(0.5))), "invalid_argument"),
+    "text for a temperature's number of a step": (
+        lambda w: c.Sample(id=w.id(), embeds=[0], positions=[0], sampler=drawn(object())),
+        "invalid_argument"),
+    "half a surrogate in a grammar": (
+        lambda w: w.decode([0], [1], grammar=GrammarSpec("lark", "\ud800")), "invalid_argument"),
+    "half a position": (lambda w: w.decode([0], [1], position=0.5), "invalid_argument"),
+    "text for tokens": (lambda w: w.decode([0], ["1"]), "invalid_argument"),
+    "nothing for a position": (
+        lambda w: c.EmbedText(id=w.id(), tokens=[1], positions=[None], embeds=[0]),
+        "invalid_argument"),
+    "half a slot": (lambda w: c.TruncatePage(id=w.id(), page=2, fill=1.5), "invalid_argument"),
+    "a list for a name": (lambda w: c.ReleaseExport(id=w.id(), name=["x"]), "invalid_argument"),
+    "a list for a prefix": (lambda w: c.ListExports(id=w.id(), prefix=["x"]), "invalid_argument"),
+    "a list for an import's name": (
+        lambda w: c.ImportPages(id=w.id(), name=["x"], pages=[80]), "invalid_argument"),
+    "an export's name that is a text": (
+        lambda w: c.ExportPages(id=w.id(), name="x" * 513, pages=[2]), "invalid_argument"),
+    "an export's name that is no text": (
+        lambda w: c.ExportPages(id=w.id(), name="\ud800", pages=[2]), "invalid_argument"),
     "truncate beyond the fill": (
         lambda w: c.TruncatePage(id=w.id(), page=2, fill=4), "invalid_argument"),
     "truncate beyond the page": (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from fake_node import TENANT, StartNode, fake_config
 
@@ -50,6 +52,21 @@ async def test_a_recorded_run_replays_equal(start_node: StartNode, tmp_path: Pat
     assert report.equal, report.divergence
     assert report.num_events > 20
     assert report.num_actions > 20
+
+
+async def test_python_replays_what_any_form_of_control_recorded(
+    start_node: StartNode, tmp_path: Path
+) -> None:
+    """With ``QUIRE_COMPILED=1`` the run is the compiled form's; the replay never is."""
+    path = tmp_path / "events.log"
+    await record_some_work(start_node, path)
+    replaying = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "quire.cli", "replay", str(path)),
+        env={**os.environ, "QUIRE_COMPILED": "0"},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    said, _ = await replaying.communicate()
+    assert (replaying.returncode, said.splitlines()[-1]) == (0, b"the same actions throughout")
 
 
 async def test_the_log_holds_no_keys_and_names_its_configuration(
@@ -173,6 +190,16 @@ def test_what_a_full_disk_keeps_from_being_written_at_the_end_is_told(tmp_path: 
     recorder.close()
     assert recorder.failure is not None
     assert "No space left" in recorder.failure
+
+
+def test_an_event_that_cannot_be_written_ends_the_recording_alone(tmp_path: Path) -> None:
+    """A trusted program hands over objects: its tokens may be numpy's, which control can read."""
+    recorder = EventRecorder(tmp_path / "events.log", fake_config())
+    recorder.observe(Tick(time_s=np.float32(1.0)), [])  # type: ignore[arg-type]
+    recorder.observe(Tick(time_s=2.0), [])
+    recorder.close()
+    assert recorder.failure is not None
+    assert "float32" in recorder.failure
 
 
 class FullDisk:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -50,6 +51,15 @@ async def fresh(api: Api, tokens: tuple[int, ...], num_tokens: int) -> tuple[int
 
 async def going_on(ctx: Context, num_tokens: int = 6) -> tuple[int, ...]:
     return (await ctx.generate(max_tokens=num_tokens, ignore_eos=True)).token_ids
+
+
+@pytest.mark.parametrize("number", [None, "1", 0.5, 1 << 63])
+async def test_a_queues_numbers_are_integers(api: Api, number: Any) -> None:
+    for name in ("thread", "depth", "priority"):
+        with pytest.raises(InvalidArgument, match=f"{name} is .*: give an integer"):
+            api.create_queue(**{name: number})
+    with pytest.raises(InvalidArgument, match="priority is"):
+        api.set_queue_priority(api.create_queue(), number)
 
 
 async def test_generating_in_turns(api: Api) -> None:

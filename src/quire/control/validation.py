@@ -28,28 +28,36 @@ from quire.control.checks import (
 from quire.control.families import require_room
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
+from quire.control.wire_types import WireTypes
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
     InvalidArgument,
     NeverFits,
     PromptTooLong,
+    QuireError,
     QuotaExceeded,
     UnknownHandle,
 )
 from quire.core.ids import EmbedId, PageId
+
+MAX_NAME_CHARS = 512
+"""Of an export: names are kept by control, and told to whoever lists them."""
 
 
 class Validator:
     """Checks commands against what their queue's program holds. Raises ``QuireError``s."""
 
     def __init__(self) -> None:
+        self._types = WireTypes()
         self._checks: Mapping[type[c.Command], Callable[[Any, CommandQueue, EngineInfo], None]] = {
             c.AllocPages: self._alloc_pages,
             c.DeallocPages: self._dealloc_pages,
             c.AllocEmbeds: self._alloc_embeds,
             c.DeallocEmbeds: self._dealloc_embeds,
             c.ExportPages: self._export_pages,
+            c.ReleaseExport: self._names_an_export,
+            c.ListExports: self._names_an_export,
             c.ImportPages: self._import_pages,
             c.ImportPrefix: self._import_prefix,
             c.CopyPage: self._copy_page,
@@ -73,8 +81,15 @@ class Validator:
                 max_pending_commands=limit,
             )
         check = self._checks.get(type(command))
-        if check is not None:
+        if check is None:
+            return
+        try:
             check(command, queue, info)
+        except QuireError:
+            raise
+        except Exception:
+            self._types.check(command)  # which then is the issuer's error, not control's
+            raise
 
     def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue, info: EngineInfo) -> None:
         self._new_pages(command.pages, queue.program)
@@ -144,7 +159,11 @@ class Validator:
                 )
 
     def _export_pages(self, command: c.ExportPages, queue: CommandQueue, info: EngineInfo) -> None:
-        require(bool(command.name), "an export needs a name that is not empty")
+        self._types.check(command)
+        require(
+            0 < len(command.name) <= MAX_NAME_CHARS,
+            f"an export's name has {len(command.name)} characters: give 1 to {MAX_NAME_CHARS}",
+        )
         require(
             command.ttl_s is None or command.ttl_s > 0,
             f"ttl_s is {command.ttl_s}: choose a positive time, or None for the owner's life",
@@ -152,7 +171,13 @@ class Validator:
         distinct("pages", command.pages)
         self._held_pages(command.pages, queue)
 
+    def _names_an_export(
+        self, command: c.ReleaseExport | c.ListExports, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        self._types.check(command)
+
     def _import_pages(self, command: c.ImportPages, queue: CommandQueue, info: EngineInfo) -> None:
+        self._types.check(command)
         self._new_pages(command.pages, queue.program)
 
     def _import_prefix(
@@ -169,6 +194,7 @@ class Validator:
         )
 
     def _copy_page(self, command: c.CopyPage, queue: CommandQueue, info: EngineInfo) -> None:
+        self._types.check(command)
         self._held_pages([command.source, command.target], queue)
         require(command.source != command.target, "source and target are the same page")
         size = info.pool.page_size
@@ -191,6 +217,7 @@ class Validator:
     def _truncate_page(
         self, command: c.TruncatePage, queue: CommandQueue, info: EngineInfo
     ) -> None:
+        self._types.check(command)
         self._held_pages([command.page], queue)
         require(
             0 <= command.fill <= info.pool.page_size,
@@ -262,6 +289,7 @@ class Validator:
     def _sample(self, command: c.Sample, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.embeds)
         require(count > 0, "sample needs at least one embed")
+        self._types.check_sampler(command.sampler)
         self._held_embeds(command.embeds, queue)
         check_positions(command.positions, count, info)
         check_token_slots(command.token_slots, count)
@@ -271,6 +299,7 @@ class Validator:
     def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.tokens)
         require(count > 0, "decode needs at least one token to run")
+        self._types.check_decode(command)
         self._adapter(command.adapter, info)
         require(command.position >= 0, f"position {command.position} is negative")
         check_tokens(command.tokens, info)

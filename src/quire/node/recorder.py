@@ -79,7 +79,8 @@ class ActionChain:
 class EventRecorder:
     """An ``Observer`` of the control thread that writes the log.
 
-    A disk that fails ends the recording, not the node: ``failure`` then says why.
+    A disk that fails, or an event of a trusted program that holds what cannot be written, ends the
+    recording, not the node: ``failure`` then says why.
     """
 
     def __init__(self, path: Path, config: NodeConfig) -> None:
@@ -104,17 +105,18 @@ class EventRecorder:
         return self._failure
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
-        self._record(LogEntry(event=event, digest=self._chain.extend(actions)))
+        self._record(event, actions, None)
 
     def observe_failure(self, event: Event, error: Exception) -> None:
-        self._record(LogEntry(event=event, digest=self._chain.extend([]), failure=describe(error)))
+        self._record(event, (), describe(error))
 
-    def _record(self, entry: LogEntry) -> None:
+    def _record(self, event: Event, actions: Sequence[Action], failure: str | None) -> None:
         if self._failure is not None:
             return
         try:
-            self._write(entry)
-        except OSError as exc:
+            digest = self._chain.extend(actions)
+            self._write(LogEntry(event=event, digest=digest, failure=failure))
+        except (OSError, TypeError, ValueError, OverflowError) as exc:
             self._fail(exc)
 
     def flush(self) -> None:
@@ -140,7 +142,7 @@ class EventRecorder:
             self._file.write(_U32.pack(len(frame)))
             self._file.write(frame)
 
-    def _fail(self, exc: OSError) -> None:
+    def _fail(self, exc: Exception) -> None:
         self._failure = f"the event log {self._path} ended early: {exc}"
         logger.error("%s", self._failure)
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import math
+import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -77,14 +78,17 @@ class Core(TraitFunctions):
         ``priority`` runs first.
 
         Raises:
-            InvalidArgument: no such model.
+            InvalidArgument: no such model, or a number that is none.
         """
         if isinstance(model, Model):
             served = model.served
         else:
             served = self._issuer.model(None if model is None else ModelId(model))
         return self._issuer.create_queue(
-            served, thread=ThreadId(thread), depth=depth, priority=priority
+            served,
+            thread=ThreadId(_integer("thread", thread)),
+            depth=_integer("depth", depth),
+            priority=_integer("priority", priority),
         )
 
     @queued
@@ -102,7 +106,7 @@ class Core(TraitFunctions):
     @queued
     def set_queue_priority(self, queue: Queue, priority: int) -> None:
         """Higher runs first, among the queues of all programs of the tenant."""
-        self._issuer.set_priority(queue, priority)
+        self._issuer.set_priority(queue, _integer("priority", priority))
 
     @queued
     def reset_queue(self, queue: Queue) -> None:
@@ -226,6 +230,17 @@ def _asked(quotas: Quotas) -> dict[str, int | None]:
         for name in Quotas.__struct_fields__
         if (value := getattr(quotas, name)) != getattr(default, name)
     }
+
+
+def _integer(name: str, value: int) -> int:
+    """``value`` as an int of 64 bits: what else it may be, the scheduler cannot sort by."""
+    try:
+        number = operator.index(value)
+    except TypeError as exc:
+        raise InvalidArgument(f"{name} is {value!r}: give an integer") from exc
+    if not -(1 << 63) <= number < 1 << 63:
+        raise InvalidArgument(f"{name} is {number}: give an integer of 64 bits")
+    return number
 
 
 __all__ = ["Core", "Log", "log_to_process"]
