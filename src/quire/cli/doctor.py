@@ -22,9 +22,6 @@ from quire.node import SHIPPED_MODEL, resolve_source
 PURPOSES = {
     "cuda": "attention on CUDA devices: FlashInfer and Triton",
     "sandbox": "untrusted programs, as WebAssembly guests",
-    "ray": "more than one node; not used by this release yet",
-    "rag": "PostgreSQL as a vector store; not used by this release yet",
-    "otel": "traces to OpenTelemetry; not used by this release yet",
     "compile": "the control core as machine code, by 'quire compile'",
     "bench": "drawing the figures of benchmarks",
     "dev": "the tests and checks of this repository",
