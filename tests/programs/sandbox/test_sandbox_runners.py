@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from quire.core.errors import CapacityError
-from quire.programs.sandbox.machine_memory import available_bytes
 from quire.programs.sandbox.runners import KEPT_FREE_BYTES, Runners
 
 
@@ -74,12 +72,3 @@ async def test_a_system_that_does_not_tell_refuses_nobody() -> None:
     some, template = runners(Machine(left=None))
     some.take(1 << 20)
     assert template.num_made == 1
-
-
-def test_available_memory_is_what_the_system_says(tmp_path: Path) -> None:
-    told = tmp_path / "meminfo"
-    told.write_text("MemTotal:       24683868 kB\nMemAvailable:   16950000 kB\nCached:  1 kB\n")
-    assert available_bytes(told) == 16_950_000 << 10
-    told.write_text("MemTotal:       24683868 kB\n")
-    assert available_bytes(told) is None
-    assert available_bytes(tmp_path / "nothing") is None

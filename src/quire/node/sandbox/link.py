@@ -10,22 +10,27 @@ import asyncio
 import itertools
 import logging
 import sys
+import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from quire.core.config import EngineConfig, SandboxConfig
 from quire.core.errors import (
     Draining,
     ErrorRecord,
     ProgramTerminated,
+    QuireError,
     from_record,
 )
 from quire.core.interfaces import Clock
 from quire.node.engine_loading import OnProgress
 from quire.node.sandbox import messages as s
+from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.transports.child import LifeLimits
 from quire.node.transports.life import ProcessLife, Speech
 from quire.programs.sandbox.limits import GuestLimits
@@ -82,6 +87,7 @@ class SandboxLink:
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
         self._losses: deque[float] = deque()
+        self._made_s = time.time()
         self._closed = False
 
     @property
@@ -125,9 +131,12 @@ class SandboxLink:
                 num_warm=config.num_warm,
                 engines=settings.engines,
             )
-        except BaseException:
+        except BaseException as exc:
             self._life = None
             await life.close()
+            if isinstance(exc, QuireError) and (why := because_of_change(self._made_s)):
+                said = msgspec.structs.replace(exc.record(), message=exc.message + why)
+                raise from_record(said) from exc
             raise
         finally:
             self._starting = None
@@ -255,8 +264,9 @@ class SandboxLink:
         """The process is gone: so are its guests. The next launch starts another one."""
         life, self._life = self._life, None
         self._losses.append(self._clock.now_s())
+        why = because_of_change(self._made_s)
         error = ProgramTerminated(
-            f"the sandbox process that ran this program was lost ({reason}); launch it again"
+            f"the sandbox process that ran this program was lost ({reason}){why}; launch it again"
         )
         guests, self._guests = self._guests, {}
         self._news.clear()

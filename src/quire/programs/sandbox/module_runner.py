@@ -25,7 +25,7 @@ from quire.core.ids import CommandId, QueueId
 from quire.programs.inferlet import check_versions
 from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.abi import Op, RingCommand
+from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
@@ -245,7 +245,23 @@ class ModuleRunner:
             return m.Ended("cancelled", "null", cancelled, [], [])
         if entry.a:
             return m.Ended("failed", "null", ProgramFailed(text).record(), [], [])
+        if (unsent := self._unsent()) is not None:
+            return m.Ended("failed", "null", unsent.record(), [], [])
         return m.Ended("finished", text or "null", None, [], [])
+
+    def _unsent(self) -> ProgramFailed | None:
+        """Of messages that were refused, which the program ends without having heard."""
+        refused = [
+            event
+            for event in self._events
+            if event.op == Op.SEND and event.status not in (Status.OK, Status.CLOSED)
+        ]
+        if not refused:
+            return None
+        return ProgramFailed(
+            "the program ended without waiting for its sends; messages that were not sent: "
+            f"{len(refused)} ({refused[0].payload.decode()})"
+        )
 
     def _question(self, entry: RingCommand, memory: Memory) -> None:
         given = memory.take(

@@ -61,8 +61,9 @@ class Runners:
         if left_bytes is not None and left_bytes < KEPT_FREE_BYTES:
             self._num_until_check = 0  # the next one asks again
             raise CapacityError(
-                f"the machine has {left_bytes >> 20} MiB of memory left, and sandboxed programs "
-                f"begin with at least {KEPT_FREE_BYTES >> 20}: launch again when others have ended"
+                f"the machine or its container has {left_bytes >> 20} MiB of memory left, and "
+                f"sandboxed programs begin with at least {KEPT_FREE_BYTES >> 20}: launch again "
+                "when others have ended"
             )
         self._num_until_check = _CHECK_EVERY
 
