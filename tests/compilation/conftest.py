@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tiny_package import write_package
 
-from quire.compilation import Library, Scope, build
+from quire.compilation import Library, Scope
+from quire.compilation.building import build
 
 
 @pytest.fixture

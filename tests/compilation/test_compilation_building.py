@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from quire.compilation import CONTROL, Library, Scope, build, find_library, problem_of_machine
+from quire.compilation import CONTROL, Library, Scope, building, find_library
+from quire.compilation.building import build, problem_of_machine
 from quire.compilation.toolchain import compile_all, link
+from quire.compilation.translate import Translation
 from quire.core.errors import ConfigError
 
 
@@ -46,6 +48,36 @@ def test_one_process_builds_and_a_failure_leaves_nothing(scope: Scope, tmp_path:
         build(scope, directory, progress)
     assert refused == [True]
     assert [path.name for path in directory.iterdir()] == ["inner.lock"]
+
+
+def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither mypyc nor a compiler does anything: what is linked is no library."""
+    nothing = Translation(group="g", mypy="2", sources=[], include_folders=[], arguments=[])
+    monkeypatch.setattr(building, "_translate", lambda scope, work: nothing)
+    monkeypatch.setattr(building, "compile_all", lambda *arguments: [])
+    monkeypatch.setattr(building, "link", lambda objects, path: path.write_bytes(b"nothing"))
+
+
+def test_what_cannot_be_loaded_is_not_kept(
+    scope: Scope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_tools(monkeypatch)
+    with pytest.raises(ConfigError, match=r"cannot be loaded: not used: .*file too short"):
+        build(scope, tmp_path / "compiled")
+    assert not list((tmp_path / "compiled").glob("*.so"))
+
+
+def test_only_some_libraries_are_kept(
+    scope: Scope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_tools(monkeypatch)
+    monkeypatch.setattr(building, "_check_loads", lambda scope, built: None)
+    for edit in range(building.KEPT_LIBRARIES + 2):
+        (scope.folder / "inner" / "summing.py").write_text(f"{edit}\n", encoding="utf-8")
+        newest = build(scope, tmp_path / "compiled")
+    kept = list((tmp_path / "compiled").glob("inner-*.so"))
+    assert len(kept) == len(list((tmp_path / "compiled").glob("record-*"))) == 4
+    assert newest.path in kept
 
 
 def test_without_mypyc_the_extra_is_named(

@@ -32,8 +32,8 @@ def test_what_fits_is_used_and_does_the_same(scope: Scope, directory: Path) -> N
 
 @pytest.mark.parametrize("name", ["inner/counting.py", "inner/__init__.py", "base/limits.py"])
 def test_an_edited_source_means_python(scope: Scope, directory: Path, name: str) -> None:
-    with (scope.folder / name).open("a", encoding="utf-8") as file:
-        file.write("\n")
+    path = scope.folder / name
+    path.write_text(path.read_text(encoding="utf-8")[:-1] + " ", encoding="utf-8")
     used = use(scope, directory)
     assert used.facts["refusal"] == CHANGED
     assert used.facts["in_use"] is False

@@ -15,7 +15,8 @@ from quire.cli.compiled_control import (
 )
 from quire.cli.console import output
 from quire.cli.loading import loading_progress
-from quire.compilation import CONTROL, build, remove_libraries
+from quire.compilation import CONTROL, remove_libraries
+from quire.compilation.building import build
 from quire.core.errors import InvalidArgument
 
 

@@ -16,7 +16,7 @@ from quire.core.errors import ConfigError
 COMPILED_VARIABLE = "QUIRE_COMPILED"
 DIRECTORY_VARIABLE = "QUIRE_COMPILED_DIR"
 
-_REMEDY = "run 'quire compile', and calls cost the node a third less processor time"
+_REMEDY = "run 'quire compile', and calls cost the node less processor time"
 
 
 def choose_form() -> None:

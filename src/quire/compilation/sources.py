@@ -10,8 +10,8 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 OPTIMISATION = "1"
-"""The C compiler's level. Two would build three times as long and is no faster: what is left is
-spent in calls of Python's own objects."""
+"""The C compiler's level. What is left to do are calls into Python's own objects, which no level
+makes cheaper, and higher ones take much longer."""
 
 _FORMAT = "1"
 """Counts changes of how a library is built from its sources and loaded."""
