@@ -24,11 +24,12 @@ from quire.engine.cuda.runner import CudaRunner
 from quire.engine.kv_cache.page_tables import PageLists
 from quire.engine.layers.experts import Experts
 from quire.engine.loading import LoadedModel
-from quire.engine.model_runner import NO_TOKEN, FusedRows
+from quire.engine.model_runner import FusedRows
 from quire.engine.models.decoder import Decoder
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.table import SamplingRow
+from quire.engine.sequences import NO_TOKEN
 
 
 @dataclass(frozen=True)
