@@ -101,6 +101,11 @@ class InFlight:
     num_tokens: int
 
     @property
+    def num_advanced(self) -> int:
+        """Sequences that were open before."""
+        return len(self.sequences) - self.num_opened
+
+    @property
     def has_image(self) -> bool:
         return any(part.stage is Stage.IMAGES for part in self.parts)
 

@@ -7,6 +7,8 @@ holds is decided in ``engine_scheduler``.
 
 from __future__ import annotations
 
+from quire.control.scheduler.batch_builder import InFlight
+
 _SMOOTHING = 0.2
 _MIN_OBSERVED_TOKENS = 32
 """A shorter chunk costs little beside the weights that every message reads."""
@@ -33,6 +35,13 @@ class ChunkTime:
             self._token_s = token_s
         else:
             self._token_s += _SMOOTHING * (token_s - self._token_s)
+
+    def expected_s(self, message: InFlight, step_s: float | None) -> float | None:
+        """How long ``message`` should take; ``None`` as long as nothing like it was measured."""
+        if self._token_s is None or (message.num_advanced and step_s is None):
+            return None
+        num_tokens = sum(part.num_tokens for part in message.parts)
+        return num_tokens * self._token_s + (step_s or 0.0 if message.num_advanced else 0.0)
 
     def limit(self, step_s: float | None) -> int | None:
         """Prompt tokens for a message whose decodes alone take ``step_s``; ``None`` for no bound,

@@ -34,15 +34,16 @@ class DecodeLowering:
         self, entry: Entry, command: Decode, builder: BatchBuilder, reclaim: Reclaim
     ) -> Outcome:
         """Run the next tokens that have no K and V yet; the last chunk opens the sequence."""
+        budget = min(builder.budget, builder.prompt_budget)
+        if budget <= 0:  # by the next message the prefix index may know more of the prompt
+            return Outcome.NO_BUDGET
         run = entry.run
         if run is None:
             run = self._start(entry, command)
             if run is None:
                 return Outcome.WAITS
         assert isinstance(run, DecodeRun)
-        count = min(run.num_to_run, builder.budget, builder.prompt_budget)
-        if count <= 0:
-            return Outcome.NO_BUDGET
+        count = min(run.num_to_run, budget)
         opens = count == run.num_to_run and run.max_tokens > 0
         if opens and not self._engine.sequences.num_free:
             return Outcome.WAITS

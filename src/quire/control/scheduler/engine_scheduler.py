@@ -19,6 +19,7 @@ from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
 from quire.control.scheduler.message_planner import MessagePlanner
+from quire.control.scheduler.prompts_ahead import PromptsAhead
 from quire.control.scheduler.step_time import StepTime
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
@@ -50,6 +51,9 @@ class EngineScheduler:
         self.chunk_time = ChunkTime(config.chunk_steps)
         self.anticipation = Anticipation(config.patience if dispatch.is_adaptive else 0.0)
         self._run_ahead = config.run_ahead and dispatch.max_commands is None
+        self._prompts = PromptsAhead(
+            engine, self.chunk_time, self.step_time, self._run_ahead and dispatch.is_adaptive
+        )
         self._dispatch = dispatch
         self._completion = completion
         self._flow = flow
@@ -69,8 +73,11 @@ class EngineScheduler:
             return
         if not engine.in_flight:
             self._send_when_due()
-        if len(engine.in_flight) == 1 and self._run_ahead and not engine.has_new_work:
-            self._send_ahead()
+        if len(engine.in_flight) == 1 and self._run_ahead:
+            if engine.has_new_work:
+                self._send_prompts_ahead()
+            else:
+                self._send_ahead()
 
     def _send_when_due(self) -> None:
         engine, now_s = self.engine, self._flow.now_s
@@ -96,8 +103,11 @@ class EngineScheduler:
             self._send(builder, self._choose_steps(builder))
 
     def _plan(self) -> BatchBuilder:
-        limit = self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
-        return self.planner.plan(self._dispatch.max_commands, limit)
+        self._prompts.held_up(False)
+        return self.planner.plan(self._dispatch.max_commands, self._prompt_limit())
+
+    def _prompt_limit(self) -> int | None:
+        return self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
 
     def _has_late_comers(self) -> bool:
         """Whether all that wait came when decodes had begun to answer: only then must they take
@@ -138,8 +148,36 @@ class EngineScheduler:
         """One more message behind the running one: decode steps, whose tokens are not known yet,
         which no step of theirs depends on, and commands that programs have issued ahead."""
         (message,) = self.engine.in_flight
-        num_steps = 1 if message.parts else self.step_time.num_steps()
         builder = BatchBuilder(self.engine.next_step, self.engine.info.pool.max_batch_tokens)
+        num_steps = 1 if message.parts else self.step_time.num_steps()
+        max_steps = self._advance_behind(message, builder, num_steps)
+        self.planner.add_behind(builder, self._next_behind(message))
+        if not builder.is_empty:
+            self._send(builder, max_steps)
+
+    def _send_prompts_ahead(self) -> None:
+        """The next message of prompts and a step of the decodes, when ``PromptsAhead`` says so."""
+        if self.planner.blocked or self.planner.restorer.jobs:
+            return
+        due_s = self._prompts.due_s()
+        if due_s is None or due_s > self._flow.now_s:
+            self.next_dispatch_s = due_s
+            return
+        waiting, limit = self.planner.waiting(), self._prompt_limit()
+        if not self._prompts.are_wanted(waiting, limit):
+            return
+        (message,) = self.engine.in_flight
+        budget = self.engine.info.pool.max_batch_tokens
+        builder = BatchBuilder(self.engine.next_step, budget, limit)
+        max_steps = self._advance_behind(message, builder, 1)
+        self._prompts.held_up(self.planner.add_behind(builder, waiting))
+        if not builder.is_empty:
+            self._send(builder, max_steps)
+
+    def _advance_behind(
+        self, message: InFlight, builder: BatchBuilder, num_steps: int
+    ) -> list[int]:
+        """Add what ``message`` decodes and may go on unseen; the steps of each."""
         max_steps = []
         for run, _ in message.sequences:
             if builder.budget <= 0 or not self._may_run_ahead(run):
@@ -148,9 +186,7 @@ class EngineScheduler:
             if steps:
                 builder.advance(run)
                 max_steps.append(steps)
-        self.planner.add_behind(builder, self._next_behind(message))
-        if not builder.is_empty:
-            self._send(builder, max_steps)
+        return max_steps
 
     def _next_behind(self, message: InFlight) -> list[Entry]:
         """The next command of each queue that ``message`` serves. None at all, if one has not been
@@ -182,6 +218,8 @@ class EngineScheduler:
         for run, steps in message.sequences:
             run.num_outstanding += steps
         engine.next_step += 1
+        if not engine.in_flight:
+            self._prompts.began(self._flow.now_s)
         engine.in_flight.append(message)
         self.num_batches += 1
         self.num_rows += builder.num_commands
@@ -202,14 +240,14 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
+        self._prompts.began(self._flow.now_s)
         self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
             starts = result.sequences.token_starts.tolist()
             num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
             self.step_time.observe(result.elapsed_s, num_steps)
         elif message.parts and not message.restores and not message.has_image:
-            has_decodes = len(message.sequences) > message.num_opened
-            step_s = (self.step_time.step_s or 0.0) if has_decodes else 0.0
+            step_s = (self.step_time.step_s or 0.0) if message.num_advanced else 0.0
             num_tokens = sum(part.num_tokens for part in message.parts)
             self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
         for queue in self._completion.read(message, result):
@@ -220,7 +258,7 @@ class EngineScheduler:
 
     def _unblock(self) -> BatchBuilder:
         """Nothing runs and nothing fits, so nothing here will ever free a block: look at every
-        holder again, then refuse the youngest claim, until one fits (semantics, No wedge)."""
+        holder again, then refuse the youngest claim, until one fits."""
         planner = self.planner
         planner.reclaimer.look_again()
         builder = self._plan()
