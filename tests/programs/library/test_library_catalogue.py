@@ -12,7 +12,7 @@ from library_args import LIBRARY_ARGS
 from library_run import run
 from msgspec.structs import replace
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.core.ids import EngineId
 from quire.core.traits import SUPERTRAITS
 from quire.programs import library
@@ -73,3 +73,31 @@ async def test_a_program_needs_no_more_than_its_manifest_says(name: str) -> None
     engine._info = replace(engine.info, traits=sorted(needed))
     async with LocalNode({EngineId("fake"): engine}) as node:
         assert await node.run(LIBRARY[name], *LIBRARY_ARGS[name]) is not None
+
+
+@pytest.mark.parametrize("number", ["1000000000", "0", "-1", "x", "١"])
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("self_consistency", ("q", "{}")),
+        ("best_of_n", ("q", "{}")),
+        ("beam_search", ("q", "{}")),
+        ("tree_of_thought", ("q", "{}")),
+        ("tree_of_thought", ("q", "2", "{}")),
+        ("graph_of_thought", ("1 -1", "{}")),
+        ("mcts", ("q", "{}")),
+        ("mcts", ("q", "2", "{}")),
+        ("jacobi_decoding", ("q", "8", "{}")),
+        ("speculative_decoding", ("q", "8", "{}")),
+        ("prompt_lookup", ("q", "8", "{}")),
+    ],
+)
+async def test_how_many_is_bounded(name: str, args: tuple[str, ...], number: str) -> None:
+    """They run in the node: no client may fill it, or hold its loop, with a number."""
+    with pytest.raises(ProgramFailed, match="give a number from 1 to 1024"):
+        await run(name, *(arg.format(number) for arg in args))
+
+
+async def test_so_many_pages_at_once_are_refused_before_there_are_handles() -> None:
+    with pytest.raises(ProgramFailed, match="pages are asked for at once"):
+        await run("low_level_completion", "Hello", "1000000000")

@@ -20,6 +20,7 @@ from quire.core.errors import (
     EngineLost,
     ErrorRecord,
     InvalidArgument,
+    NeverFits,
     ProgramTerminated,
     QuireError,
     from_record,
@@ -42,6 +43,9 @@ from quire.programs.api.reply import Answer, Reply
 from quire.programs.api.stream import DecodeStream
 
 T = TypeVar("T")
+
+MAX_NEW_PAGES = 1 << 18
+"""Of one call, which makes a handle for each before control can say that they never fit."""
 
 
 def nothing(_: Any) -> None:
@@ -189,6 +193,12 @@ class Issuer:
     # -- handles -----------------------------------------------------------------------------------
 
     def new_pages(self, queue: Queue, num_pages: int) -> list[KvPage]:
+        if num_pages > MAX_NEW_PAGES:
+            raise NeverFits(
+                f"{num_pages} pages are asked for at once; at most {MAX_NEW_PAGES} may be: "
+                "allocate what the next tokens need",
+                num_pages=num_pages,
+            )
         return [KvPage(self, queue.lane, PageId(next(self._numbers))) for _ in range(num_pages)]
 
     def new_embeds(self, queue: Queue, num_embeds: int) -> list[Embed]:

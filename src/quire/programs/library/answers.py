@@ -7,10 +7,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.core.decoding import SamplerSpec
+from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.sdk import Context, greedy
 
 GREEDY = greedy()
+
+MAX_COUNT = 1024
+"""Contexts side by side, guesses of a step: far more than a technique gains from."""
+
+
+def count(name: str, text: str, most: int = MAX_COUNT) -> int:
+    """An argument that says how many: shipped programs run in the node, and whoever may launch one
+    must not fill it.
+
+    Raises:
+        InvalidArgument: no number from 1 to ``most``.
+    """
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else 0
+    if not 1 <= number <= most:
+        raise InvalidArgument(f"{name} is {text[:80]!r}: give a number from 1 to {most}")
+    return number
 
 
 def final_answer(text: str) -> str:
@@ -45,4 +62,4 @@ async def ask(
         return await ctx.generate_until(max_tokens=max_tokens, sampler=sampler)
 
 
-__all__ = ["GREEDY", "ask", "commonest", "final_answer"]
+__all__ = ["GREEDY", "MAX_COUNT", "ask", "commonest", "count", "final_answer"]

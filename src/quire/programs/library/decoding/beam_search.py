@@ -23,6 +23,7 @@ from heapq import nlargest
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import count
 from quire.programs.sdk import Context, inferlet
 from quire.programs.sdk.dists import log_probs
 
@@ -122,7 +123,7 @@ async def beam_search(
     """Answer a question in several ways, the most likely first."""
     ctx = Context(api).fill_chat([{"role": "user", "content": question}])
     found = await search_beams(
-        ctx, int(width), int(max_tokens), length_penalty=float(length_penalty)
+        ctx, count("width", width), int(max_tokens), length_penalty=float(length_penalty)
     )
     return [
         {"text": api.detokenize(one.tokens, skip_special=True), "score": round(one.score, 4)}

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import count
 from quire.programs.sdk import Context, Generated, inferlet, temperature
 
 
@@ -65,7 +66,7 @@ async def best_of_n(
     """Answer several times and take the most likely answer; the others with their scores."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        found = await answers(ctx, int(num), int(max_tokens), heat=float(heat))
+        found = await answers(ctx, count("num", num), int(max_tokens), heat=float(heat))
     return {
         "text": found[0].generated.text,
         "all": [{"text": one.generated.text, "score": round(one.score, 4)} for one in found],

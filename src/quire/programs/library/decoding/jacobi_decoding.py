@@ -18,6 +18,7 @@ OutputText, Allocate (truncate).
 from __future__ import annotations
 
 from quire.programs.api import Api
+from quire.programs.library.answers import count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 
@@ -40,7 +41,7 @@ async def jacobi_decoding(
     """Answer greedily in fewer steps, by repairing guesses of whole blocks."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        tokens, num_passes = await jacobi(ctx, int(max_tokens), block=int(block))
+        tokens, num_passes = await jacobi(ctx, int(max_tokens), block=count("block", block))
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),

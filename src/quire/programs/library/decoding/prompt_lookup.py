@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from quire.programs.api import Api
+from quire.programs.library.answers import count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 MIN_TOKENS = 4
@@ -89,7 +90,7 @@ async def prompt_lookup(
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         tokens, num_steps = await generate_by_lookup(
-            ctx, int(max_tokens), num_guessed=int(num_guessed)
+            ctx, int(max_tokens), num_guessed=count("num_guessed", num_guessed)
         )
     return {
         "text": api.detokenize(tokens, skip_special=True),

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
+from quire.programs.library.answers import count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 
@@ -75,7 +76,9 @@ async def speculative_decoding(
     async with Context(model) as ctx, Context(small) as draft:
         ctx.fill_chat([{"role": "user", "content": question}])
         draft.fill(ctx.tokens)
-        done = await speculate(ctx, draft, int(max_tokens), num_guessed=int(num_guessed))
+        done = await speculate(
+            ctx, draft, int(max_tokens), num_guessed=count("num_guessed", num_guessed)
+        )
     return {
         "text": api.detokenize(done.tokens, skip_special=True),
         "num_tokens": len(done.tokens),

@@ -26,9 +26,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import final_answer
+from quire.programs.library.answers import count, final_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.library.reasoning.tree_of_thought import (
     Thought,
@@ -160,9 +159,8 @@ class ThoughtPlay:
 @inferlet("mcts", traits={"Decode": 1, "Tokenize": 1})
 async def mcts(api: Api, question: str, num_turns: str = "32", width: str = "4") -> dict[str, Any]:
     """Answer a question by Monte Carlo tree search over lines of thought."""
-    if int(num_turns) < 1 or int(width) < 1:
-        raise InvalidArgument(f"{num_turns} turns, width {width}: each must be at least 1")
-    playing = ThoughtPlay(api, question, int(width))
+    turns = count("num_turns", num_turns)
+    playing = ThoughtPlay(api, question, count("width", width))
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         await ctx.prefill()
@@ -170,7 +168,7 @@ async def mcts(api: Api, question: str, num_turns: str = "32", width: str = "4")
             Thought(ctx, (), (), finished=False),
             expand=playing.expand,
             play=playing.play,
-            num_turns=int(num_turns),
+            num_turns=turns,
         )
         _drop_below(top)
     best = playing.best

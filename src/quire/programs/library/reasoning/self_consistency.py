@@ -20,7 +20,7 @@ import asyncio
 from typing import Any
 
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, commonest, final_answer
+from quire.programs.library.answers import GREEDY, commonest, count, final_answer
 from quire.programs.sdk import Context, inferlet, temperature
 
 
@@ -30,7 +30,9 @@ async def self_consistency(
 ) -> dict[str, Any]:
     """Answer a question by the vote of several thoughts on one copy of it."""
     samplers = [GREEDY]
-    samplers += [temperature(float(heat), seed=seed) for seed in range(1, int(num_voices))]
+    samplers += [
+        temperature(float(heat), seed=seed) for seed in range(1, count("num_voices", num_voices))
+    ]
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         await ctx.prefill()

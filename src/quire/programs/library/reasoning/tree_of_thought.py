@@ -26,7 +26,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, final_answer
+from quire.programs.library.answers import GREEDY, count, final_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.sdk import Context, inferlet, temperature
 
@@ -142,7 +142,11 @@ async def tree_of_thought(
         root.fill_chat([{"role": "user", "content": question}])
         await root.prefill()
         best = await tree_search(
-            root, breadth=int(breadth), branching=int(branching), depth=int(depth), check=check
+            root,
+            breadth=count("breadth", breadth),
+            branching=count("branching", branching),
+            depth=int(depth),
+            check=check,
         )
         text = "" if best is None else text_of(best)
         if best is not None:
