@@ -151,7 +151,7 @@ async def test_without_branching_it_is_plain_decoding(breadth: int) -> None:
 
 @pytest.mark.parametrize("bounds", [("0", "1", "1"), ("1", "0", "1"), ("1", "1", "0")])
 async def test_a_tree_has_some_breadth(bounds: tuple[str, str, str]) -> None:
-    with pytest.raises(ProgramFailed, match="at least 1|from 1 to"):
+    with pytest.raises(ProgramFailed, match=r"at least 1|from 1 to"):
         await run("tree_of_thought", "Why?", *bounds)
 
 
