@@ -45,6 +45,7 @@ from quire.programs.runtime.replay_port import RecordedNetwork
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.component import OnProgress
+from quire.programs.sandbox.freed_memory import FreedMemory, find_trim
 from quire.programs.sandbox.hosting import GuestHost
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
 from quire.programs.sandbox.templates import Templates
@@ -136,7 +137,8 @@ class SandboxProcess:
             return EXIT_LOAD_FAILED
         async with new_client() as client:
             self._client = client
-            self._host = GuestHost(loop, Collected(self._say))
+            freed = FreedMemory(loop, find_trim())
+            self._host = GuestHost(loop, Collected(self._say), on_end=freed.guest_ended)
             settle()
             self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))
             try:

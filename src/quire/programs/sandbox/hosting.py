@@ -57,17 +57,20 @@ class Report(Protocol):
 
 
 class GuestHost:
-    """Every method belongs to ``loop``. ``clock`` gives monotonic seconds for the call rate."""
+    """Every method belongs to ``loop``. ``clock`` gives monotonic seconds for the call rate;
+    ``on_end`` is called behind each guest's end."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         report: Report,
         clock: Callable[[], float] = time.monotonic,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
         self._loop = loop
         self._report = report
         self._clock = clock
+        self._on_end = on_end
         self._guests: dict[int, Guest] = {}
         self._beginning: deque[Guest] = deque()
         self._ready: deque[Guest] = deque()
@@ -263,6 +266,8 @@ class GuestHost:
             guest.io.close()
         if guest.runner is not None:
             guest.runner.close()
+        if self._on_end is not None:
+            self._on_end()
 
     # -- what a guest does besides commands --------------------------------------------------------
 
