@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from quire.core.errors import ProgramCancelled, QuireError
 from quire.programs.api import Api, connect_api
 from quire.programs.runtime.running import Connect
-from quire.programs.runtime.tracebacks import program_failed
+from quire.programs.tracebacks import program_failed
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""Tracebacks as the owner of a program is to see them: the frames of the program's file alone.
+"""What the owner of a failed program is told: its error, with the frames of its own file alone.
 
 Must not fail: an error that cannot be shown would keep the program that raised it from ending.
 """
@@ -7,7 +7,21 @@ from __future__ import annotations
 
 import traceback
 
+from quire.core.errors import ProgramFailed, QuireError
+
 MAX_TRACEBACK_CHARS = 16_384
+
+
+def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
+    """``error``, raised by the program ``name`` in file ``source``, as its owner sees it.
+
+    ``details`` has the ``traceback`` and, for one of Quire's own errors, its ``code``.
+    """
+    text = own_traceback(error, source)
+    details = {"traceback": text, "error": type(error).__name__}
+    if isinstance(error, QuireError):
+        details["code"] = error.code
+    return ProgramFailed(f"program {name!r} raised {one_line(error)}\n{text}", **details)
 
 
 def own_traceback(error: BaseException, source: str | None) -> str:
@@ -53,4 +67,4 @@ def _own(
     return cause if cause.stack or cause.exceptions or not was_raised else nearer
 
 
-__all__ = ["MAX_TRACEBACK_CHARS", "one_line", "own_traceback"]
+__all__ = ["MAX_TRACEBACK_CHARS", "one_line", "own_traceback", "program_failed"]

@@ -23,7 +23,7 @@ from quire.core.errors import (
 from quire.programs.api import Api, Issuer
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.running import ProgramState, RunningProgram
-from quire.programs.runtime.tracebacks import program_failed
+from quire.programs.tracebacks import program_failed
 
 Ts = TypeVarTuple("Ts")
 

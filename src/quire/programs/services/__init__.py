@@ -1,1 +1,1 @@
-"""What a runtime gives its programs beside the model: messages to the client, the network."""
+"""What a runtime gives its programs beside the model: mailbox, topics, store, network."""

@@ -24,13 +24,13 @@ from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.inferlet import Inferlet, entry_of
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import RunningProgram
-from quire.programs.runtime.tracebacks import program_failed
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.guest.loop import GuestLoop
 from quire.programs.sandbox.guest.port import GuestMailbox, GuestNetwork, GuestPort
 from quire.programs.sandbox.guest.questions import Ask, LogStream, question, served_model
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 from quire.programs.services.network import Network
+from quire.programs.tracebacks import program_failed
 
 SOURCE_NAME = "uploaded.py"
 MODULE_NAME = "uploaded"
