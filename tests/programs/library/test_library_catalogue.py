@@ -101,3 +101,15 @@ async def test_how_many_is_bounded(name: str, args: tuple[str, ...], number: str
 async def test_so_many_pages_at_once_are_refused_before_there_are_handles() -> None:
     with pytest.raises(ProgramFailed, match="pages are asked for at once"):
         await run("low_level_completion", "Hello", "1000000000")
+
+
+async def test_words_are_forbidden_in_any_case_and_patterns_are_words() -> None:
+    """A pattern of Python's could keep the node for years, with one search."""
+    result, _, _ = await run("output_validation", "q", "(.|.|.)*Z$", "64")
+    assert result["is_valid"]
+    assert len(result["text"]) > 30, "long enough for the pattern to take years"
+    word = result["text"][4:8]
+    result, _, _ = await run("output_validation", "q", f"never said|{word.swapcase()}", "64")
+    assert result["num_rejected"] > 0
+    with pytest.raises(ProgramFailed, match="forbids nothing"):
+        await run("output_validation", "q", "|")
