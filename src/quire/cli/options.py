@@ -44,6 +44,7 @@ ModelOption = Annotated[
         "--model",
         envvar="QUIRE_MODELS",
         help="Directory or hub id of a model, or NAME=SOURCE. Repeatable; default: quire-mini.",
+        rich_help_panel=_ENGINE,
     ),
 ]
 ModelName = Annotated[
