@@ -113,9 +113,7 @@ def move_command(command: Command, base: int) -> Command:
     return msgspec.structs.replace(command, **changes)
 
 
-def _moved_back(reply: Reply, base: int) -> Reply:
-    if not isinstance(reply, Imported):
-        return reply
+def _moved_back(reply: Imported, base: int) -> Imported:
     pages = [
         ImportedPage(PageId(page.page - base), page.fill, page.positions, page.visible)
         for page in reply.pages
@@ -153,7 +151,9 @@ class IssuerSinks:
         index = command >> _RANGE_BITS
         if (sink := self._sinks.get(index)) is not None:
             base = index << _RANGE_BITS
-            sink.on_reply(CommandId(command - base), _moved_back(reply, base), last)
+            if isinstance(reply, Imported):
+                reply = _moved_back(reply, base)
+            sink.on_reply(CommandId(command - base), reply, last)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
         index = command >> _RANGE_BITS

@@ -86,6 +86,19 @@ class KvPage(Handle):
         if self._positions is not None:
             self._positions.extend(positions)
 
+    def append_from(self, position: int, num_tokens: int) -> int | None:
+        """Up to ``num_tokens`` more slots are written at ``position`` and on, as far as there is
+        room: how many; ``None`` if nobody knows."""
+        positions = self._positions
+        if positions is None:
+            return None
+        num_here = min(self.size - len(positions), num_tokens)
+        if num_here == 1:
+            positions.append(position)
+        elif num_here > 1:
+            positions.extend(range(position, position + num_here))
+        return max(num_here, 0)
+
     def cut(self, fill: int) -> None:
         """Slots from ``fill`` on are forgotten; an empty page is known again."""
         if fill == 0 and not self._num_decodes:

@@ -117,7 +117,10 @@ class DecodeStream(Answer):
         if last:
             self._done = True
             self._release()
-        self._tell()
+        if self._listener is not None:
+            self._listener()
+        if self._waiters:
+            self._wake()
 
     def on_failure(self, error: ErrorRecord) -> None:
         for page in self._output:
@@ -138,21 +141,17 @@ class DecodeStream(Answer):
 
     def _note_written(self, num_tokens: int) -> None:
         """Every sampled token but the last one has been run, and so stands in the pages."""
-        num_written = self._unwritten + num_tokens - 1 if num_tokens else 0
+        if not num_tokens:
+            return
+        num_written, self._unwritten = self._unwritten + num_tokens - 1, 1
         while num_written > 0 and self._page < len(self._output):
-            page = self._output[self._page]
-            fill = page.fill
-            if fill is None:
+            num_here = self._output[self._page].append_from(self._position, num_written)
+            if num_here is None:
                 break
-            num_here = min(page.size - fill, num_written)
-            if num_here <= 0:
+            if not num_here:
                 self._page += 1  # full for good: a running decode's pages only fill up
-                continue
-            page.append(range(self._position, self._position + num_here))
             self._position += num_here
             num_written -= num_here
-        if num_tokens:
-            self._unwritten = 1
 
     def _whole(self) -> Decoded:
         chunks = self._seen

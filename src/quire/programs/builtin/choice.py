@@ -32,6 +32,10 @@ class Choice:
         self._prompt_logprobs = prompt_logprobs
 
     def chunk(self, chunk: DecodeChunk) -> ChoiceChunk:
+        if not self._first and chunk.finish_reason is None and chunk.logprobs is None:
+            # as nearly every one: what is said only once has been said
+            tokens = chunk.token_ids
+            return ChoiceChunk(self.index, self._text.add(tokens), tuple(tokens))
         first, self._first = self._first and self.index == 0, False
         own = None if chunk.prompt_logprobs is None else tuple(chunk.prompt_logprobs)
         num_cached = self._num_cached_tokens + chunk.num_cached_tokens

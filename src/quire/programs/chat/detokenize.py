@@ -41,7 +41,10 @@ class TextStream:
         """What may be told after ``token_ids``; after a stop string nothing more is."""
         if self._stopped:
             return ""
-        told = b"".join([self._bytes(token_id) for token_id in token_ids])
+        if len(token_ids) == 1:
+            told = self._bytes(token_ids[0])
+        else:
+            told = b"".join([self._bytes(token_id) for token_id in token_ids])
         if not self._stops:
             return self._utf8.decode(told)
         self._held += told
