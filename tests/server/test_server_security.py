@@ -133,6 +133,12 @@ def test_foreign_hosts(host: str) -> None:
         OriginPolicy(ServerConfig()).check(Headers({"host": host}))
 
 
+def test_two_hosts_are_refused_whatever_they_are() -> None:
+    raw = [(b"host", b"localhost"), (b"host", b"localhost")]
+    with pytest.raises(Forbidden, match="2 Host headers"):
+        OriginPolicy(ServerConfig(allowed_hosts=("*",))).check(Headers(raw=raw))
+
+
 def test_configured_hosts() -> None:
     OriginPolicy(ServerConfig(allowed_hosts=("Node.example",))).check(
         Headers({"host": "node.EXAMPLE:80"})

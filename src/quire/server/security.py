@@ -79,7 +79,10 @@ class OriginPolicy:
         """Raises:
         Forbidden: the Host or the Origin is not one of ours.
         """
-        host = headers.get("host", "")
+        hosts = headers.getlist("host")
+        if len(hosts) > 1:  # what stands before this server may have looked at another one
+            raise Forbidden(f"the request has {len(hosts)} Host headers: send one")
+        host = hosts[0] if hosts else ""
         name = _host_name(host)
         if "*" not in self._hosts and name not in self._hosts and not _is_address(name):
             raise Forbidden(

@@ -278,6 +278,13 @@ async def test_points_are_written_side_by_side_and_joined_in_order() -> None:
     assert num_prompts == 3
 
 
+async def test_what_each_point_is_asked_with_is_bounded() -> None:
+    with pytest.raises(ProgramFailed, match="at most 4096"):
+        await run(
+            "skeleton_of_thought", "List.", "{question}" * 410, answer=lambda _: "1. A<|end|>"
+        )
+
+
 async def test_an_outline_without_points_is_an_error() -> None:
     with pytest.raises(ProgramFailed, match="no numbered points"):
         await run("skeleton_of_thought", "List.", answer=lambda _: "No.<|end|>")

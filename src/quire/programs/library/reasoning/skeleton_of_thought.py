@@ -31,6 +31,7 @@ from quire.programs.chat import chat_template
 from quire.programs.library.answers import ask
 from quire.programs.sdk import Context, inferlet
 
+MAX_EXPAND_CHARS = 4096
 EXPAND = "{question}\nWrite one or two sentences about this point: {point}"
 _POINT = re.compile(r"^\s*\d+[.)]\s+(.+?)\s*$", re.MULTILINE)
 
@@ -73,6 +74,11 @@ async def skeleton_of_thought(
     ``expand``: what is asked for each point, with ``{question}``, ``{point}`` and ``{number}``.
     ``common``: a system text for the points.
     """
+    if len(expand) > MAX_EXPAND_CHARS:
+        raise InvalidArgument(
+            f"expand has {len(expand)} characters, each of its names may become a whole question: "
+            f"at most {MAX_EXPAND_CHARS} are taken"
+        )
     outline = await ask(api, question, max_tokens=int(max_tokens))
     points = points_of(outline)
     if not points:
