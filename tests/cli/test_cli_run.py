@@ -94,6 +94,13 @@ def save_encoder(directory: Path) -> Path:
     return directory
 
 
+async def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
+    process = await _start("run", "text_completion", "--encoder", str(tmp_path / "no"))
+    _, said = await process.communicate()
+    assert process.returncode == 2
+    assert said.count(b"is neither a directory nor a hub id") == 1, said
+
+
 @pytest.mark.parametrize(
     "option", [("--encoder", "x"), ("--model", "x"), ("--record", "x"), ("--mcp-servers", "x")]
 )

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 REQUEST_LOGGER = "quire.requests"
-SUPERVISOR_LOGGER = "quire.node.supervisor"
+STARTING_LOGGERS = ("quire.node.supervisor", "quire.node.encoders.service")
+"""Tell of engines and encoders that are given up."""
 CHATTY_LOGGERS = ("httpx", "httpcore", "uvicorn")
 """Libraries whose every call or connection is an INFO record; ours say what matters of it."""
 
@@ -35,18 +36,21 @@ def configure_logging(level: str, *, log_requests: bool) -> None:
 
 @contextmanager
 def errors_of_starting_raised_only() -> Iterator[None]:
-    """While the node starts: an engine that is given up ends the command with that very error, so
-    its record in the log would say it twice. Records with a traceback, which are bugs, stay."""
-    supervisor = logging.getLogger(SUPERVISOR_LOGGER)
+    """While the node starts: an engine or encoder that is given up ends the command with that very
+    error, so its record in the log would say it twice. Records with a traceback, which are bugs,
+    stay."""
+    loggers = [logging.getLogger(name) for name in STARTING_LOGGERS]
 
     def is_news(record: logging.LogRecord) -> bool:
         return record.levelno < logging.ERROR or record.exc_info is not None
 
-    supervisor.addFilter(is_news)
+    for logger in loggers:
+        logger.addFilter(is_news)
     try:
         yield
     finally:
-        supervisor.removeFilter(is_news)
+        for logger in loggers:
+            logger.removeFilter(is_news)
 
 
 __all__ = [

@@ -19,7 +19,7 @@ from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_conf
 from quire.cli.console import print_error, print_result, shown
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.loading import loading_progress
-from quire.cli.log_output import configure_logging
+from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
 from quire.client.attachment import Attachment
 from quire.client.wire import code_body
@@ -115,7 +115,7 @@ async def _run_embedded(
     config: NodeConfig, program: Inferlet, args: list[str], interactive: bool, show: Show
 ) -> Any:
     node = Node(config)
-    with loading_progress() as progress:
+    with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
     try:
         handle = node.launch(program, args, tenant=DEFAULT_TENANT)
