@@ -93,6 +93,30 @@ async def test_an_endless_loop_ends_alone(node: Node, bystander: ProgramHandle) 
     assert bystander.record().num_messages == 16
 
 
+async def test_children_are_no_way_around_the_bound_on_time(
+    node: Node, bystander: ProgramHandle
+) -> None:
+    """Parent and child have it together: neither ends for what it has computed itself."""
+    error = await end_of(
+        node,
+        """
+        @inferlet()
+        async def family(api, *args):
+            if args:
+                while True:
+                    for _ in range(1000):
+                        pass
+                    await asyncio.sleep(0.001)
+            children = [await api.launch("family", ["spin"]) for _ in range(2)]
+            await asyncio.gather(*(child.join() for child in children), return_exceptions=True)
+            return "it could go on"
+        """,
+        quotas=Quotas(max_cpu_ms=400),
+    )
+    assert "its children have computed for 400 ms together" in error.message
+    await steps(bystander, 3)
+
+
 async def test_a_loop_that_awaits_ends_with_its_time(node: Node) -> None:
     """It gives way to others at each turn, so it is only the whole that is too much."""
     error = await end_of(

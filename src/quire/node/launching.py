@@ -82,13 +82,13 @@ class ProgramLauncher:
             quotas=bounds,
             shares_quotas=family is not None,
         )
-        family = family or Family(bounds.max_children)
+        family = family or Family(bounds.max_children, bounds.max_cpu_ms)
         encoded = EncodedTokens(bounds.max_encoded_tokens, encoded)
         ancestry = Ancestry(program, bounds, family, encoded, launch.seed, launch.priority)
         restarts = Restarts(ReplayLog()) if program.restartable else None
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         if isinstance(program, GuestProgram):
-            begin = partial(self._runtimes.sandbox.launch, program, launch.args, connect)
+            begin = partial(self._runtimes.sandbox.launch, program, launch.args, connect, family)
         else:
             begin = partial(self._runtimes.users.launch, program, launch.args, connect)
         return self._table.launch(program.name, launch, begin, restarts)

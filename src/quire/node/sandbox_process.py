@@ -277,6 +277,7 @@ class SandboxProcess:
             limits=start.limits,
             network=lambda: self._network(start),
             models=self._tools_by_model,
+            family=(None if start.family_cpu_ms is None else (start.family, start.family_cpu_ms)),
         )
 
     def _network(self, start: s.Start) -> Network:

@@ -12,7 +12,7 @@ import httpx
 import msgspec
 import pytest
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import ErrorRecord, InvalidArgument
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId
 from quire.programs.sandbox import messages as m
@@ -175,6 +175,87 @@ async def test_guests_begin_before_others_go_on_and_nobody_starves(
         await all_done.wait()
         await host.close()
     assert turns == order
+
+
+class Computing(ScriptedRunner):
+    """Takes ``turn_ms`` of processor time in its first turn and in each other one."""
+
+    def __init__(self, turn_ms: int) -> None:
+        super().__init__(lambda: self.compute())
+        self.turn_ms = turn_ms
+
+    def compute(self) -> m.Turn:
+        self.cpu_ns += self.turn_ms * 1_000_000
+        return m.Turn([m.Send("done")])
+
+    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+        return self.compute()
+
+
+class Ends:
+    """``Report`` that keeps errors by guest, and lets ``settled`` know of each call."""
+
+    def __init__(self) -> None:
+        self.errors: dict[int, str] = {}
+        self.num_calls = 0
+        self.news = asyncio.Event()
+
+    def calls(self, guest: int, calls: msgspec.Raw) -> None:
+        self.num_calls += 1
+        self.news.set()
+        for call in msgspec.msgpack.decode(calls):
+            if call[0] == "Ended":
+                self.errors[guest] = call[3]["message"]
+
+    def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
+        pass
+
+    def round_ended(self) -> None:
+        pass
+
+    async def heard(self, num_calls: int) -> None:
+        while self.num_calls < num_calls:
+            self.news.clear()
+            await self.news.wait()
+
+
+@pytest.mark.asyncio
+async def test_the_guests_of_a_family_share_its_processor_time() -> None:
+    ends = Ends()
+    async with httpx.AsyncClient() as client:
+        host = GuestHost(asyncio.get_running_loop(), ends)
+
+        def start(number: int, family: tuple[int, int] | None, cpu_ms: int = 10_000) -> None:
+            host.start(
+                number,
+                f"guest {number}",
+                partial(Computing, 600),
+                LAUNCH,
+                limits=GuestLimits(cpu_ms=cpu_ms),
+                network=lambda: Network(client),
+                models={},
+                family=family,
+            )
+
+        start(1, (5, 1000))
+        await ends.heard(1)
+        start(2, (5, 1000))  # 400 ms are left
+        await ends.heard(2)
+        host.tell(1, [m.InputClosed()])
+        start(3, (5, 1000))
+        start(4, (6, 1000))
+        start(5, None, cpu_ms=500)
+        await ends.heard(6)
+        assert sorted(ends.errors) == [1, 3], "guests of that family which wanted another turn"
+        assert "for 1000 ms together" in ends.errors[1]
+        host.tell(5, [m.InputClosed()])
+        await ends.heard(7)
+        assert "has computed for 500 ms" in ends.errors[5]
+        host.stop(2, ErrorRecord("cancelled", "it ends"))
+        start(6, (5, 1000))  # what the ended ones computed still counts
+        await ends.heard(9)
+        assert "for 1000 ms together" in ends.errors[6]
+        await host.close()
 
 
 @pytest.mark.parametrize("text", [f'{{"calls":[],"more":{DEEP}}}', f'{{"calls":{DEEP}}}'])

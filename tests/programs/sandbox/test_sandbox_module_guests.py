@@ -61,6 +61,14 @@ def test_all_calls_of_a_turn_share_its_time(engine: WasmEngine, guest: ModuleGue
     assert caught.value.interrupted
 
 
+def test_a_turn_is_never_ended_before_its_time(guest: ModuleGuest) -> None:
+    for limit_s in (0.001, 0.014, 0.0149, 0.02):
+        spent_ns = guest.cpu_ns
+        with pytest.raises(GuestTrapped):
+            guest.turn(limit_s, guest.call, "spin")
+        assert guest.cpu_ns - spent_ns >= limit_s * 1e9
+
+
 def test_a_turn_that_never_ends_is_ended_and_counted(guest: ModuleGuest) -> None:
     with pytest.raises(GuestTrapped) as caught:
         guest.turn(2 * EPOCH_S, guest.call, "spin")

@@ -68,7 +68,9 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
     ``hosts``: those that it may reach (``None``: any). ``record``: a program that may begin again
-    has the same each time, and answers that it had from other hosts are given to it again."""
+    has the same each time, and answers that it had from other hosts are given to it again.
+    ``family``: the number of those that it shares ``family_cpu_ms`` of processor time with, all of
+    which run in the same process (``None``: it shares none)."""
 
     guest: int
     name: str
@@ -78,6 +80,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     hosts: tuple[str, ...] | None
     allow_private_hosts: bool
     record: int | None = None
+    family: int = 0
+    family_cpu_ms: int | None = None
 
 
 class Starts(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -7,6 +7,7 @@ Nothing of a guest runs in the node's process.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import threading
 from collections import Counter
@@ -14,6 +15,8 @@ from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any, TypeVar
+
+import msgspec
 
 from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
@@ -31,6 +34,7 @@ from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import GuestLaunch, GuestModel, Manifest
 from quire.programs.sandbox.program import GuestProgram, code_digest
+from quire.programs.services.children import Family
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +60,7 @@ class SandboxRuntime:
         self._manifests: dict[str, Manifest] = {}
         self._programs: dict[RunningProgram, SandboxedProgram] = {}
         self._placed: Counter[SandboxLink] = Counter()
+        self._family_numbers = itertools.count(1)
         self._models: tuple[Sequence[ServedModel], tuple[GuestModel, ...]] = ((), ())
         self._calls = LoopCalls()
         self._lock = threading.Lock()
@@ -108,9 +113,13 @@ class SandboxRuntime:
             del self._manifests[next(iter(self._manifests))]
 
     def launch(
-        self, program: GuestProgram, args: Sequence[str], connect: Connect
+        self,
+        program: GuestProgram,
+        args: Sequence[str],
+        connect: Connect,
+        family: Family | None = None,
     ) -> RunningProgram:
-        """See ``Runtime.launch``.
+        """See ``Runtime.launch``. ``family``: those whose processor time counts with its own.
 
         Raises:
             TraitMissing: the default model lacks a trait that the manifest names.
@@ -118,7 +127,8 @@ class SandboxRuntime:
         """
         self._ensure_thread()
         with self._lock:
-            link = self._link_of(program)
+            home = self._home_of(program, family)
+            link = home.link
             guest = SandboxedProgram(
                 program.name, link, self._loop, self._calls.soon, self._grace_s
             )
@@ -138,7 +148,7 @@ class SandboxRuntime:
             self._placed[link] += 1
         running.add_done_callback(self._forget)
         given = self._guest_models(models)
-        self._calls.soon(partial(self._start, guest, program, tuple(args), given))
+        self._calls.soon(partial(self._start, guest, program, tuple(args), given, home))
         return running
 
     def _start(
@@ -147,12 +157,27 @@ class SandboxRuntime:
         program: GuestProgram,
         args: tuple[str, ...],
         models: tuple[GuestModel, ...],
+        home: _Home,
     ) -> None:
         def begin(number: int) -> None:
-            start = self._start_of(program, args, guest.port, number)
+            start = self._start_of(program, args, guest.port, number, home)
             guest.link.start_guest(start, program, models)
 
         guest.start(begin)
+
+    def _home_of(self, program: GuestProgram, family: Family | None) -> _Home:
+        """Where it runs: with its family, whose time is counted in one process."""
+        if family is None:
+            return _Home(self._link_of(program))
+        home = family.home
+        if not isinstance(home, _Home):
+            is_root = family.num_descendants == 0
+            cpu_ms = family.max_cpu_ms
+            if is_root:  # one that is sandboxed itself has the node's bound too
+                cpu_ms = guest_limits(self._config, Quotas(max_cpu_ms=cpu_ms)).cpu_ms
+            home = _Home(self._link_of(program), next(self._family_numbers), cpu_ms)
+            family.home = home
+        return home
 
     def _link_of(self, program: GuestProgram) -> SandboxLink:
         """That with the fewest programs; a restartable one finds its records where they are."""
@@ -206,7 +231,12 @@ class SandboxRuntime:
                 self._placed[guest.link] -= 1
 
     def _start_of(
-        self, program: GuestProgram, args: tuple[str, ...], port: ProgramPort, number: int
+        self,
+        program: GuestProgram,
+        args: tuple[str, ...],
+        port: ProgramPort,
+        number: int,
+        home: _Home,
     ) -> s.Start:
         return s.Start(
             guest=number,
@@ -227,7 +257,18 @@ class SandboxRuntime:
             hosts=allowed_hosts(program.manifest.hosts, self._config.hosts),
             allow_private_hosts=self._config.allow_private_hosts,
             record=port.record if isinstance(port, ReplayPort) else None,
+            family=home.family,
+            family_cpu_ms=home.cpu_ms,
         )
+
+
+class _Home(msgspec.Struct, frozen=True):
+    """The process of a family, its number there and the processor time that it has together
+    (``None``: each has its own alone)."""
+
+    link: SandboxLink
+    family: int = 0
+    cpu_ms: int | None = None
 
 
 @lru_cache(maxsize=1024)

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.family_cpu import FamilyCpu
 from quire.programs.sandbox.guest_http import GuestHttp
 from quire.programs.sandbox.host_calls import HostCalls
 from quire.programs.sandbox.limits import CallRate, GuestLimits
@@ -64,6 +65,10 @@ class Guest:
         self.timer: asyncio.TimerHandle | None = None
         self.requests: dict[int, asyncio.Task[None]] = {}
         self.io: GuestIo | None = None
+        self.family: FamilyCpu | None = None
+        self.family_number = 0
+        self._noted_ns = 0
+        """Of its time, that its family knows of."""
         self.answers: Answers
         self.log_bytes_left = limits.log_bytes
 
@@ -74,11 +79,29 @@ class Guest:
             self._network = self._new_network()
         return self._network
 
+    def join(self, number: int, family: FamilyCpu) -> None:
+        """What it computes counts there too."""
+        self.family_number, self.family = number, family
+
+    def note_cpu(self) -> None:
+        """Behind a turn."""
+        if self.family is not None and self.runner is not None:
+            spent_ns = self.runner.cpu_ns
+            self.family.spent_ns += spent_ns - self._noted_ns
+            self._noted_ns = spent_ns
+
+    @property
+    def own_left_ms(self) -> float:
+        """Of the processor time that it has for itself."""
+        spent_ns = 0 if self.runner is None else self.runner.cpu_ns
+        return self.limits.cpu_ms - spent_ns / 1e6
+
     @property
     def turn_s(self) -> float:
         """What the next turn may take: its own limit, or what is left of the whole."""
-        spent_ns = 0 if self.runner is None else self.runner.cpu_ns
-        left_ms = self.limits.cpu_ms - spent_ns / 1e6
+        left_ms = self.own_left_ms
+        if self.family is not None:
+            left_ms = min(left_ms, self.family.left_ms)
         return max(0.0, min(self.limits.turn_ms, left_ms)) / 1000
 
 

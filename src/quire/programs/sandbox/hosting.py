@@ -27,6 +27,7 @@ from quire.core.errors import (
 )
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers, GuestTools
+from quire.programs.sandbox.family_cpu import FamilyCpus
 from quire.programs.sandbox.guest_http import GuestHttp
 from quire.programs.sandbox.hosted import Guest, GuestIo, Runner
 from quire.programs.sandbox.limits import GuestLimits
@@ -72,6 +73,7 @@ class GuestHost:
         self._clock = clock
         self._on_end = on_end
         self._guests: dict[int, Guest] = {}
+        self._families = FamilyCpus()
         self._beginning: deque[Guest] = deque()
         self._ready: deque[Guest] = deque()
         self._round_scheduled = False
@@ -89,12 +91,16 @@ class GuestHost:
         limits: GuestLimits,
         network: Callable[[], Network],
         models: Mapping[str, GuestTools],
+        family: tuple[int, int] | None = None,
     ) -> None:
         """Give a program its first turn when those before it had theirs: in front of guests that
         have begun, so that of many each says its first words before any says more. ``make`` is
-        called then, and may raise ``GuestTrapped``."""
+        called then, and may raise ``GuestTrapped``. ``family``: its number, and the processor time
+        in milliseconds that all with this number have together."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())
         guest.answers = Answers(models, partial(self._log, guest))
+        if family is not None:
+            guest.join(family[0], self._families.enter(*family))
         self._guests[number] = guest
         guest.scheduled = True
         self._beginning.append(guest)
@@ -187,12 +193,15 @@ class GuestHost:
             self._check_rate(guest, turn.calls)
             self._carry_out(guest, turn)
         except GuestTrapped as exc:
+            guest.note_cpu()
             self._end(guest, _trapped(guest, exc).record())
         except QuireError as exc:
             self._end(guest, exc.record())
         except Exception as exc:  # a fault of ours that a guest has found: the others go on
             logger.exception("program %r cannot be carried on", guest.name)
             self._end(guest, _not_carried_on(guest, exc).record())
+        finally:
+            guest.note_cpu()
 
     def _check_rate(self, guest: Guest, calls: Sequence[m.GuestCalls]) -> None:
         num_calls = guest.answers.take_count()
@@ -257,6 +266,9 @@ class GuestHost:
 
     def _release(self, guest: Guest) -> None:
         guest.ended = True
+        if guest.family is not None:
+            guest.note_cpu()
+            self._families.leave(guest.family_number)
         del self._guests[guest.number]
         if guest.timer is not None:
             guest.timer.cancel()
@@ -345,6 +357,12 @@ def _not_carried_on(guest: Guest, exc: Exception) -> QuireError:
 
 
 def _out_of_time(guest: Guest) -> QuireError:
+    family = guest.family
+    if family is not None and guest.own_left_ms > 0:
+        return QuotaExceeded(
+            f"program {guest.name!r}, the one that launched it and its children have computed for "
+            f"{family.limit_ms} ms together, all that they are allowed"
+        )
     return QuotaExceeded(
         f"program {guest.name!r} has computed for {guest.limits.cpu_ms} ms, all that it is allowed"
     )

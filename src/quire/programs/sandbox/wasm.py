@@ -8,6 +8,7 @@ instance. One thread calls guests; a second one only advances the engine's epoch
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -148,6 +149,11 @@ class WasmEngine:
         self._ticker.join()
 
 
+def num_ticks(limit_s: float) -> int:
+    """Of the epoch, within which so much is computed: the first may come at once."""
+    return math.ceil(limit_s / EPOCH_S) + 1
+
+
 class PythonTemplate:
     """The compiled component, ready to be instantiated.
 
@@ -251,7 +257,7 @@ class PythonGuest:
     def _call(self, name: str, limit_s: float, *arguments: str) -> str:
         store = self._store
         function = self._instance.get_func(store, self._exports[name])
-        store.set_epoch_deadline(max(1, round(limit_s / EPOCH_S)) + 1)
+        store.set_epoch_deadline(num_ticks(limit_s))
         started = time.thread_time_ns()
         self._engine.enter(self)
         try:
@@ -289,5 +295,6 @@ __all__ = [
     "engine_version",
     "load_wasmtime",
     "new_engine",
+    "num_ticks",
     "trapped",
 ]

@@ -27,11 +27,11 @@ from quire.programs.sandbox.module_instances import (
 )
 from quire.programs.sandbox.wasi import WASI_FUNCTIONS, WASI_MODULE, WasiFunction
 from quire.programs.sandbox.wasm import (
-    EPOCH_S,
     GuestTrapped,
     WasmEngine,
     load_wasmtime,
     new_engine,
+    num_ticks,
     trapped,
 )
 
@@ -152,7 +152,7 @@ class ModuleGuest:
             GuestTrapped: its time was over, or a call did not end well; it is unusable.
         """
         engine, wasmtime = self._template.engine, self._template.wasmtime
-        self._instance.allow(max(1, round(limit_s / EPOCH_S)) + 1)
+        self._instance.allow(num_ticks(limit_s))
         started = time.thread_time_ns()
         engine.enter(self)
         try:

@@ -63,11 +63,14 @@ class Child(Protocol):
 class Family:
     """A program that a client launched, and all that descend from it: how many live, how many may.
 
-    Belongs to the node's loop.
+    ``max_cpu_ms``: what all of its sandboxed ones may compute together, as far as quotas say;
+    ``home``: where they do, which is for the sandbox to know. Belongs to the node's loop.
     """
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, max_cpu_ms: int | None = None) -> None:
         self.limit = limit
+        self.max_cpu_ms = max_cpu_ms
+        self.home: object = None
         self.num_descendants = 0
 
     def enter(self) -> None:
