@@ -261,6 +261,16 @@ def test_quotas_refuse_that_command_only(quotas: Quotas, make: Make) -> None:
     assert world.do(2, world.alloc(range(9)))[0].status == "done"
 
 
+def test_pages_are_bounded_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = prepared()
+    monkeypatch.setattr("quire.control.validation.MAX_PAGES", 200)
+    (refused,) = world.do(1, world.alloc(range(1000, 1200)))
+    assert refused.error is not None
+    assert refused.error.code == "quota_exceeded"
+    reset(world)
+    assert world.do(1, world.alloc(range(1000, 1020)))[0].status == "done"
+
+
 def test_the_quota_of_generated_tokens_is_exact() -> None:
     world = World()
     world.program(1, quotas=Quotas(max_generated_tokens=5))

@@ -41,6 +41,10 @@ from quire.core.errors import (
 )
 from quire.core.ids import EmbedId, PageId
 
+MAX_PAGES = 1 << 20
+"""Of one program without a quota: an empty page has no block, but control remembers it (some 300
+bytes). It is the context of 16 million tokens."""
+
 MAX_NAME_CHARS = 512
 """Of an export: names are kept by control, and told to whoever lists them."""
 
@@ -97,6 +101,12 @@ class Validator:
 
     def _new_pages(self, pages: list[PageId], program: Program) -> None:
         distinct("pages", pages)
+        if len(program.pages) + len(pages) > MAX_PAGES:
+            raise QuotaExceeded(
+                f"{len(program.pages)} pages are held and {len(pages)} more are asked for; no "
+                f"program has more than {MAX_PAGES}: free some first",
+                max_pages=MAX_PAGES,
+            )
         for page in pages:
             if page in program.pages:
                 raise InvalidArgument(f"page {page} is in use: choose a new id")
