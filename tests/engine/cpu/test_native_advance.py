@@ -69,7 +69,7 @@ def opened(driver: Driver) -> Driver:
         {"stop": StopSpec(max_tokens=6)},
         {"stop": StopSpec(max_tokens=40, min_tokens=4, token_ids=some), "sampler": DRAWN},
         {"stop": StopSpec(max_tokens=40), "limit": 14},
-        {"stop": StopSpec(max_tokens=40), "sampler": DRAWN, "epoch": 2},
+        {"stop": StopSpec(max_tokens=40), "limit": 14, "sampler": DRAWN, "epoch": 2},
     ]
     started = []
     for number, kind in enumerate(kinds):
@@ -94,7 +94,7 @@ ALL = ((3, 2, 9), (0, 1, 9), (1, 1, 9), (2, 1, 9))
 MESSAGES = [
     advancing(3, (0, 1, 3), (1, 1, 2), (2, 1, 3), (3, 2, 0)),
     advancing(2, (3, 1, 2), (1, 1, 9)),  # the epoch of 3 is stale
-    advancing(4, *ALL),
+    advancing(6, *ALL),  # room for 4 of them in 2; for all 6 in 3, which ends with the next message
     advancing(9, *ALL),
     advancing(9, *ALL),
     advancing(9, (2, 1, 9), (0, 1, 9)),  # both have ended
