@@ -50,7 +50,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     Control enforces the first group on every program: of pages, embeds and tokens on the sum of the
     program and those that it has launched, and that they have. The node enforces ``max_children``
     (living descendants of one that a client launched) and ``max_encoded_tokens`` (of the program
-    and those that it has launched), the sandbox the last group on its guests.
+    and those that it has launched), the sandbox the last group on its guests, ``max_cpu_ms`` also
+    on the sum of the program and those that it has launched.
 
     A generated token is one that a decode or ``Sample`` has chosen, or a distribution that
     ``GetNextDist`` returns, from which the program chooses by itself: a loop costs the same in
