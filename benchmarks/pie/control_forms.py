@@ -4,8 +4,7 @@
 
 A form is chosen before a process imports control, so each turn is a process of its own that runs
 ``calls.py`` (native programs) or ``tpot.py`` once, behind its own first round. The figure is what
-the node's process spends, per call or per step of all programs; with ``tpot`` the time of a step
-over that of the engine's own loop as well.
+the node's process spends of the processor: per call, or per step of all programs.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from quire.cli.compiled_control import COMPILED_VARIABLE
 HERE = Path(__file__).resolve().parent
 FORMS = {"interpreted": "0", "compiled": "1"}
 SCRIPTS = {
-    "calls": ("calls.py", ("--kinds", "native"), "call", ("node_us",)),
-    "tpot": ("tpot.py", (), "loop", ("cpu_ms", "over_fused")),
+    "calls": ("calls.py", ("--kinds", "native"), "call", "node_us"),
+    "tpot": ("tpot.py", (), "loop", "cpu_ms"),
 }
 """The script, its options, what names a row and what is compared of it."""
 
 
-def run_once(name: str, form: str, arguments: Any) -> dict[tuple[str, str], float]:
-    """The medians of one process, by row and figure. Raises if it has run the other form."""
-    script, options, key, fields = SCRIPTS[name]
+def run_once(name: str, form: str, arguments: Any) -> dict[str, float]:
+    """The medians of one process, by row. Ends everything if it has run the other form."""
+    script, options, key, measure = SCRIPTS[name]
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(
             [sys.executable, str(HERE / script), *options, *arguments.more, "--rounds", "1",
@@ -50,12 +49,7 @@ def run_once(name: str, form: str, arguments: Any) -> dict[tuple[str, str], floa
     result = json.loads(done.stdout.splitlines()[-1])
     if result["control"] != form:
         raise SystemExit(f"control was {result['control']}: see 'quire compile --check'")
-    return {
-        (row[key], field): row[field]["median"]
-        for row in result["results"]
-        for field in fields
-        if field in row
-    }
+    return {row[key]: row[measure]["median"] for row in result["results"] if measure in row}
 
 
 def main() -> None:
@@ -69,11 +63,11 @@ def main() -> None:
         rounds_of(arguments),
     )
     rows = []
-    for name, field in results["compiled"][0]:
-        values = {form: [one[name, field] for one in results[form]] for form in FORMS}
+    for name in results["compiled"][0]:
+        values = {form: [one[name] for one in results[form]] for form in FORMS}
         shares = ratio(values["compiled"], values["interpreted"]).rounded(3)
         rows.append(
-            {"of": name, "figure": field}
+            {"of": name, "measure": SCRIPTS[arguments.of][3]}
             | {form: figure(values[form]).rounded() for form in FORMS}
             | {"compiled_over_interpreted": shares}
         )
@@ -81,7 +75,8 @@ def main() -> None:
         f"{arguments.of} in both forms of control",
         [{k: v["median"] if isinstance(v, dict) else v for k, v in row.items()} for row in rows],
     )
-    emit(f"pie/control-forms-{arguments.of}", arguments.out, results=rows)
+    name = f"pie/control-forms-{arguments.of}"
+    emit(name, arguments.out, control="both", more=arguments.more, results=rows)
 
 
 if __name__ == "__main__":

@@ -38,10 +38,11 @@ def compile(
 ) -> None:
     """Compile the control core, so that each call and token costs the node less processor time.
 
-    Needs a C compiler and the extra 'quire[compile]'; takes about a minute. Nodes that are started
-    afterwards use what was built as long as it fits: after an update of Quire or of Python, or an
-    edit of a source, they run Python again until this command is repeated. With QUIRE_COMPILED=0 in
-    its environment a node runs Python in any case. 'quire doctor' says which one it would be.
+    Needs a C compiler and the extra 'quire[compile]'; takes half a minute on two cores. Nodes that
+    are started afterwards use what was built as long as it fits: after an update of Quire or of
+    Python, or an edit of a source, they run Python again until this command is repeated. With
+    QUIRE_COMPILED=0 in its environment a node runs Python in any case. 'quire doctor' says which
+    one it would be.
 
     Examples:
 
