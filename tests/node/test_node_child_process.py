@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 from quire.core.errors import EngineLost
 from quire.node.child_process import EXIT_NODE_GONE
 from quire.node.transports.child import LifeLimits, NodeChild
+from quire.node.transports.messages import RECORD_FORMAT
 
 CHILD = """
 import io, sys, threading, time
@@ -78,3 +80,31 @@ async def test_what_cannot_be_started_is_lost_and_tried_again(
     monkeypatch.setattr(asyncio.get_running_loop(), "subprocess_exec", refuse)
     with pytest.raises(EngineLost, match=r"engine child: .*temporarily unavailable"):
         await child.spawn(msgspec.Struct())
+
+
+RECORDS = """
+import logging, sys
+logging.basicConfig(format=FORMAT, level=logging.INFO)
+logging.info("loaded")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.exception("a step failed")
+logging.warning("on with the next")
+"""
+
+
+async def test_a_process_s_records_are_logged_at_their_own_levels(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A traceback with the record that it belongs to: whoever logs errors only sees all of it."""
+    caplog.set_level(logging.INFO)
+    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    script = RECORDS.replace("FORMAT", repr(RECORD_FORMAT))
+    child = NodeChild("records", ended.set_result, LifeLimits(), (sys.executable, "-c", script))
+    await child.spawn(msgspec.defstruct("Order", [])())
+    await ended
+    logged = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert logged[:2] == [("INFO", "root: loaded"), ("ERROR", "root: a step failed")]
+    assert ("ERROR", "ZeroDivisionError: division by zero") in logged
+    assert ("WARNING", "root: on with the next") in logged

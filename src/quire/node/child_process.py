@@ -18,7 +18,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from quire.node.transports.messages import Pulse
+from quire.node.transports.messages import RECORD_FORMAT, Pulse
 
 EXIT_NODE_GONE = 3
 
@@ -40,7 +40,7 @@ class LifeLine:
         if not line:
             sys.exit(EXIT_NODE_GONE)
         order = msgspec.json.decode(line, type=kind)
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+        logging.basicConfig(level=logging.INFO, format=RECORD_FORMAT)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node decides when its processes end
         return order
 

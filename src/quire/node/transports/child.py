@@ -2,7 +2,8 @@
 
 Owns the process and its three pipes. Standard input carries the launch order, then heartbeats, and
 by its end tells the child that the node is gone; standard output answers the heartbeats; standard
-error goes to the log under the process's name. Must not know what the process does.
+error goes to the log under the process's name, a record of the process's own log at its own level.
+Must not know what the process does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ ENGINE_COMMAND = (
     "quire.node.engine_process",
 )
 
+_LEVELS = logging.getLevelNamesMapping()
 _KEPT_STDERR_LINES = 20
 _MAX_LINE_BYTES = 1 << 16
 
@@ -66,6 +68,7 @@ class NodeChild:
         self._limits = limits
         self._log = logging.getLogger(f"quire.{kind}_process.{name}")
         self._stderr: deque[str] = deque(maxlen=_KEPT_STDERR_LINES)
+        self._level = logging.INFO
         self._verdict: str | None = None
         self._closing = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -124,7 +127,7 @@ class NodeChild:
                 break
             text = line.decode("utf-8", "replace").rstrip()
             self._stderr.append(text)
-            self._log.info("%s", text)
+            self._pass_on(text)
         code = await self._process.wait()
         self._pulse.cancel()
         await asyncio.wait({self._pulse})
@@ -135,6 +138,14 @@ class NodeChild:
             words = [f"{reason}; its last words:", *self._stderr] if self._stderr else [reason]
             self._log.error("%s", "\n".join(words))
             self._on_exit(reason)
+
+    def _pass_on(self, line: str) -> None:
+        """Put it into the log. What is no record's first line belongs to the record before it, as
+        the lines of a traceback do."""
+        level, _, rest = line.partition(" ")
+        if level in _LEVELS:
+            self._level, line = _LEVELS[level], rest
+        self._log.log(self._level, "%s", line)
 
     async def _beat(self) -> None:
         """Ask for a sign of life now and then; kill a process that gives none."""

@@ -16,6 +16,9 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.wire import Codec
 
+RECORD_FORMAT = "%(levelname)s %(name)s: %(message)s"
+"""Of the log that a process writes to its standard error; the node passes it on level by level."""
+
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The engine process has started. ``token`` proves that the node started it."""
@@ -90,6 +93,7 @@ def node_codec() -> Codec[ToEngine]:
 
 
 __all__ = [
+    "RECORD_FORMAT",
     "Faulted",
     "FromEngine",
     "Hello",
