@@ -102,9 +102,9 @@ def test_a_message_that_is_too_long_counts_too() -> None:
 
 
 def test_one_that_has_heard_of_it_ends_as_it_says() -> None:
-    runner = runner_of(sends(4, id=7), [END])
-    assert runner.begin(LAUNCH, 1.0).wake_in_s == 0.0, "its answers come with its next turn"
-    assert ended(runner.wake([m.TimeCome()], 1.0)).state == "finished"
+    turn = runner_of(sends(4, id=7), [END]).begin(LAUNCH, 1.0)
+    assert turn.calls[:-1] == [m.Send("a message")] * 3
+    assert ended(turn).state == "finished"
 
 
 def test_nobody_misses_what_comes_after_the_client_has_gone() -> None:

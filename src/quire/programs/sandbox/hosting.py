@@ -94,7 +94,7 @@ class GuestHost:
         family: tuple[int, int] | None = None,
     ) -> None:
         """Give a program its first turn when those before it had theirs: in front of guests that
-        have begun, so that of many each says its first words before any says more. ``make`` is
+        have begun, which have a part of each round all the same. ``make`` is
         called then, and may raise ``GuestTrapped``. ``family``: its number, and the processor time
         in milliseconds that all with this number have together."""
         guest = Guest(number, name, lambda: (make(), launch), limits, network, self._clock())

@@ -113,8 +113,7 @@ class ModuleRunner:
         self._outbox = ModuleOutbox(launch)
         self._rings = ModuleRings(guest, guest.call(abi.ABI_EXPORT))
         arguments = self._rings.put_arguments(launch.args)
-        # what it is answered at once waits for its next turn: of many that begin, others are next
-        return self._carry_on(guest.call(abi.START_EXPORT, *arguments), num_polls=0)
+        return self._carry_on(guest.call(abi.START_EXPORT, *arguments))
 
     def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
         for event in events:
@@ -133,12 +132,12 @@ class ModuleRunner:
         number = self._rings.put_events(self._events, self._services.undelivered)
         return self._guest.call(abi.POLL_EXPORT, number)
 
-    def _carry_on(self, num_commands: int, num_polls: int = _POLLS - 1) -> m.Turn:
+    def _carry_on(self, num_commands: int) -> m.Turn:
         """What the guest asks for. It is given answers that are known at once, a few times: now its
         memory is near, another turn would cost as much as this."""
         calls: list[m.GuestCalls] = []
         num_bytes = 0
-        for num_left in reversed(range(1 + num_polls)):
+        for num_left in reversed(range(_POLLS)):
             entries = self._rings.commands(num_commands)
             num_bytes += sum(map(abi.named_bytes, entries))
             self._check_bytes(num_bytes)
