@@ -70,7 +70,8 @@ def make_checkpoint(name: str, path: Path) -> None:
 
     shape = SHAPES[name]
     torch.manual_seed(0)
-    tokenizer = PreTrainedTokenizerFast(
+    make_tokenizer: Any = PreTrainedTokenizerFast
+    tokenizer = make_tokenizer(
         tokenizer_object=_train_tokenizer(shape.vocab_size),
         bos_token="<s>",
         eos_token="</s>",
@@ -88,7 +89,8 @@ def make_checkpoint(name: str, path: Path) -> None:
         eos_token_id=1,
         pad_token_id=2,
     )
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(path)
+    model: Any = LlamaForCausalLM(config)
+    model.to(torch.bfloat16).save_pretrained(path)
     tokenizer.save_pretrained(path)
 
 

@@ -14,6 +14,7 @@ it. Quote the ratios, not the milliseconds.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -136,7 +137,7 @@ class Theirs:
 
 
 def random_weights(num_columns: int, depth: int) -> torch.Tensor:
-    return torch.randn(num_columns, depth) / depth**0.5
+    return torch.randn(num_columns, depth) / math.sqrt(depth)
 
 
 def products_in_layer(products: list[Shaped], layer: int) -> list[Shaped]:

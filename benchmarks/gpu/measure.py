@@ -20,6 +20,7 @@ from quire.core.batch import no_i32
 from quire.core.decoding import SamplerSpec
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.cuda.graphs import CudaGraphRecorder, DirectRecorder, Work
+from quire.engine.cuda.kv_pool import CudaKVPool
 from quire.engine.cuda.runner import CudaRunner
 from quire.engine.kv_cache.page_tables import PageLists
 from quire.engine.layers.experts import Experts
@@ -193,9 +194,10 @@ def _decode_rows(
     slots = (blocks_RP[:, :, None].astype(np.int64) * PAGE_SIZE + np.arange(PAGE_SIZE)).reshape(
         batch, -1
     )
-    runner.pool.positions_AS[0][slots] = np.arange(slots.shape[1])
-    positions = torch.from_numpy(runner.pool.positions_AS[0])
-    runner.pool.slot_positions_S.copy_(positions)
+    pool = runner.pool
+    assert isinstance(pool, CudaKVPool)
+    pool.positions_AS[0][slots] = np.arange(slots.shape[1])
+    pool.slot_positions_S.copy_(torch.from_numpy(pool.positions_AS[0]))
     shown = (np.arange(num_pages * PAGE_SIZE) < context).reshape(num_pages, PAGE_SIZE)
     bits = shown.astype(np.uint64) << np.arange(PAGE_SIZE, dtype=np.uint64)
     rows = AttentionRows(

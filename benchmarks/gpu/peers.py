@@ -25,9 +25,8 @@ class Peer:
         config = AutoConfig.for_model(raw["model_type"], **values)
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         with device:
-            self.model = AutoModelForCausalLM.from_config(
-                config, dtype=dtype, attn_implementation="sdpa"
-            ).eval()
+            make: Any = AutoModelForCausalLM.from_config
+            self.model = make(config, dtype=dtype, attn_implementation="sdpa").eval()
         self.device = device
         self.vocab_size = int(raw["vocab_size"])
 

@@ -96,6 +96,8 @@ async def stream(url: str, body: bytes) -> Streamed:
         f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
     )
+    assert parts.hostname is not None
+    assert parts.port is not None
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Streamed] = loop.create_future()
     transport, _ = await loop.create_connection(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,12 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
-from benchmarks.pie.loop_node import Ran, loop_node, run_loops
+from benchmarks.pie.loop_node import LoopNode, Ran, loop_node, run_loops
 from benchmarks.pie.loops import LOOPS
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.core.config import SchedulerConfig
+from quire.node import Node
 
 PROMPT, OUTPUT = 32, 8
 PAPER = {"eager": 15.1, "k_only": 2.8, "t_only": 1.09}
@@ -54,7 +55,7 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
     path = model_directory(arguments.cache, model)
     with asyncio.Runner() as runner, ExitStack() as stack:
 
-        def run(node: Any) -> Ran:
+        def run(node: Node) -> Ran:
             size = (arguments.programs, PROMPT)
             prompts = random.integers(3, SHAPES[model].vocab_size, size).tolist()
             return runner.run(run_loops(node, LOOPS["fine"], prompts, OUTPUT))
@@ -63,10 +64,14 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
         for name, config in policies(arguments).items():
             serving = loop_node(path, config, arguments.num_threads)
             node = runner.run(serving.__aenter__()).node
-            stack.callback(lambda s=serving: runner.run(s.__aexit__(None, None, None)))
+            stack.callback(partial(end, runner, serving))
             contenders[name] = partial(run, node)
         title = f"{model}, {arguments.programs} programs"
         return take_turns(title, contenders, rounds_of(arguments))
+
+
+def end(runner: asyncio.Runner, serving: AbstractAsyncContextManager[LoopNode]) -> None:
+    runner.run(serving.__aexit__(None, None, None))
 
 
 def best_of_each(rates: dict[str, list[float]]) -> dict[str, list[float]]:

@@ -46,7 +46,8 @@ class TappedEngine:
         Raises:
             RuntimeError: the engine is lost.
         """
-        self._waiting = waiting = Future()
+        waiting: Future[BatchResult] = Future()
+        self._waiting = waiting
         self._loop.call_soon_threadsafe(self._transport.send, batch)
         return waiting.result()
 

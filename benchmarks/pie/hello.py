@@ -1,11 +1,12 @@
 """The smallest program that says something; see ``hello.c``, which does the same."""
 
 from quire.core.errors import MailboxClosed
+from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
 
 @inferlet("hello")
-async def main(api):
+async def main(api: Api) -> None:
     await api.send("here")
     try:
         while True:
@@ -14,7 +15,7 @@ async def main(api):
         return
 
 
-async def work(api, order):
+async def work(api: Api, order: str) -> None:
     what, count = order.split()
     if what == "call":
         queue = api.create_queue()
