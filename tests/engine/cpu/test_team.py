@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -51,6 +53,43 @@ def test_idle_threads_use_no_processor() -> None:
         time.sleep(0.3)
         used_s = time.process_time() - before_s
     assert used_s < 0.15, "two spinning threads would have used 0.6 s"
+
+
+def _other_threads() -> list[int]:
+    return [int(task) for task in os.listdir("/proc/self/task") if int(task) != os.getpid()]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system sets no affinity")
+def test_the_other_threads_leave_the_caller_its_core() -> None:
+    allowed = os.sched_getaffinity(0)
+    if len(allowed) < 2:
+        pytest.skip("there is one core")
+    before = set(_other_threads())
+    with Team(load_kernel(), 2) as team:
+        (other,) = set(_other_threads()) - before
+        team.read_pass(torch.zeros(64, dtype=torch.int64))
+        left = os.sched_getaffinity(other)
+    assert left < allowed
+    assert len(left) == len(allowed) - 1
+
+
+ONE_CORE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+import torch
+from quire.engine.cpu.library import load_kernel
+from quire.engine.cpu.team import Team
+with Team(load_kernel(), 2) as team:
+    print(team.read_pass(torch.ones(1003, dtype=torch.int64)))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the system sets no affinity")
+def test_a_team_larger_than_its_cores_works() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ONE_CORE], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["1003"]
 
 
 @pytest.mark.parametrize("num_threads", [1, 2, 3])

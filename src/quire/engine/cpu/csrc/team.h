@@ -4,7 +4,8 @@
 // Thread 0 is the caller of run(); the others wait for work, first spinning for some tens of
 // microseconds and then asleep, so that an idle engine uses no processor. Inside a run, barrier()
 // spins briefly and then yields: a thread that the system has stalled delays the team and nothing
-// else. A team of one executes no atomic instruction.
+// else. On Linux the others keep off the core that the caller began the run on, where there are
+// cores enough. A team of one executes no atomic instruction.
 //
 // Every thread of a run must call the same sequence of barrier() and share(). At most kMaxShares
 // share() loops may stand between two barriers.
@@ -106,6 +107,7 @@ class Team {
   void serve(int thread);
   void work(int thread);
   void finish();  // after a run, on the caller's thread
+  void leave_core_to_caller();
   void stop();
 
   const int num_threads_;
@@ -124,6 +126,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable work_arrived_;
   std::vector<std::thread> threads_;
+  int callers_core_ = -1;  // the others run anywhere else
 };
 
 }  // namespace quire
