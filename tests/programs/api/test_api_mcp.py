@@ -147,7 +147,7 @@ async def test_the_network_policy_holds(connected: Connected) -> None:
 
 PYTHON = os.environ.get("QUIRE_TEST_MCP_PYTHON", sys.executable)
 """A Python that has the official package; this one by default."""
-SERVER = Path(__file__).parent / "mcp_real_server.py"
+SERVER = Path(__file__).parents[1] / "mcp_real_server.py"
 
 
 @pytest.fixture(params=["events", "json"])
