@@ -7,11 +7,13 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 
 import msgspec
 import pytest
 
 from quire.core.errors import EngineLost
+from quire.core.event_loops import new_event_loop
 from quire.node.child_process import EXIT_NODE_GONE
 from quire.node.transports.child import LifeLimits, NodeChild
 from quire.node.transports.messages import RECORD_FORMAT
@@ -57,15 +59,25 @@ sys.exit(7)
 """
 
 
-async def test_what_a_process_has_started_ends_with_it() -> None:
-    """It has the process's pipes, and would hide that the process is gone."""
-    ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    command = (sys.executable, "-P", "-c", PARENT)
-    child = NodeChild("parent", ended.set_result, LifeLimits(), command)
-    await child.spawn(msgspec.Struct())
-    async with asyncio.timeout(60):
-        assert "exited with 7" in await ended
-        await child.close()
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, new_event_loop])
+def test_what_a_process_has_started_ends_with_it(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """It has the process's pipes, and would hide that the process is gone. Engines are started on
+    control's loop, encoders on the edge's, whose processes have no class of asyncio's."""
+
+    async def parent() -> str:
+        ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        command = (sys.executable, "-P", "-c", PARENT)
+        child = NodeChild("parent", ended.set_result, LifeLimits(), command)
+        async with asyncio.timeout(60):
+            await child.spawn(msgspec.Struct())
+            reason = await ended
+            await child.close()
+        return reason
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        assert "exited with 7" in runner.run(parent())
 
 
 async def test_what_cannot_be_started_is_lost_and_tried_again(

@@ -24,6 +24,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnsupportedModel,
 )
+from quire.core.event_loops import new_event_loop
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.encoders.fleet import EncoderFleet
@@ -320,9 +321,13 @@ def fleet_of(on_change: Callable[[], None] = lambda: None, **sources: Path) -> E
     )
 
 
-async def test_an_encoder_process_encodes_and_survives_being_killed(
-    encoder_directory: Path,
-) -> None:
+def test_an_encoder_process_encodes_and_survives_being_killed(encoder_directory: Path) -> None:
+    """On the loop that a server's edge runs on, which need not be asyncio's own."""
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(_encodes_and_survives(encoder_directory))
+
+
+async def _encodes_and_survives(encoder_directory: Path) -> None:
     changed = asyncio.Event()
     fleet = fleet_of(changed.set, tiny=encoder_directory)
     fleet.start()

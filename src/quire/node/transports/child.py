@@ -17,6 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import msgspec
 
@@ -197,8 +198,8 @@ class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        assert isinstance(transport, asyncio.SubprocessTransport)
-        self._group = transport.get_pid()
+        # uvloop's transports have asyncio's methods, and not its classes
+        self._group = cast(asyncio.SubprocessTransport, transport).get_pid()
 
     def process_exited(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # usually it was alone
