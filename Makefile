@@ -50,7 +50,7 @@ model-eval: install ## measure the shipped model on held-out tasks
 	$(BIN)/python -m training.evaluate
 
 bench: install-dev ## the engine's benchmarks, with those peers that are installed (BENCH_ARGS=--quick)
-	for name in decode_step throughput ttft http_streaming startup mixed_load; do \
+	for name in generation ttft http_streaming startup mixed_load; do \
 		$(BIN)/python benchmarks/engine/$$name.py $(BENCH_ARGS); done
 
 bench-pie: install-dev ## every figure of Pie's evaluation (BENCH_ARGS=--quick)

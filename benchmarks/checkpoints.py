@@ -55,6 +55,26 @@ def step_limit_s(shape: Shape, num_requests: int, context: int, limits: Limits) 
     return max(read / limits.bytes_per_s, operations / limits.flops)
 
 
+def prefill_limit_s(shape: Shape, num_requests: int, prompt: int, limits: Limits) -> float:
+    """The least that reading ``num_requests`` bf16 prompts can take, with the head on their last
+    tokens alone: the larger of reading the weights once and multiplying, causal attention too."""
+    head = shape.vocab_size * shape.hidden_size
+    pairs = prompt * (prompt + 1) // 2
+    attention = 4 * pairs * shape.hidden_size * shape.num_hidden_layers
+    weights = 2 * (prompt * (shape.num_step_weights - head) + head)
+    operations = num_requests * (weights + attention)
+    return max(2 * shape.num_step_weights / limits.bytes_per_s, operations / limits.flops)
+
+
+def generation_limit_s(
+    shape: Shape, num_requests: int, prompt: int, output: int, limits: Limits
+) -> float:
+    """The least that a whole generation can take: the prompts, whose end gives the first tokens,
+    and a step for each of the others."""
+    step_s = step_limit_s(shape, num_requests, prompt + output // 2, limits)
+    return prefill_limit_s(shape, num_requests, prompt, limits) + (output - 1) * step_s
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What the machine can do: reading memory, and multiplying bf16 matrices."""
@@ -122,4 +142,13 @@ def _texts() -> list[str]:
     return found
 
 
-__all__ = ["MAX_POSITIONS", "SHAPES", "Limits", "Shape", "make_checkpoint", "step_limit_s"]
+__all__ = [
+    "MAX_POSITIONS",
+    "SHAPES",
+    "Limits",
+    "Shape",
+    "generation_limit_s",
+    "make_checkpoint",
+    "prefill_limit_s",
+    "step_limit_s",
+]

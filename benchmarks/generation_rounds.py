@@ -1,20 +1,22 @@
-"""Offline generations of all contenders in turn: what ``decode_step``, ``throughput`` and ``ttft``
-read their figures from."""
+"""Offline generations of all contenders in turn, and of the machine's limits: what ``generation``
+and ``ttft`` read their figures from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
-from benchmarks.checkpoints import SHAPES
+from benchmarks.checkpoints import SHAPES, Limits
+from benchmarks.machine_limits import MachineProbe
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.peers.catalog import PEERS, Launch
 from benchmarks.peers.process import PeerProcess
 
+_LIMITS = "the machine's limits"
 Report = dict[str, float]
 """See ``peers.worker.Stopwatch.report``."""
 
@@ -39,11 +41,16 @@ class Outcome:
     model: str
     workload: Workload
     reports: dict[str, list[Report]]
+    limits: list[Limits]
     pss_bytes: dict[str, int] = field(default_factory=dict)
 
     def figures(self, name: str) -> dict[str, Figure]:
         """Each contender's figure: ``first_s``, ``step_s``, ``total_s`` or ``tokens_per_s``."""
         return {who: figure(self.values(who, name)) for who in self.reports}
+
+    def share(self, who: str, name: str, limit_s: Callable[[Limits], float]) -> Figure:
+        """What the machine could do at best over what ``who`` took, round by round."""
+        return ratio([limit_s(one) for one in self.limits], self.values(who, name))
 
     def values(self, who: str, name: str) -> list[float]:
         reports = self.reports[who]
@@ -78,19 +85,25 @@ def run_workloads(
             name: stack.enter_context(launch.start(num_threads))
             for name, launch in launches.items()
         }
+        probe = stack.enter_context(MachineProbe())
         for workload in workloads:
             random = np.random.default_rng(0)
-            reports = take_turns(
-                f"{model}, {workload.title}",
-                {
-                    name: partial(_run, worker, model, workload, random)
-                    for name, worker in workers.items()
-                },
-                num_rounds,
-            )
+            limits: list[Limits] = []
+            turns = {
+                name: partial(_run, worker, model, workload, random)
+                for name, worker in workers.items()
+            }
+            turns[_LIMITS] = partial(_probe, probe, limits)
+            reports = take_turns(f"{model}, {workload.title}", turns, num_rounds)
+            del reports[_LIMITS]
             memory = {name: worker.pss_bytes() for name, worker in workers.items()}
-            outcomes.append(Outcome(model, workload, reports, memory))
+            outcomes.append(Outcome(model, workload, reports, limits[-num_rounds:], memory))
     return outcomes
+
+
+def _probe(probe: MachineProbe, found: list[Limits]) -> Report:
+    found.append(probe.measure())
+    return {}
 
 
 def _run(

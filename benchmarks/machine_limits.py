@@ -1,7 +1,8 @@
-"""The machine's physical limits, measured in the run that they are compared with.
+"""The machine's physical limits, measured in turn with what they are compared with.
 
-``python -m benchmarks.machine_limits`` prints them; the scripts run it in a process of its own, so
-that its threads do not stay.
+``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` keeps a process of its own for
+them, so that its threads and its gibibyte of memory are nobody else's: how fast memory is read
+drifts on a shared machine as all else does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Self
 
 from benchmarks.checkpoints import Limits
 from benchmarks.report import ROOT
@@ -20,17 +22,44 @@ _MATRIX = 2048
 _NUM_PASSES = 7
 
 
-def measure_limits() -> Limits:
-    """Best of several passes, on as many threads as torch chooses."""
+class MachineProbe:
+    """Measures when it is asked to. Use as a context manager."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "benchmarks.machine_limits", "--on-request"]
+        self._process = subprocess.Popen(
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self) -> Limits:
+        """The best of several passes each, on as many threads as torch chooses; half a second."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return Limits(**json.loads(self._process.stdout.readline()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # end of input ends it
+
+
+def _measurement() -> Callable[[], Limits]:
     import torch
 
     words = torch.zeros(_READ_BYTES // 4)
     words.add_(1)  # every page is there
     a = torch.randn(_MATRIX, _MATRIX).to(torch.bfloat16)
     b = torch.randn(_MATRIX, _MATRIX).to(torch.bfloat16)
-    read_s = _best_s(lambda: words.sum())
-    multiply_s = _best_s(lambda: a @ b)
-    return Limits(_READ_BYTES / read_s, 2 * _MATRIX**3 / multiply_s)
+
+    def measure() -> Limits:
+        read_s = _best_s(lambda: words.sum())
+        multiply_s = _best_s(lambda: a @ b)
+        return Limits(_READ_BYTES / read_s, 2 * _MATRIX**3 / multiply_s)
+
+    return measure
 
 
 def _best_s(run: Callable[[], object]) -> float:
@@ -42,16 +71,16 @@ def _best_s(run: Callable[[], object]) -> float:
     return min(times)
 
 
-def limits_of_this_machine() -> Limits:
-    """``measure_limits`` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.machine_limits"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return Limits(**json.loads(done.stdout))
+def main() -> None:
+    measure = _measurement()
+    for _ in sys.stdin if "--on-request" in sys.argv[1:] else ("once",):
+        limits = measure()
+        line = {"bytes_per_s": limits.bytes_per_s, "flops": limits.flops}
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
-    limits = measure_limits()
-    print(json.dumps({"bytes_per_s": limits.bytes_per_s, "flops": limits.flops}))
+    main()
 
 
-__all__ = ["limits_of_this_machine", "measure_limits"]
+__all__ = ["MachineProbe"]

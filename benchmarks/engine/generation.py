@@ -1,0 +1,171 @@
+"""Decode steps and tokens per second next to vLLM, openvino-genai and transformers in the same run.
+
+    python benchmarks/engine/generation.py [--models tiny small 1b] [--batches 1 8 32] [--quick]
+
+Random Llama checkpoints (tiny: 6M parameters, small: 125M, 1b: 1.1B) in bf16, greedy, prompts of
+128 tokens, 64 tokens of output, all requests at once. All contenders stay loaded in processes of
+their own and take turns. Two figures are read from each generation: the decode step, counted while
+the whole batch decodes, and the output tokens over the time from the first request to the last
+token, prefill in it.
+
+The limit of a step is the larger of reading (weights once, K and V of each request) at the memory's
+speed and multiplying at the bf16 matrix rate; of a generation, the prompts' operations and a step
+for every further token. Both rates are measured in turn with the contenders. A model that stays in
+the processor's caches may exceed its limit. ``at_most`` is how far ahead of the best peer something
+at the limit would be. Each model has a result of its own; quote ratios, not milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.checkpoints import SHAPES, Limits, generation_limit_s, step_limit_s
+from benchmarks.generation_rounds import Outcome, Workload, run_workloads
+from benchmarks.measurement import figure
+from benchmarks.options import add_contenders, parser, rounds_of
+from benchmarks.peers.catalog import OURS, available
+from benchmarks.plots import draw_bars
+from benchmarks.report import emit, print_table
+
+PROMPT, OUTPUT = 128, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One figure that is read from a generation, as ``Outcome.figures`` calls it."""
+
+    name: str
+    title: str
+    unit: str
+    scale: float
+    larger_is_better: bool
+
+
+STEP = Quantity("step_s", "one decode step", "ms", 1e3, larger_is_better=False)
+RATE = Quantity(
+    "tokens_per_s", "output tokens per second with prefill", "tok/s", 1, larger_is_better=True
+)
+
+
+def step_limit(outcome: Outcome, limits: Limits) -> float:
+    context = PROMPT + OUTPUT // 2
+    return step_limit_s(SHAPES[outcome.model], outcome.workload.num_requests, context, limits)
+
+
+def generation_limit(outcome: Outcome, limits: Limits) -> float:
+    count = outcome.workload.num_requests
+    return generation_limit_s(SHAPES[outcome.model], count, PROMPT, OUTPUT, limits)
+
+
+def row(outcome: Outcome, quantity: Quantity) -> dict[str, Any]:
+    """One line of the report: every contender's figure, ratios over the best peer, shares."""
+    found = outcome.figures(quantity.name)
+    limit, seconds = (step_limit, "step_s") if quantity is STEP else (generation_limit, "total_s")
+    shares = {who: outcome.share(who, seconds, partial(limit, outcome)) for who in found}
+    line: dict[str, Any] = {
+        "model": outcome.model,
+        "num_requests": outcome.workload.num_requests,
+        quantity.unit: {who: one.scaled(quantity.scale).rounded() for who, one in found.items()},
+        "limit_s": figure([limit(outcome, one) for one in outcome.limits]).rounded(),
+        "share_of_limit": {who: one.rounded(3) for who, one in shares.items()},
+    }
+    best = outcome.best_peer(quantity.name, larger_is_better=quantity.larger_is_better)
+    if best is not None:
+        line["best_peer"] = best
+        line["at_most"] = float(f"{1 / shares[best].median:.3g}")
+        line["ahead_of_best_peer"] = {
+            who: outcome.speedup(
+                who, best, quantity.name, larger_is_better=quantity.larger_is_better
+            ).rounded(3)
+            for who in OURS
+            if who in found
+        }
+    return line
+
+
+def shown(line: dict[str, Any], quantity: Quantity) -> list[dict[str, object]]:
+    """A row for each contender, and one for the limit."""
+    ahead = line.get("ahead_of_best_peer", {})
+    over = f"over {line.get('best_peer', 'no peer')}"
+    rows: list[dict[str, object]] = [
+        {
+            "model": f"{line['model']}, {line['num_requests']}",
+            "contender": who,
+            quantity.unit: f"{one['median']:.4g}",
+            over: f"{ahead[who]['median']}x" if who in ahead else "",
+            "share of the limit": line["share_of_limit"][who]["median"],
+        }
+        for who, one in line[quantity.unit].items()
+    ]
+    at_most = f"{line['at_most']}x" if ahead else ""
+    return [
+        *rows,
+        dict(rows[0], contender="limit")
+        | {quantity.unit: "", over: at_most, "share of the limit": 1},
+    ]
+
+
+def draw(outcomes: list[Outcome], quantity: Quantity, path: Path) -> None:
+    names = list(dict.fromkeys(name for one in outcomes for name in one.reports))
+    found = [one.figures(quantity.name) for one in outcomes]
+    draw_bars(
+        path,
+        f"{quantity.title}, bf16, greedy",
+        f"{quantity.unit} (median, 95 % interval)",
+        [f"{one.model}, {one.workload.num_requests}" for one in outcomes],
+        {
+            name: [one[name].scaled(quantity.scale) if name in one else None for one in found]
+            for name in names
+        },
+        logarithmic=True,
+    )
+
+
+def report(model: str, outcomes: list[Outcome], out: Path) -> None:
+    """Tables and the result of one model, as soon as it is measured."""
+    results: dict[str, Any] = {}
+    for quantity in (STEP, RATE):
+        lines = [row(one, quantity) for one in outcomes]
+        for line in lines:
+            print_table(f"{quantity.title}, {quantity.unit}", shown(line, quantity))
+        results[quantity.name] = lines
+    limits = [limits for one in outcomes for limits in one.limits]
+    emit(
+        f"engine/generation-{model}",
+        out,
+        gb_per_s=figure([one.bytes_per_s / 1e9 for one in limits]).rounded(3),
+        gflops=figure([one.flops / 1e9 for one in limits]).rounded(3),
+        memory_mib={
+            one.workload.num_requests: {who: size >> 20 for who, size in one.pss_bytes.items()}
+            for one in outcomes
+        },
+        **results,
+    )
+
+
+def main() -> None:
+    made = parser(__doc__, models=("tiny", "small"))
+    add_contenders(made)
+    made.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="requests at once")
+    arguments = made.parse_args()
+    outcomes: list[Outcome] = []
+    for model in arguments.models:
+        launches = available(arguments.contenders, model, arguments.cache)
+        workloads = [Workload(count, PROMPT, OUTPUT) for count in arguments.batches]
+        found = run_workloads(
+            model, launches, workloads, rounds_of(arguments), arguments.num_threads
+        )
+        report(model, found, arguments.out)
+        outcomes += found
+    for quantity in (STEP, RATE):
+        draw(outcomes, quantity, arguments.out / f"engine-generation-{quantity.name}.png")
+
+
+if __name__ == "__main__":
+    main()
