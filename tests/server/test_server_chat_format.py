@@ -105,3 +105,26 @@ def test_a_call_cut_by_the_length_stays_a_length() -> None:
         "calls": [["f", '{"a": ']],
         "finish_reason": "length",
     }
+
+
+CALL = '<tool_call>{"name": "f", "arguments": {"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "max_calls", "finish_reason"),
+    [
+        (CALL[:-2], None, "stop"),
+        ('<tool_call>{"name": "f"', None, "stop"),
+        (CALL + "}</tool_call>" + CALL[:-2], None, "stop"),
+        (CALL + "}</tool_call>" + CALL[:-2], 1, "tool_calls"),
+        (CALL, None, "tool_calls"),
+        (CALL + "}", None, "tool_calls"),
+    ],
+)
+def test_a_call_cut_by_a_stop_string_is_not_asked_for(
+    text: str, max_calls: int | None, finish_reason: str
+) -> None:
+    """A client that reads ``tool_calls`` runs them all."""
+    form = formatter(reading=Reading(max_calls=max_calls))
+    events = form.feed(chunk(text, finish_reason="stop", stop_reason="stop here"))
+    assert summed(events)["finish_reason"] == whole(form)["finish_reason"] == finish_reason

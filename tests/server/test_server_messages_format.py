@@ -110,3 +110,17 @@ def test_an_error_in_a_stream_has_anthropics_shape() -> None:
         "type": "error",
         "error": {"type": "overloaded_error", "message": "the engine has gone"},
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "stop"),
+    [
+        ('<tool_call>{"name": "f", "arguments": {"a": ', ("stop_sequence", "END")),
+        ('<tool_call>{"name": "f", "arguments": {"a": 1}}', ("tool_use", None)),
+    ],
+)
+def test_a_call_cut_by_a_stop_sequence_is_not_asked_for(text: str, stop: tuple[str, str]) -> None:
+    form = formatter()
+    form.feed(chunk(text, finish_reason="stop", stop_reason="END"))
+    message = json.loads(form.whole())
+    assert (message["stop_reason"], message["stop_sequence"]) == stop

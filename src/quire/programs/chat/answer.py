@@ -28,6 +28,11 @@ class AnswerParser:
         self._calls = ToolCallParser(new_id) if tools else None
         self._reasoning = ReasoningSplitter(starts_open=starts_in_reasoning) if reasoning else None
 
+    @property
+    def open_call(self) -> int | None:
+        """The call before whose arguments' end the text so far ends."""
+        return None if self._calls is None else self._calls.open_call
+
     def feed(self, text: str) -> list[Piece]:
         if self._reasoning is None:
             return self._content(text)

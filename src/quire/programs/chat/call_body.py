@@ -68,6 +68,11 @@ class CallBody:
         self._arguments = ""
         self._has_arguments = False
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it can be run; models forget the last brace at times."""
+        return self.phase == "done" or (self.name is not None and self._has_arguments)
+
     def add(self, char: str) -> None:
         if self.phase == "value":
             self._add_to_value(char)

@@ -33,6 +33,12 @@ class ToolCallParser:
         self._started = False
         self._num_calls = 0
 
+    @property
+    def open_call(self) -> int | None:
+        """The call before whose arguments' end the text so far ends."""
+        is_open = self._started and self._body is not None and not self._body.is_whole
+        return self._num_calls - 1 if is_open else None
+
     def feed(self, text: str) -> list[Piece]:
         self._held += text
         pieces: list[Piece] = []

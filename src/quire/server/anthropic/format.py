@@ -153,7 +153,7 @@ class MessageFormatter:
     def _end(self, chunk: ChoiceChunk) -> None:
         if chunk.finish_reason == "length":
             self._stop_reason = "max_tokens"
-        elif self.answer().calls:
+        elif self.answer().calls and not self._parser.ends_in_call:
             self._stop_reason = "tool_use"
         elif isinstance(chunk.stop_reason, str):
             self._stop_reason, self._stop_sequence = "stop_sequence", chunk.stop_reason

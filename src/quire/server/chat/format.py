@@ -125,7 +125,7 @@ class ChatFormatter:
         choice.pieces += pieces
         if any(isinstance(piece, Reasoning) for piece in pieces):
             choice.num_reasoning += len(chunk.token_ids)
-        if chunk.finish_reason == "stop" and whole_answer(choice.pieces).calls:
+        if chunk.finish_reason == "stop" and _asks_for_calls(choice):
             choice.finish_reason = "tool_calls"
         elif chunk.finish_reason in ("stop", "length"):
             choice.finish_reason = chunk.finish_reason
@@ -225,6 +225,11 @@ class ChatFormatter:
             usage = self._usage.usage() if self._options.continuous_usage else None
             body.usage = usage
         return body
+
+
+def _asks_for_calls(choice: _Choice) -> bool:
+    """A stop string may have cut the last call: then the answer has stopped, and waits for none."""
+    return bool(whole_answer(choice.pieces).calls) and not choice.parser.ends_in_call
 
 
 __all__ = ["ChatFormatter", "ChatOptions"]

@@ -49,6 +49,12 @@ class ChoiceParser:
             starts_in_reasoning=reading.starts_in_reasoning,
         )
 
+    @property
+    def ends_in_call(self) -> bool:
+        """Whether the text so far ends before a call's arguments do: nobody can run that call."""
+        call = self._parser.open_call
+        return call is not None and (self._max_calls is None or call < self._max_calls)
+
     def feed(self, text: str) -> list[Piece]:
         return self._kept(self._parser.feed(text))
 
