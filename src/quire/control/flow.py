@@ -122,7 +122,7 @@ class Flow:
         except QuireError:
             return  # it frees nothing; the failure it is answered with names the first one
         self._holdings.register(entry)
-        queue.orphans.append(entry)
+        self._holdings.keep_orphans(entry)
 
     def _watch_dependencies(self, entry: Entry) -> None:
         for dependency in set(entry.command.after):
@@ -262,8 +262,8 @@ class Flow:
         entry.move(CommandState.FAILED)
         entry.program.failed.add(entry.id)
         self._holdings.undo_allocation(entry)
-        if isinstance(entry.command, c.DeallocPages | c.DeallocEmbeds):
-            entry.queue.orphans.append(entry)
+        if entry.freed:
+            self._holdings.keep_orphans(entry)
         if not entry.is_answered:
             self._outbox.fail(entry.program.id, entry.id, error)
         self._settle(entry)
@@ -276,8 +276,8 @@ class Flow:
         entry.move(CommandState.CANCELLED)
         entry.program.failed.add(entry.id)
         self._holdings.undo_allocation(entry)
-        if isinstance(entry.command, c.DeallocPages | c.DeallocEmbeds):
-            entry.queue.orphans.append(entry)
+        if entry.freed:
+            self._holdings.keep_orphans(entry)
         if not entry.is_answered:
             self._outbox.fail(entry.program.id, entry.id, cancelled(entry.id, reason).record())
         self._settle(entry)
@@ -297,9 +297,7 @@ class Flow:
 
     def free_orphans(self, queue: CommandQueue) -> None:
         """Deallocs that failed or were cancelled take effect now."""
-        for entry in queue.orphans:
-            self._holdings.free_deallocated(entry)
-        queue.orphans = []
+        self._holdings.free(queue.orphans)
 
     def _settle(self, entry: Entry) -> None:
         """The command has ended: unpin what it named, wake who waits for it."""

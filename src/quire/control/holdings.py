@@ -6,7 +6,7 @@ and no unfinished command names it. Does not know order; ``flow`` calls it at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -54,7 +54,7 @@ class Holdings:
 
     def __init__(self, engines: Mapping[EngineId, EngineState]) -> None:
         self._engines = engines
-        self._effects: Mapping[type[c.Command], Callable[[Any, CommandQueue], None]] = {
+        self._effects: Mapping[type[c.Command], Callable[[Any, Entry], None]] = {
             c.AllocPages: self._alloc_pages,
             c.ImportPages: self._create_pages,
             c.ImportPrefix: self._create_pages,
@@ -70,7 +70,7 @@ class Holdings:
         """
         kind = type(entry.command)
         if (take_effect := self._effects.get(kind)) is not None:
-            take_effect(entry.command, entry.queue)
+            take_effect(entry.command, entry)
         if (name_pages := _PAGES.get(kind)) is not None:
             pages = entry.program.pages
             entry.pages = tuple([pages[page_id] for page_id in name_pages(entry.command)])
@@ -82,37 +82,56 @@ class Holdings:
             for embed in entry.embeds:
                 embed.num_pins += 1
 
-    def _alloc_pages(self, command: c.AllocPages, queue: CommandQueue) -> None:
-        self._create_pages(command, queue)
-        queue.program.num_held_pages += len(command.pages)
+    def _alloc_pages(self, command: c.AllocPages, entry: Entry) -> None:
+        self._create_pages(command, entry)
+        self.count([entry.program.pages[page_id] for page_id in command.pages])
 
     def _create_pages(
-        self, command: c.AllocPages | c.ImportPages | c.ImportPrefix, queue: CommandQueue
+        self, command: c.AllocPages | c.ImportPages | c.ImportPrefix, entry: Entry
     ) -> None:
+        queue = entry.queue
         for page_id in command.pages:
             page = Page(page_id, queue.engine, queue)
             queue.program.pages[page_id] = page
             queue.pages[page] = None
 
-    def _alloc_embeds(self, command: c.AllocEmbeds, queue: CommandQueue) -> None:
-        program = queue.program
+    def _alloc_embeds(self, command: c.AllocEmbeds, entry: Entry) -> None:
+        queue, program = entry.queue, entry.program
         for embed_id in command.embeds:
             embed = Embed(embed_id, queue.engine, queue)
             program.embeds[embed_id] = embed
             queue.embeds[embed] = None
+            embed.is_counted = True
         program.num_held_embeds += len(command.embeds)
 
-    def _release_pages(self, command: c.DeallocPages, queue: CommandQueue) -> None:
-        program = queue.program
-        for page_id in command.pages:
-            program.pages[page_id].is_released = True
-        program.num_held_pages -= len(command.pages)
+    def _release_pages(self, command: c.DeallocPages, entry: Entry) -> None:
+        pages = entry.program.pages
+        entry.freed = tuple([pages[page_id] for page_id in command.pages])
+        self._release(entry.freed)
 
-    def _release_embeds(self, command: c.DeallocEmbeds, queue: CommandQueue) -> None:
-        program = queue.program
-        for embed_id in command.embeds:
-            program.embeds[embed_id].is_released = True
-        program.num_held_embeds -= len(command.embeds)
+    def _release_embeds(self, command: c.DeallocEmbeds, entry: Entry) -> None:
+        embeds = entry.program.embeds
+        entry.freed = tuple([embeds[embed_id] for embed_id in command.embeds])
+        self._release(entry.freed)
+
+    def _release(self, things: Iterable[Page | Embed]) -> None:
+        for thing in things:
+            thing.is_released = True
+            if thing.is_counted:
+                self._uncount(thing)
+
+    def count(self, pages: Iterable[Page]) -> None:
+        """They are held from now on, as quotas see it."""
+        for page in pages:
+            page.is_counted = True
+            page.owner.program.num_held_pages += 1
+
+    def _uncount(self, thing: Page | Embed) -> None:
+        thing.is_counted = False
+        if isinstance(thing, Page):
+            thing.owner.program.num_held_pages -= 1
+        else:
+            thing.owner.program.num_held_embeds -= 1
 
     def unpin(self, entry: Entry) -> None:
         """The command has ended: what it alone kept goes."""
@@ -128,42 +147,61 @@ class Holdings:
 
     def undo_allocation(self, entry: Entry) -> None:
         """A command that allocates has failed: what it was to create does not exist."""
-        command, program = entry.command, entry.program
+        command = entry.command
         if isinstance(command, c.AllocPages | c.ImportPages | c.ImportPrefix):
             for page in entry.pages:
-                if isinstance(command, c.AllocPages) and not page.is_released:
-                    program.num_held_pages -= 1
                 self.forget_page(page)
         elif isinstance(command, c.AllocEmbeds):
-            for embed in entry.embeds:
-                if not embed.is_released:
-                    program.num_held_embeds -= 1
-                self.free_embed(embed)
+            self.free(entry.embeds)
 
     def forget_page(self, page: Page) -> None:
         """The page never came to be: commands behind that name it will not find it."""
-        if page.content is not None or page.appender is not None:
-            self.free_page(page)
-            return
-        page.is_released = page.is_freed = True
-        page.owner.program.pages.pop(page.id, None)
-        page.owner.pages.pop(page, None)
+        if page.content is None and page.appender is None:
+            page.is_void = page.is_lost = True
+        self._free_page(page)
 
-    def free_deallocated(self, entry: Entry) -> None:
-        """The place of a dealloc in its queue is reached (or its queue reset behind a failure)."""
-        command, program = entry.command, entry.program
-        if type(command) is c.DeallocPages:
-            for page_id in command.pages:
-                if page_id in program.pages:
-                    self.free_page(program.pages[page_id])
-        elif type(command) is c.DeallocEmbeds:
-            for embed_id in command.embeds:
-                if embed_id in program.embeds:
-                    self.free_embed(program.embeds[embed_id])
+    def keep_orphans(self, entry: Entry) -> None:
+        """A dealloc has failed: what it names is held until its queue is reset or closed."""
+        for thing in entry.freed:
+            if not self._is_held(thing) or thing.is_freed:
+                continue
+            thing.orphan_of = entry.queue
+            entry.queue.orphans[thing] = None
+            if thing.is_counted:
+                continue
+            if isinstance(thing, Page):
+                self.count((thing,))
+            else:
+                thing.is_counted = True
+                thing.owner.program.num_held_embeds += 1
 
-    def free_page(self, page: Page) -> None:
+    def _is_held(self, thing: Page | Embed) -> bool:
+        """Whether its id still means it."""
+        program = thing.owner.program
+        if isinstance(thing, Page):
+            return program.pages.get(thing.id) is thing
+        return program.embeds.get(thing.id) is thing
+
+    def free(self, things: Iterable[Page | Embed]) -> None:
+        """They go, as their pins allow; those that have gone before are left alone."""
+        for thing in list(things):
+            if isinstance(thing, Page):
+                self._free_page(thing)
+            else:
+                self._free_embed(thing)
+
+    def _free_page(self, page: Page) -> None:
         page.is_released = page.is_freed = True
+        self._let_go(page)
         self._free_page_if_unused(page)
+
+    def _let_go(self, thing: Page | Embed) -> None:
+        """Nobody counts on its going any more: it goes."""
+        if thing.is_counted:
+            self._uncount(thing)
+        if thing.orphan_of is not None:
+            thing.orphan_of.orphans.pop(thing, None)
+            thing.orphan_of = None
 
     def _free_page_if_unused(self, page: Page) -> None:
         if not page.is_freed or page.num_pins or page.owner.program.pages.get(page.id) is not page:
@@ -174,8 +212,9 @@ class Holdings:
         del page.owner.program.pages[page.id]
         page.owner.pages.pop(page, None)
 
-    def free_embed(self, embed: Embed) -> None:
+    def _free_embed(self, embed: Embed) -> None:
         embed.is_released = embed.is_freed = True
+        self._let_go(embed)
         self._free_embed_if_unused(embed)
 
     def _free_embed_if_unused(self, embed: Embed) -> None:
@@ -190,15 +229,8 @@ class Holdings:
 
     def free_queue(self, queue: CommandQueue) -> None:
         """Free everything that was allocated through ``queue``, as its pins allow."""
-        program = queue.program
-        for page in reversed(list(queue.pages)):
-            if not page.is_released:
-                program.num_held_pages -= 1
-            self.free_page(page)
-        for embed in list(queue.embeds):
-            if not embed.is_released:
-                program.num_held_embeds -= 1
-            self.free_embed(embed)
+        self.free(reversed(queue.pages))
+        self.free(queue.embeds)
         if queue.engine in self._engines:
             self._engines[queue.engine].free_token_slots(queue)
 
@@ -207,6 +239,23 @@ class Holdings:
             for page in program.pages.values():
                 assert page.num_pins or not page.is_freed, "a freed page stays without a pin"
                 assert page.content is None or page.content.num_refs > 0
+            self._check_counts(program)
+
+    def _check_counts(self, program: Program) -> None:
+        things: list[Page | Embed] = [*program.pages.values(), *program.embeds.values()]
+        for thing in things:
+            assert self._is_held(thing)
+            assert not thing.is_freed or not thing.is_counted, "what is freed counts no more"
+            queue = thing.orphan_of
+            assert queue is None or (thing in queue.orphans and thing.is_counted)
+        pages = sum(page.is_counted for page in program.pages.values())
+        assert pages == program.num_held_pages, "pages are counted while they are held"
+        embeds = sum(embed.is_counted for embed in program.embeds.values())
+        assert embeds == program.num_held_embeds, "embeds are counted while they are held"
+        for queue in program.queues.values():
+            for thing in queue.orphans:
+                assert thing.orphan_of is queue
+                assert self._is_held(thing), "an orphan waits for its queue's reset or close"
 
 
 __all__ = ["Holdings"]

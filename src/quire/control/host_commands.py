@@ -88,7 +88,7 @@ class HostCommands:
     def _dealloc(
         self, entry: Entry, command: c.DeallocPages | c.DeallocEmbeds, now_s: float
     ) -> None:
-        self._holdings.free_deallocated(entry)
+        self._holdings.free(entry.freed)
 
     def _alloc_embeds(self, entry: Entry, command: c.AllocEmbeds, now_s: float) -> None:
         pool = self._engines[entry.queue.engine].embeds
@@ -245,7 +245,7 @@ class HostCommands:
         """The reply; ids that were offered and not needed do not exist."""
         size = self._engines[entry.queue.engine].page_size
         used, unused = entry.pages[:num_pages], entry.pages[num_pages:]
-        entry.program.num_held_pages += sum(not page.is_released for page in used)
+        self._holdings.count(page for page in used if not page.is_released)
         for page in unused:
             self._holdings.forget_page(page)
         return c.Imported(
@@ -269,9 +269,10 @@ class HostCommands:
         page.mask = ~(hidden & ((1 << page.fill) - 1))
 
     def _truncate(self, entry: Entry, command: c.TruncatePage, now_s: float) -> None:
-        if command.fill == 0 and command.page in entry.program.pages:
+        named = entry.program.pages[command.page]
+        if command.fill == 0 and not named.is_void:
             # An emptied page is as good as new, whatever became of what it held.
-            entry.program.pages[command.page].is_lost = False
+            named.is_lost = False
         page = self._quiet_page(entry, command.page)
         if command.fill > page.fill:
             raise InvalidArgument(

@@ -89,7 +89,6 @@ class Program:
         self.num_held_pages = 0
         self.num_held_embeds = 0
         self.num_running = 0
-        self.num_exported_pages = 0
         self.num_generated_tokens = 0
         self.num_family_tokens = 0
         self.num_prefilled_tokens = 0

@@ -31,6 +31,7 @@ class Entry:
     """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
 
     ``pages`` and ``embeds``  what it names and therefore pins ·
+    ``freed``  what it deallocates: the things that its ids meant when it was issued ·
     ``num_blockers``  commands named by ``after`` that have not ended ·
     ``dependents``  commands that wait for this one ·
     ``service_tokens``  tokens that the engine has computed for it ·
@@ -46,6 +47,7 @@ class Entry:
         "dependents",
         "embeds",
         "error",
+        "freed",
         "id",
         "is_answered",
         "is_cancelled",
@@ -72,6 +74,7 @@ class Entry:
         self.ready_s = now_s
         self.pages: tuple[Page, ...] = ()
         self.embeds: tuple[Embed, ...] = ()
+        self.freed: tuple[Page | Embed, ...] = ()
         self.num_blockers = 0
         self.dependents: tuple[Entry, ...] = ()
         self.service_tokens = 0
@@ -142,7 +145,7 @@ class CommandQueue:
         self.pages: dict[Page, None] = {}
         self.embeds: dict[Embed, None] = {}
         self.token_slots: set[TokenSlotId] = set()
-        self.orphans: list[Entry] = []
+        self.orphans: dict[Page | Embed, None] = {}
 
     @property
     def next_entry(self) -> Entry | None:

@@ -22,16 +22,20 @@ class Embed:
     ``token``        the literal token it was made of, if control knows it.
     ``is_written``   something was (or is being) written to it.
     ``num_pins``     unfinished commands that name it.
+    ``is_counted``   against the quotas of its program and those above it.
+    ``orphan_of``    the queue behind whose failure its dealloc stands.
     """
 
     __slots__ = (
         "engine",
         "id",
+        "is_counted",
         "is_freed",
         "is_lost",
         "is_released",
         "is_written",
         "num_pins",
+        "orphan_of",
         "owner",
         "position",
         "slot",
@@ -47,9 +51,11 @@ class Embed:
         self.token: int | None = None
         self.is_written = False
         self.is_lost = False
+        self.is_counted = False
         self.is_released = False
         self.is_freed = False
         self.num_pins = 0
+        self.orphan_of: CommandQueue | None = None
 
     def write(self, position: int, token: int | None) -> None:
         self.position = position

@@ -23,8 +23,12 @@ class Page:
     ``fill``      slots written, as this holder sees it; ``positions`` has one entry for each.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
     ``num_pins``  unfinished commands that name it: a freed page stays until they have ended.
+    ``is_counted``  against the quotas of its program and those above it ·
     ``is_released``  a dealloc was issued: no later command may name it ·
-    ``is_freed``  that dealloc has taken effect · ``is_lost``  its content cannot be had again.
+    ``is_freed``  that dealloc has taken effect · ``is_lost``  its content cannot be had again ·
+    ``is_void``  what was to create it did not; lost too, and there for as long as it is pinned, so
+    that its id means nothing else to whoever named it.
+    ``orphan_of``  the queue behind whose failure its dealloc stands.
     ``appender``  the queue whose started commands append to it (``num_appends`` of them).
     """
 
@@ -34,12 +38,15 @@ class Page:
         "engine",
         "fill",
         "id",
+        "is_counted",
         "is_freed",
         "is_lost",
         "is_released",
+        "is_void",
         "mask",
         "num_appends",
         "num_pins",
+        "orphan_of",
         "owner",
         "positions",
     )
@@ -55,9 +62,12 @@ class Page:
         self.num_pins = 0
         self.appender: CommandQueue | None = None
         self.num_appends = 0
+        self.is_counted = False
         self.is_released = False
         self.is_freed = False
         self.is_lost = False
+        self.is_void = False
+        self.orphan_of: CommandQueue | None = None
 
     @property
     def visible(self) -> int:

@@ -43,19 +43,20 @@ def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
     """The pages that a command names, when it starts.
 
     Raises:
-        UnknownHandle: an import before it mapped fewer pages than were offered.
+        UnknownHandle: what was to create it did not, as an import that mapped fewer pages than were
+            offered.
         PageLost: the page's content was lost with an engine and cannot be computed again.
     """
     pages: list[Page] = []
     held = entry.program.pages
     for page_id in page_ids:
-        page = held.get(page_id)
-        if page is None:
-            raise UnknownHandle(
-                f"page {page_id} does not exist: the command that was to create it did not",
-                page=page_id,
-            )
+        page = held[page_id]
         if page.is_lost:
+            if page.is_void:
+                raise UnknownHandle(
+                    f"page {page_id} does not exist: the command that was to create it did not",
+                    page=page_id,
+                )
             raise PageLost(
                 f"page {page_id} was lost with its engine and cannot be computed again: "
                 "write it anew",
