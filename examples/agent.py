@@ -27,7 +27,7 @@ def get_weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -
     }
 
 
-@inferlet("agent", traits={"Decode": 1})
+@inferlet("agent", traits={"Decode": 1, "Tokenize": 1})
 async def agent(api: Api, question: str = "What is the weather in Oslo?") -> dict[str, Any]:
     """Answer a question, calling tools where they help."""
     tools = Toolbox([get_weather])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.core.ids import EngineId
-from quire.core.traits import SUPERTRAITS
+from quire.core.traits import SUPERTRAITS, Trait
 from quire.programs import library
 from quire.programs.library import LIBRARY, THEMES, find, summary_of, theme_of
 from quire.testing import FakeEngine, LocalNode, fake_pool
@@ -66,13 +67,34 @@ async def test_every_program_runs_and_leaves_nothing_behind(name: str, page_size
 @pytest.mark.parametrize("name", [name for name in LIBRARY_ARGS if LIBRARY[name].traits])
 async def test_a_program_needs_no_more_than_its_manifest_says(name: str) -> None:
     """It runs on a model that has the declared traits alone, and those that they are built on."""
-    needed = set(LIBRARY[name].traits)
-    while more := {base for trait in needed for base in SUPERTRAITS.get(trait, ())} - needed:
-        needed |= more
+    declared = {Trait(trait) for trait in LIBRARY[name].traits}
+    needed = declared.union(*(bases_of(trait) for trait in declared))
     engine = FakeEngine(fake_pool(page_size=4, num_blocks=256))
     engine._info = replace(engine.info, traits=sorted(needed))
     async with LocalNode({EngineId("fake"): engine}) as node:
         assert await node.run(LIBRARY[name], *LIBRARY_ARGS[name]) is not None
+
+
+@pytest.mark.parametrize("name", LIBRARY)
+def test_the_traits_in_a_docstring_are_those_of_the_manifest(name: str) -> None:
+    """It may name those that a trait is built on, to say what for; it leaves out none but those
+    that nearly every program has."""
+    program = find(name)
+    text = " ".join((sys.modules[program.main.__module__].__doc__ or "").split())
+    if "Trait" not in text:
+        return
+    said = re.split(r"\bTraits?: ", text)[1].partition("::")[0]
+    named = {trait for trait in Trait if re.search(rf"\b{trait}\b", said)}
+    declared = {Trait(trait) for trait in program.traits}
+    assert named <= declared.union(*(bases_of(trait) for trait in declared))
+    rest = declared - {Trait.TOKENIZE, Trait.MESSAGING}
+    assert (rest or declared) <= named.union(*(bases_of(trait) for trait in named))
+
+
+def bases_of(trait: Trait) -> set[Trait]:
+    """All traits that ``trait`` is built on."""
+    direct = SUPERTRAITS.get(trait, ())
+    return set(direct).union(*(bases_of(base) for base in direct))
 
 
 @pytest.mark.parametrize("number", ["1000000000", "0", "-1", "x", "١"])

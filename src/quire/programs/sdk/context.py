@@ -151,7 +151,8 @@ class Context:
     # -- one step at a time ------------------------------------------------------------------------
 
     async def next_dist(self, *, top_k: int = 256, sees: Sees | None = None) -> Dist:
-        """The distribution of the next token; what was filled is computed for it.
+        """The distribution of the next token; what was filled is computed for it: by a decode of no
+        tokens, which finds it in the prefix cache, or by ``forward`` under ``sees``.
 
         The program chooses: ``ctx.fill([dist.max_index()])``, and so on. ``sees(query, key)`` says
         whether the token at position ``query`` sees the one at ``key`` before it (default: it

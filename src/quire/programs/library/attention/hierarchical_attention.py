@@ -8,7 +8,7 @@
 Headings (``#``, ``##``, ...) make the tree. The tokens of a section see the section and those above
 it, so that sections side by side do not disturb one another (AST-Trans lets nodes of a syntax tree
 see their ancestors). The question behind the text sees all of it. It is one forward pass over the
-whole text under one mask. Traits: Forward (masks), OutputText.
+whole text under one mask. Traits: Decode, Forward (masks), OutputText.
 
 ::
 

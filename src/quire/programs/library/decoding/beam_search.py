@@ -6,7 +6,7 @@ Each beam is a context. A step asks all of them for their distribution at once, 
 batch; a beam that lives on in several is forked, and forks share every full page. Finished texts
 compete by log probability over length to the power of ``length_penalty``, and the search ends when
 no running beam can catch up: the rules of transformers' ``generate(num_beams=...)``. Traits:
-Forward, OutputText, Allocate (copies).
+Decode (the prompt), OutputText, Allocate (copies).
 
 ::
 

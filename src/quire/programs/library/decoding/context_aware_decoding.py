@@ -5,7 +5,7 @@
 The same question is computed with and without the text. What the text makes likelier is amplified:
 the token of the highest ``(1 + alpha) log p(with) - alpha log p(without)`` is taken, so that what
 the model remembers does not drown what it was told. ``alpha`` 0 is greedy decoding. The two are
-contexts that step together in one batch. Traits: Forward, OutputText.
+contexts that step together in one batch. Traits: Decode (the prompt), OutputText.
 
 ::
 

@@ -6,7 +6,8 @@ A small model makes the mistakes of a large one, more of them: where the two dif
 probably right. Among the tokens that the expert finds plausible (at least ``alpha`` times as likely
 as its best) the one of the highest ``(1 + beta) log p_expert - beta log p_amateur`` is taken
 (O'Brien and Lewis, 2023). ``beta`` 0 is greedy decoding. With a single model the amateur is the
-same one with sight of the last tokens alone. Traits: Forward, OutputText.
+same one with sight of the last tokens alone. Traits: Decode (the prompt), Forward (masks),
+OutputText.
 
 ::
 

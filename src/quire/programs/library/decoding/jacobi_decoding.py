@@ -5,8 +5,8 @@
 Greedy decoding solves ``y[i] = argmax p(y[i] | y[<i])``, one equation after another; Jacobi's
 method solves a block of them at once. Every pass computes all tokens of the block from the last
 guess. The first one is then right, and with luck several: they are kept, and the others, moved up,
-are the next guess. The fixed point is greedy decoding, token for token. Traits: Forward,
-OutputText, Allocate (truncate).
+are the next guess. The fixed point is greedy decoding, token for token. Traits: Decode
+(the prompt), OutputText, Allocate (truncate).
 
 ::
 

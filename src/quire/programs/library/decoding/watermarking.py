@@ -5,7 +5,7 @@
 The token before, hashed with a key, colours ``gamma`` of the vocabulary green. Green tokens get
 ``bias`` more before the choice, so a watermarked text has more of them than chance: the detector
 counts, and says by how many standard deviations (``z``). It needs neither the model nor the prompt.
-A bias of 0 changes nothing. Traits: Forward, OutputText.
+A bias of 0 changes nothing. Traits: Decode (the prompt), OutputText.
 
 ::
 
