@@ -5,7 +5,8 @@
 Requests at once, prompts of 128 tokens, 64 tokens of output, greedy, one event per token. Every
 server is read by the same client, which counts events without parsing them. Offline is the same
 system without HTTP: for Quire a program on the server's own node that completes all prompts
-(``http/offline_program.py``), for vLLM its engine stepped in process. The gap is the time between
+(``http/offline_program.py``), for vLLM its engine stepped in process. What ``quire-fine`` and
+``quire-torch`` are, ``http/systems.py`` says. The gap is the time between
 two events of one request; its median and 99th percentile are over all requests.
 """
 
@@ -25,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, start_quire, start_vllm
-from benchmarks.http.stream_client import Streamed, completion_body, stream_all
+from benchmarks.http.servers import Server
+from benchmarks.http.stream_client import Streamed
+from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import PeerMissing, launch
@@ -37,17 +39,14 @@ from benchmarks.report import emit, print_table
 
 PROMPT, OUTPUT = 128, 64
 PROGRAM = Path(__file__).resolve().parents[1] / "http" / "offline_program.py"
-SYSTEMS: dict[str, Callable[[str, Path], Server]] = {
-    "quire": lambda model, cache: start_quire(model, cache, "--allow-upload"),
-    "vllm": start_vllm,
-}
 
 
-def run_http(server: Server, model: str, count: int, random: np.random.Generator) -> dict[str, Any]:
+def run_http(
+    system: System, server: Server, model: str, count: int, random: np.random.Generator
+) -> dict[str, Any]:
     """One round over HTTP. Raises ``SystemExit`` if tokens did not come one per event."""
     prompts = random.integers(3, SHAPES[model].vocab_size, (count, PROMPT)).tolist()
-    bodies = [completion_body(model, prompt, OUTPUT) for prompt in prompts]
-    answers = asyncio.run(stream_all(server.completions_url, bodies))
+    answers = asyncio.run(system.ask_all(server, model, prompts, OUTPUT))
     check_events(answers)
     started_s = min(answer.start_s for answer in answers)
     total_s = max(answer.end_s for answer in answers) - started_s
@@ -67,7 +66,7 @@ def check_events(answers: list[Streamed]) -> None:
 
 
 def run_on_node(
-    server: Server, model: str, count: int, random: np.random.Generator
+    every_step: bool, server: Server, model: str, count: int, random: np.random.Generator
 ) -> dict[str, Any]:
     """One round as a program of the server's node."""
     plan = {
@@ -76,6 +75,7 @@ def run_on_node(
         "count": count,
         "prompt": PROMPT,
         "output": OUTPUT,
+        "every_step": every_step,
     }
 
     async def run() -> dict[str, float]:
@@ -105,16 +105,16 @@ def measure(model: str, count: int, num_rounds: int, cache: Path, systems: list[
         turns: dict[str, Callable[[], dict[str, Any]]] = {}
         for name in systems:
             try:
-                server = stack.enter_context(SYSTEMS[name](model, cache))
+                server = stack.enter_context(SYSTEMS[name].start(model, cache))
             except PeerMissing as exc:
                 print(f"without {name}: {exc}", file=sys.stderr)
                 continue
-            turns[f"{name} http"] = partial(run_http, server, model, count, random)
-            if name == "quire":
-                offline = partial(run_on_node, server)
-            else:
+            turns[f"{name} http"] = partial(run_http, SYSTEMS[name], server, model, count, random)
+            if name == "vllm":
                 worker = stack.enter_context(launch(name, model, cache).start())
                 offline = partial(run_stepped, worker)
+            else:
+                offline = partial(run_on_node, name == "quire-fine", server)
             turns[f"{name} offline"] = partial(offline, model, count, random)
         return take_turns(f"{model}, {count} streams", turns, num_rounds)
 

@@ -5,14 +5,14 @@
 Some answers stream over HTTP; meanwhile prompts of 1024 tokens arrive one after the other. The
 figure is the 99th percentile of the gap between two tokens of a running answer, over the median gap
 of the same answers: prompts are computed in chunks between the steps of everyone else, so it stays
-small. Next to vLLM's server where it is installed, which chunks too.
+small. Next to vLLM's server where it is installed, which chunks too; what ``quire-fine`` and
+``quire-torch`` are, ``http/systems.py`` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, start_quire, start_vllm
-from benchmarks.http.stream_client import completion_body, stream
+from benchmarks.http.servers import Server
+from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import Figure, figure, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import PeerMissing
@@ -32,33 +32,34 @@ from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
 PROMPT, OUTPUT, LONG_PROMPT = 128, 256, 1024
-SYSTEMS: dict[str, Callable[[str, Path], Server]] = {"quire": start_quire, "vllm": start_vllm}
 
 
-async def disturb(server: Server, model: str, num_streams: int, prompts: Any) -> Any:
+async def disturb(
+    system: System, server: Server, model: str, num_streams: int, prompts: Any
+) -> Any:
     """``num_streams`` answers, and long prompts one after the other from their middle on."""
-    url = server.completions_url
-    streams = [
-        asyncio.create_task(stream(url, completion_body(model, prompt, OUTPUT)))
-        for prompt in prompts[:num_streams]
-    ]
+    running = asyncio.create_task(system.ask_all(server, model, prompts[:num_streams], OUTPUT))
     await asyncio.sleep(0.2)
     first_s = []
     for prompt in prompts[num_streams:]:
-        answer = await stream(url, completion_body(model, prompt, 1))
+        answer = await system.ask(server, model, prompt, 1)
         first_s.append(answer.event_s[0])
-    answers = await asyncio.gather(*streams)
-    gaps = np.concatenate([np.diff(answer.event_s[:OUTPUT]) for answer in answers])
+    gaps = np.concatenate([np.diff(answer.event_s[:OUTPUT]) for answer in await running])
     return gaps, first_s
 
 
 def run(
-    server: Server, model: str, num_streams: int, num_prompts: int, random: np.random.Generator
+    system: System,
+    server: Server,
+    model: str,
+    num_streams: int,
+    num_prompts: int,
+    random: np.random.Generator,
 ) -> dict[str, float]:
     vocab_size = SHAPES[model].vocab_size
     prompts = random.integers(3, vocab_size, (num_streams, PROMPT)).tolist()
     prompts += random.integers(3, vocab_size, (num_prompts, LONG_PROMPT)).tolist()
-    gaps, first_s = asyncio.run(disturb(server, model, num_streams, prompts))
+    gaps, first_s = asyncio.run(disturb(system, server, model, num_streams, prompts))
     median, p99 = float(np.median(gaps)), float(np.quantile(gaps, 0.99))
     return {
         "gap_p50_ms": 1e3 * median,
@@ -85,12 +86,18 @@ def main() -> None:
             turns = {}
             for name in arguments.systems:
                 try:
-                    server = stack.enter_context(SYSTEMS[name](model, arguments.cache))
+                    server = stack.enter_context(SYSTEMS[name].start(model, arguments.cache))
                 except PeerMissing as exc:
                     print(f"without {name}: {exc}", file=sys.stderr)
                     continue
                 turns[name] = partial(
-                    run, server, model, arguments.streams, arguments.prompts, random
+                    run,
+                    SYSTEMS[name],
+                    server,
+                    model,
+                    arguments.streams,
+                    arguments.prompts,
+                    random,
                 )
             results = take_turns(f"{model}, mixed load", turns, rounds_of(arguments))
         rows += [

@@ -15,8 +15,10 @@ from quire.core.decoding import StopSpec
 from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
+SEEN_TOKENS = 16
 
-async def complete(api: Api, prompt: list[int], num_tokens: int) -> int:
+
+async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
     """Greedy; how many tokens came."""
     queue = api.create_queue()
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))
@@ -27,9 +29,27 @@ async def complete(api: Api, prompt: list[int], num_tokens: int) -> int:
     return count
 
 
+async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
+    """The same with every step in the program's hands, as ``step_program.py`` takes them."""
+    end = len(prompt) + num_tokens
+    queue = api.create_queue()
+    embeds = api.alloc_emb(queue, len(prompt))
+    pages = api.alloc_kvpage(queue, -(-end // queue.page_size))
+    api.embed_txt(queue, prompt, list(range(len(prompt))), embeds)
+    api.forward(queue, [], embeds, pages, embeds[-1])
+    last = embeds[-1]
+    for position in range(len(prompt), end):
+        token = (await api.get_next_dist(queue, last, top_k=SEEN_TOKENS)).max_index()
+        if position + 1 < end:
+            api.embed_txt(queue, token, position, last)
+            api.forward(queue, pages, last, pages, last)
+    return num_tokens
+
+
 @inferlet("offline")
 async def offline(api: Api, plan_json: str) -> dict[str, float]:
-    """``plan_json``: ``seed``, ``vocab_size``, ``count``; tokens each: ``prompt``, ``output``."""
+    """``plan_json``: ``seed``, ``vocab_size``, ``count``; tokens each: ``prompt``, ``output``;
+    ``every_step``: whether the program takes each itself."""
     plan: dict[str, Any] = json.loads(plan_json)
     numbers = random.Random(plan["seed"])
     prompts = [
@@ -37,6 +57,7 @@ async def offline(api: Api, plan_json: str) -> dict[str, float]:
         for _ in range(plan["count"])
     ]
     began_s = time.perf_counter()
+    complete = take_steps if plan["every_step"] else decode
     counts = await asyncio.gather(*(complete(api, prompt, plan["output"]) for prompt in prompts))
     return {"num_tokens": sum(counts), "total_s": time.perf_counter() - began_s}
 

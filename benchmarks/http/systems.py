@@ -1,0 +1,75 @@
+"""Systems that stream tokens over HTTP, and one way to ask each of them for an answer.
+
+``quire`` answers completions with ``decode``; ``quire-fine`` runs a program for each request that
+takes every step itself and sends its client a message per token over a WebSocket
+(``step_program.py``); ``quire-torch`` is a server without the native kernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+from websockets.asyncio.client import connect
+
+from benchmarks.http.servers import Server, start_quire, start_vllm
+from benchmarks.http.stream_client import Streamed, completion_body, stream
+
+STEP_PROGRAM = Path(__file__).with_name("step_program.py")
+
+
+async def complete(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
+    """An OpenAI-compatible server's streamed completion."""
+    return await stream(server.completions_url, completion_body(model, prompt, num_tokens))
+
+
+async def run_steps(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
+    """The same from a program that takes every step; an event is one frame, the last included."""
+    source = STEP_PROGRAM.read_text(encoding="utf-8")
+    body = {"source": source, "args": [json.dumps(list(prompt)), str(num_tokens)]}
+    answer = Streamed(time.perf_counter())
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as http:
+        launched = await http.post("/v1/programs", json=body)
+        launched.raise_for_status()
+    address = server.url.replace("http", "ws", 1)
+    path = f"/v1/programs/{launched.json()['id']}/attach"
+    async with connect(address + path, compression=None, max_queue=None) as frames:
+        async for frame in frames:
+            answer.event_s.append(time.perf_counter() - answer.start_s)
+            answer.num_bytes += len(frame)
+    answer.status = launched.status_code
+    return answer
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """``start`` gives a server that has the model; ``ask`` an answer of exactly so many tokens."""
+
+    start: Callable[[str, Path], Server]
+    ask: Callable[[Server, str, Sequence[int], int], Awaitable[Streamed]] = complete
+
+    async def ask_all(
+        self, server: Server, model: str, prompts: Sequence[Sequence[int]], num_tokens: int
+    ) -> list[Streamed]:
+        """All at once."""
+        asked = (self.ask(server, model, prompt, num_tokens) for prompt in prompts)
+        return list(await asyncio.gather(*asked))
+
+
+def _start(model: str, cache: Path, *options: str) -> Server:
+    return start_quire(model, cache, "--allow-upload", *options)
+
+
+SYSTEMS = {
+    "quire": System(_start),
+    "quire-fine": System(_start, run_steps),
+    "quire-torch": System(lambda model, cache: _start(model, cache, "--backend", "torch")),
+    "vllm": System(start_vllm),
+}
+
+__all__ = ["STEP_PROGRAM", "SYSTEMS", "System"]
