@@ -12,7 +12,13 @@ from typing import Any
 import pytest
 
 from quire.cli.conversation import converse, read_lines
-from quire.core.errors import MailboxClosed, ProgramCancelled, ProgramFailed, QuireError
+from quire.core.errors import (
+    InvalidArgument,
+    MailboxClosed,
+    ProgramCancelled,
+    ProgramFailed,
+    QuireError,
+)
 
 
 class Scripted:
@@ -71,6 +77,15 @@ async def test_lines_go_in_messages_come_out_and_the_result_is_returned() -> Non
     result = await converse(Scripted(), shown.append, read_lines(io.StringIO("one\r\ntwo\n")))
     assert shown == ["ONE", "TWO"]
     assert result == {"lines": 2}
+
+
+async def test_input_that_is_no_text_ends_the_program_with_an_error_that_says_so() -> None:
+    """The reading thread must not die alone: the program would wait for ever."""
+    program, binary = Scripted(), io.BytesIO(b"one\n\xff\n")
+    lines = read_lines(io.TextIOWrapper(binary, encoding="utf-8"))
+    with pytest.raises(InvalidArgument, match="the input cannot be read: 'utf-8' codec"):
+        await asyncio.wait_for(converse(program, print, lines), timeout=10)
+    assert program.cancel_asked.is_set()
 
 
 async def test_without_interactive_input_the_program_learns_that_none_will_come() -> None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-from quire.core.errors import MailboxClosed
+from quire.core.errors import InvalidArgument, MailboxClosed
 
 Show = Callable[[str], None]
 
@@ -84,6 +84,9 @@ async def _feed(program: Program, lines: AsyncIterator[str] | None) -> None:
         await program.end_input()
     except MailboxClosed:
         return  # the program has ended; its result says how
+    except InvalidArgument:
+        await program.cancel()  # it would wait for ever for what cannot be read
+        raise
 
 
 class _InterruptHandler:
@@ -125,26 +128,37 @@ async def read_lines(stream: TextIO) -> AsyncIterator[str]:
     A thread reads, because a terminal, a pipe and a file all block in their own way; it is a daemon
     so that a read that nobody waits for any more does not keep the process alive. It stays at most
     a few lines ahead.
+
+    Raises:
+        InvalidArgument: the stream cannot be read, or is no text in its encoding.
     """
     loop = asyncio.get_running_loop()
-    arrived: asyncio.Queue[str | None] = asyncio.Queue()
+    arrived: asyncio.Queue[str | Exception | None] = asyncio.Queue()
     room = threading.Semaphore(_MAX_LINES_AHEAD)
 
     def read() -> None:
-        for line in stream:
-            room.acquire()
-            if not _post(loop, arrived, line.rstrip("\r\n")):
-                return
-        _post(loop, arrived, None)
+        try:
+            for line in stream:
+                room.acquire()
+                if not _post(loop, arrived, line.rstrip("\r\n")):
+                    return
+        except (OSError, ValueError) as exc:  # UnicodeDecodeError is a ValueError
+            _post(loop, arrived, exc)
+        else:
+            _post(loop, arrived, None)
 
     threading.Thread(target=read, name="quire-stdin", daemon=True).start()
     while (line := await arrived.get()) is not None:
+        if isinstance(line, Exception):
+            raise InvalidArgument(f"the input cannot be read: {line}") from line
         room.release()
         yield line
 
 
 def _post(
-    loop: asyncio.AbstractEventLoop, arrived: asyncio.Queue[str | None], line: str | None
+    loop: asyncio.AbstractEventLoop,
+    arrived: asyncio.Queue[str | Exception | None],
+    line: str | Exception | None,
 ) -> bool:
     """Hand ``line`` over; False when the loop has closed and nobody reads."""
     try:
