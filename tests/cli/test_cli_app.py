@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import version
 from typing import get_args
 
@@ -41,6 +42,21 @@ def test_every_command_has_help_with_an_example(capsys: Capture, command: str) -
     assert ran.code == 0
     assert f"quire {command}" in ran.out
     assert "Examples:" in ran.out
+
+
+def test_ctrl_c_before_the_command_is_loaded_shows_no_traceback(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "quire.cli.app":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "quire.cli.app")
+    monkeypatch.setattr(sys, "meta_path", [Interrupted, *sys.meta_path])
+    ran = invoke(capsys, "--version")
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
 
 
 def test_an_unknown_command_is_a_usage_error(capsys: Capture) -> None:

@@ -3,6 +3,24 @@
 One module per command. Nothing imports this package.
 """
 
-from quire.cli.app import build_app, main
+from __future__ import annotations
 
-__all__ = ["build_app", "main"]
+import sys
+from collections.abc import Sequence
+
+EXIT_INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The ``quire`` command.
+
+    Its modules are imported here: that takes a while on a busy machine, and Ctrl-C may come.
+    """
+    try:
+        from quire.cli.app import main as run
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    run(arguments)
+
+
+__all__ = ["EXIT_INTERRUPTED", "main"]

@@ -15,12 +15,12 @@ from typing import Annotated
 
 import typer
 
+from quire.cli import EXIT_INTERRUPTED
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
 from quire.core.errors import QuireError
 
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130
 
 COMMANDS = {
     "Work with a node": {
