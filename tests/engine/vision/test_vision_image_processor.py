@@ -102,8 +102,10 @@ def test_files_of_several_kinds() -> None:
     palette = image.convert("P")
     see_through = open_image(file_of(palette, transparency=palette.getpixel((3, 4))))
     assert see_through.getpixel((3, 4)) == (255, 255, 255)
-    deep = Image.fromarray(np.full((4, 4), 65535, np.uint16))
-    assert open_image(file_of(deep)).getpixel((0, 0)) == (255, 255, 255)
+    greys = np.array([[0, 255, 256, 0x80FF], [0x7F00, 0xFE80, 0xFF00, 0xFFFF]], np.uint16)
+    for options in ({}, {"transparency": 0}):
+        deep = np.asarray(open_image(file_of(Image.fromarray(greys), **options)))
+        assert (deep == (greys >> 8)[..., None]).all(), "the upper eight of sixteen bits"
     exif = Image.Exif()
     exif[0x0112] = 6
     assert open_image(file_of(image, "JPEG", exif=exif)).size == (30, 40)

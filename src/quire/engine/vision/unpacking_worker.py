@@ -89,6 +89,8 @@ def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow would show 0 to 255 alone
+        return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
     white = Image.new("RGBA", image.size, (255, 255, 255, 255))
