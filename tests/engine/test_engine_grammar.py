@@ -151,17 +151,19 @@ def test_samplers_and_grammars_meet(
 @pytest.mark.parametrize(
     ("kind", "source", "part"),
     [
-        ("json_schema", "{", "not valid JSON|cannot be compiled"),
+        ("json_schema", "{bad", "JSON schema is not valid JSON: .*: line 1 column 2"),
+        ("json_schema", '{"type": "null"}}, {"json_schema": {}', "JSON schema is not valid JSON"),
+        ("json_schema", "[" * 100_000, "JSON schema is not valid JSON"),
         ("json_schema", "[1]", "object or boolean"),
         ("json_schema", "false", "Unsatisfiable"),
         ("json_schema", '{"type":"integer","minimum":5,"maximum":1}', "minimum"),
         ("json_schema", '{"$ref":"http://example.com/x.json"}', "Resource"),
-        ("regex", "(", "cannot be compiled"),
+        ("regex", "(", "regular expression cannot be compiled"),
         ("regex", r"(a)\1", "backreferences"),
         ("regex", "\ud800", "not valid Unicode"),
         ("regex", "a" * (MAX_SOURCE_BYTES + 1), "at most"),
         ("lark", "start: nope", "unknown name"),
-        ("lark", "", "cannot be compiled"),
+        ("lark", "", "Lark grammar cannot be compiled"),
     ],
 )
 def test_bad_grammars_are_refused(

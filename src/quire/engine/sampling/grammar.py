@@ -13,6 +13,7 @@ Shapes: G constrained rows, V vocabulary, W words of 32 tokens.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -40,6 +41,8 @@ STEP_MAX_ITEMS = 50_000
 
 MASK_LIMIT_S = 0.1
 """Of processor time for one mask. Large schemas take a few milliseconds."""
+
+_NAMES = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 
 
 class GrammarMatcher:
@@ -213,7 +216,8 @@ class GrammarCompiler:
         )
         if matcher.is_error():
             raise GrammarError(
-                f"the {spec.kind} cannot be compiled: {matcher.get_error()[:500]}; correct it"
+                f"the {_NAMES[spec.kind]} cannot be compiled: "
+                f"{matcher.get_error()[:500]}; correct it"
             )
         return GrammarMatcher(matcher)
 
@@ -228,23 +232,32 @@ def _source(spec: GrammarSpec) -> str:
     _check_text(spec)
     match spec.kind:
         case "json_schema":
-            try:
-                return str(LLMatcher.grammar_from_json_schema(spec.source))
-            except ValueError as exc:
-                raise GrammarError(f"the json_schema is not valid JSON: {exc}") from exc
+            _check_json(spec.source)
+            return str(LLMatcher.grammar_from_json_schema(spec.source))
         case "regex":
             return str(LLMatcher.grammar_from_regex(spec.source))
         case "lark":
             return str(LLMatcher.grammar_from_lark(spec.source))
 
 
+def _check_json(source: str) -> None:
+    """The library pastes the source into a text of its own: what is no JSON by itself could be some
+    there, of another meaning."""
+    try:
+        json.loads(source)
+    except (ValueError, RecursionError) as exc:
+        raise GrammarError(f"the JSON schema is not valid JSON: {exc}; correct it") from exc
+
+
 def _check_text(spec: GrammarSpec) -> None:
     try:
         size = len(spec.source.encode())
     except UnicodeEncodeError as exc:
-        raise GrammarError(f"the {spec.kind} is not valid Unicode ({exc}): correct it") from exc
+        raise GrammarError(
+            f"the {_NAMES[spec.kind]} is not valid Unicode ({exc}): correct it"
+        ) from exc
     if size > MAX_SOURCE_BYTES:
         raise GrammarError(
-            f"the {spec.kind} has {size} bytes; at most {MAX_SOURCE_BYTES} are compiled: "
+            f"the {_NAMES[spec.kind]} has {size} bytes; at most {MAX_SOURCE_BYTES} are compiled: "
             "split or simplify it"
         )
