@@ -120,6 +120,23 @@ async def test_how_many_is_bounded(name: str, args: tuple[str, ...], number: str
         await run(name, *(arg.format(number) for arg in args))
 
 
+@pytest.mark.parametrize(
+    ("name", "args", "wrong"),
+    [
+        ("react", ("q", "{bad"), "records is '{bad'"),
+        ("react", ("q", '{"Kabo": 3}'), r"records is '\{\"Kabo\": 3\}' \(Expected `object`"),
+        ("modular_caching", ("[]", "a: q"), "schema is '\\[\\]'"),
+        ("modular_caching", ('{"a": 1}', "a: q"), "schema is .*Expected `str`"),
+        ("modular_caching", ("[" * 100_000, "a: q"), "schema is"),
+    ],
+)
+async def test_json_of_another_form_is_refused_with_an_example(
+    name: str, args: tuple[str, ...], wrong: str
+) -> None:
+    with pytest.raises(ProgramFailed, match=rf"{wrong}.*: give e\.g\. \{{"):
+        await run(name, *args)
+
+
 async def test_so_many_pages_at_once_are_refused_before_there_are_handles() -> None:
     with pytest.raises(ProgramFailed, match="pages are asked for at once"):
         await run("low_level_completion", "Hello", "1000000000")

@@ -1,15 +1,21 @@
-"""What several programs of the library share: asking in a context of its own, reading answers."""
+"""What several programs of the library share: reading arguments, asking in a context of its own,
+reading answers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.sdk import Context, greedy
+
+T = TypeVar("T")
 
 GREEDY = greedy()
 
@@ -28,6 +34,18 @@ def count(name: str, text: str, most: int = MAX_COUNT) -> int:
     if not 1 <= number <= most:
         raise InvalidArgument(f"{name} is {text[:80]!r}: give a number from 1 to {most}")
     return number
+
+
+def json_argument(name: str, text: str, kind: type[T], example: str) -> T:
+    """An argument that is JSON of the type ``kind``.
+
+    Raises:
+        InvalidArgument: it is not; the message shows ``example``.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as exc:
+        raise InvalidArgument(f"{name} is {text[:80]!r} ({exc}): give e.g. {example}") from exc
 
 
 def final_answer(text: str) -> str:
@@ -62,4 +80,4 @@ async def ask(
         return await ctx.generate_until(max_tokens=max_tokens, sampler=sampler)
 
 
-__all__ = ["GREEDY", "MAX_COUNT", "ask", "commonest", "count", "final_answer"]
+__all__ = ["GREEDY", "MAX_COUNT", "ask", "commonest", "count", "final_answer", "json_argument"]

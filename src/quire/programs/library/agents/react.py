@@ -14,7 +14,6 @@ computes the conversation again, and none goes back to the client.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Literal
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.library.agents.calculator import calc
-from quire.programs.library.answers import final_answer
+from quire.programs.library.answers import final_answer, json_argument
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
@@ -118,7 +117,8 @@ async def react(api: Api, question: str, records: str = "{}") -> dict[str, objec
 
     Each step is sent to the client as it happens.
     """
-    actions = {"calc": calculate, "lookup": lookup_in(json.loads(records))}
+    table = json_argument("records", records, dict[str, dict[str, object]], '{"Kabo": {"age": 31}}')
+    actions = {"calc": calculate, "lookup": lookup_in(table)}
     system = SYSTEM.format(tools="calc(expression), lookup(name, key)")
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     async with Context(api) as ctx:

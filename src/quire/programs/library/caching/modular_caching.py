@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.programs.api import Api, KvPage, Queue
+from quire.programs.library.answers import json_argument
 from quire.programs.sdk import inferlet
 
 
@@ -106,7 +107,8 @@ async def compose(
 @inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
 async def modular_caching(api: Api, schema: str, *prompts: str) -> list[dict[str, object]]:
     """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text)."""
-    modules = place(api, json.loads(schema))
+    texts = json_argument("schema", schema, dict[str, str], '{"begin": "Read this: "}')
+    modules = place(api, texts)
     answers: list[dict[str, object]] = []
     for prompt in prompts:
         names, _, question = prompt.partition(": ")

@@ -17,15 +17,13 @@ travels. Traits: Encode, Decode, Tokenize.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from operator import mul
 from typing import Any
 
-from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import ask, final_answer
+from quire.programs.library.answers import ask, final_answer, json_argument
 from quire.programs.sdk import inferlet
 
 CANDIDATES = 4
@@ -75,9 +73,7 @@ class Passages:
 @inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1})
 async def retrieval(api: Api, question: str, passages: str, num_read: str = "3") -> dict[str, Any]:
     """Answer a question from a JSON list of passages, reading those that bear on it."""
-    texts = json.loads(passages)
-    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        raise InvalidArgument('passages is a JSON list of texts: ["...", "..."]')
+    texts = json_argument("passages", passages, list[str], '["The sky is blue."]')
     found = await (await Passages.of(api, texts)).relevant(question, int(num_read))
     context = " ".join(texts[index] for index in reversed(found))
     reply = await ask(api, f"Context: {context}\nQuestion: {question}")
