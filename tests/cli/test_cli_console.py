@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from quire.cli.console import output, print_error, print_result, show_message
+from quire.cli.console import output, print_error, print_result, show_message, waiting
 from quire.cli.console import shown as shown_by
 from quire.cli.processes import process_table, upload_table
 from quire.core.errors import ProgramFailed
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"
 SHOWN = r"a\u001b]0;title\u0007b\u001b[2Jc\u000dd\u009b1me\u007f"
+
+
+def test_a_long_wait_is_told_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """And a short one is not: a script's log has a line for what it waited for, or none."""
+    printed = threading.Event()
+
+    class Told(io.StringIO):
+        def flush(self) -> None:
+            if self.getvalue():
+                printed.set()
+
+    told = Told()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stderr", told)
+        with waiting("a sandbox is built", quiet_s=0.0):
+            assert printed.wait(60)
+        assert told.getvalue() == "a sandbox is built ...\n"
+    with waiting("a sandbox is built", quiet_s=1000.0):
+        pass
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("terminal", [False, True])

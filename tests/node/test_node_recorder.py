@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from fake_node import TENANT, StartNode, fake_config
+from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_transport
 
 from quire.control import Controller
 from quire.core.config import SchedulerConfig, TenantConfig
@@ -166,6 +166,17 @@ async def test_a_log_that_cannot_be_written_keeps_the_node_from_starting(
 ) -> None:
     with pytest.raises(ConfigError, match="cannot be written"):
         await start_node(fake_config(record_path=tmp_path / "no" / "such" / "dir" / "log"))
+
+
+async def test_a_log_is_closed_when_the_stores_keep_the_node_from_starting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = fake_config(record_path=tmp_path / "log", data_dir=tmp_path / "file" / "stores")
+    node = Node(config, transport_factory=fake_transport, model_files=fake_model_files)
+    with pytest.raises(ConfigError):
+        await node.start()
+    recorder = node._life._recorder
+    assert recorder is not None
+    assert recorder._file.closed
 
 
 async def test_a_full_disk_ends_the_recording_not_the_node(

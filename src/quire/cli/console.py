@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 from rich import box
@@ -89,11 +90,18 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def waiting(text: str) -> Iterator[None]:
-    """A spinner with ``text`` on stderr while the block runs; nothing where that is no terminal."""
+def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
+    """A spinner with ``text`` on stderr while the block runs; where that is no terminal ``text``
+    alone, once it has run for ``quiet_s``."""
     console = messages()
     if not console.is_terminal:
-        yield
+        timer = Timer(quiet_s, console.print, (f"{text} ...",))
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            timer.join()
         return
     with console.status(text):
         yield

@@ -45,7 +45,11 @@ class NodeLife:
         self._notices.begin(progress)
         if self._config.record_path is not None:
             self._record(self._config.record_path)
-        parts.services.start()
+        try:
+            parts.services.start()
+        except BaseException:
+            self._end_record()
+            raise
         self._running = True
         parts.control.start()
         parts.hosts.start()
@@ -61,6 +65,10 @@ class NodeLife:
     def _record(self, path: Path) -> None:
         self._recorder = EventRecorder(path, self._config)
         self._parts.observers.append(self._recorder)
+
+    def _end_record(self) -> None:
+        if self._recorder is not None:
+            self._recorder.close()
 
     async def stop(self, drain_timeout_s: float = 0.0) -> None:
         """See ``Node.stop``."""
@@ -85,8 +93,7 @@ class NodeLife:
         await parts.encoders.stop()
         await parts.fleet.stop()
         parts.control.stop()
-        if self._recorder is not None:
-            self._recorder.close()
+        self._end_record()
 
     async def _wait_idle(self) -> None:
         await self._parts.sessions.wait_idle()

@@ -79,13 +79,16 @@ async def test_calls() -> None:
             await tool.call(bad)
 
 
-async def test_a_long_result_is_cut() -> None:
-    def long() -> str:
-        return "x" * 20_000
+async def test_a_long_result_is_cut_and_says_so() -> None:
+    """A model that does not know takes what is left for all there is."""
 
-    result = await Tool.of(long).call("{}")
-    assert len(result) == 16_387
-    assert result.endswith("x...")
+    def long(length: int) -> str:
+        return "x" * length
+
+    tool = Tool.of(long)
+    assert await tool.call('{"length": 16384}') == "x" * 16_384
+    result = await tool.call('{"length": 20000}')
+    assert result == "x" * 16_384 + "...\n[cut: the first 16384 of 20000 characters]"
 
 
 def test_what_has_no_schema_is_refused() -> None:

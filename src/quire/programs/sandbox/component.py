@@ -8,6 +8,7 @@ are kept in the cache under names that change with what they were made of.
 from __future__ import annotations
 
 import hashlib
+import logging
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from quire.programs.sandbox.compiler import Compiler
 from quire.programs.sandbox.memory_image import with_immortal_objects
 from quire.programs.sandbox.messages import GUEST_PROTOCOL
 from quire.programs.sandbox.wasm import engine_version
+
+logger = logging.getLogger(__name__)
 
 OnProgress = Callable[[str, float], None]
 
@@ -49,6 +52,7 @@ def python_component(
     with cache.building(name):
         if (compiled := cache.find(compiled_name)) is not None:
             return compiled
+        logger.info("building the Python sandbox, once per release: this takes half a minute")
         on_progress("building the Python sandbox (once per release)", 0.0)
         component = cache.find(f"{name}.wasm") or _build(cache, processes, f"{name}.wasm")
         on_progress("compiling the Python sandbox (once per release)", 0.6)

@@ -82,7 +82,8 @@ class Tool:
         }
 
     async def call(self, arguments: str) -> str:
-        """Run with JSON ``arguments``; the result as text, JSON unless it is a string already.
+        """Run with JSON ``arguments``; the result as text, JSON unless it is a string already. Of a
+        long one the first ``MAX_RESULT_CHARS`` characters, and words that say so.
 
         Raises:
             InvalidArgument: the arguments are not JSON that fits the schema.
@@ -93,7 +94,10 @@ class Tool:
         else:
             result = await asyncio.to_thread(self.function, **keywords)
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-        return text if len(text) <= MAX_RESULT_CHARS else text[:MAX_RESULT_CHARS] + "..."
+        if len(text) > MAX_RESULT_CHARS:
+            kept = f"[cut: the first {MAX_RESULT_CHARS} of {len(text)} characters]"
+            return f"{text[:MAX_RESULT_CHARS]}...\n{kept}"
+        return text
 
     def _keywords(self, text: str) -> dict[str, Any]:
         try:
