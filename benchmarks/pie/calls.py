@@ -8,8 +8,8 @@ program while the others wait for messages. Inference layer: ``embed_txt`` + ``f
 goes on; a call is one of the three, and each program makes sixteen such steps in a row. Beside it a
 single step stands with all that it takes to begin and end one: a message to the program, its queue,
 page and embed, their end, a message from it. The time is that of all threads of the node's process
-(the client's reading in it) without what the fake engine computes, and of the sandbox's processes;
-the baseline, a native program, has its turns in the same rounds.
+(the client's reading in it) and of the sandbox's processes; what the fake engine's own process
+spends stands beside it. The baseline, a native program, has its turns in the same rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import plain_parser, rounds_of
-from benchmarks.pie.programs_node import KINDS, TENANT, Program, TimedEngine, programs, started_node
+from benchmarks.pie.programs_node import KINDS, TENANT, EnginePid, Program, programs, started_node
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.core.event_loops import new_event_loop
@@ -47,6 +47,8 @@ class Spent:
 
     node_us: float
     sandbox_us: float
+    engine_us: float
+    """Of the fake engine: beside the call, not in it."""
 
     @property
     def all_us(self) -> float:
@@ -56,8 +58,9 @@ class Spent:
 class Alive:
     """Programs that wait, and their messages."""
 
-    def __init__(self, node: Node, program: Program, number: int) -> None:
+    def __init__(self, node: Node, engine_pid: int, program: Program, number: int) -> None:
         self._node = node
+        self._engine_pid = engine_pid
         self._handles = [node.launch(program, tenant=TENANT) for _ in range(number)]
 
     async def ready(self) -> None:
@@ -80,10 +83,8 @@ class Alive:
         for handle in handles:
             handle.signal("message", order)
         await asyncio.gather(*answers)
-        node_s, sandbox_s = (
-            after - before for after, before in zip(self._clocks(), began, strict=True)
-        )
-        return Spent(1e6 * node_s / calls, 1e6 * sandbox_s / calls)
+        spent = zip(self._clocks(), began, strict=True)
+        return Spent(*(1e6 * (after_s - before_s) / calls for after_s, before_s in spent))
 
     async def _answer(self, handle: ProgramHandle, after: int) -> None:
         """Read until it says that it is done (or there)."""
@@ -93,9 +94,10 @@ class Alive:
                 break
         attachment.close()
 
-    def _clocks(self) -> tuple[float, float]:
-        node_s = time.process_time() - TimedEngine.spent_s
-        return node_s, sum(map(processor_s, self._node.sandbox_pids()))
+    def _clocks(self) -> tuple[float, float, float]:
+        """Node, sandbox and engine."""
+        sandbox_s = sum(map(processor_s, self._node.sandbox_pids()))
+        return time.process_time(), sandbox_s, processor_s(self._engine_pid)
 
     async def end(self) -> None:
         for handle in self._handles:
@@ -109,8 +111,10 @@ def processor_s(pid: int) -> float:
     return sum(int((one / "schedstat").read_text().split()[0]) for one in folders) / 1e9
 
 
-async def measure_once(node: Node, program: Program, number: int) -> dict[str, Spent]:
-    alive = Alive(node, program, number)
+async def measure_once(
+    node: Node, engine_pid: int, program: Program, number: int
+) -> dict[str, Spent]:
+    alive = Alive(node, engine_pid, program, number)
     await alive.ready()
     spent = {name: await alive.one(order) for name, order in ORDERS.items()}
     for name, steps in STEPS_OF_ALL.items():
@@ -120,9 +124,9 @@ async def measure_once(node: Node, program: Program, number: int) -> dict[str, S
 
 
 def measure_now(
-    runner: asyncio.Runner, node: Node, program: Program, number: int
+    runner: asyncio.Runner, node: Node, engine: EnginePid, program: Program, number: int
 ) -> dict[str, Spent]:
-    return runner.run(measure_once(node, program, number))
+    return runner.run(measure_once(node, engine.get(), program, number))
 
 
 def row(
@@ -135,6 +139,7 @@ def row(
         "us": figure(spent).rounded(),
         "node_us": figure([one[call].node_us for one in rounds]).rounded(),
         "sandbox_us": figure([one[call].sandbox_us for one in rounds]).rounded(),
+        "engine_us": figure([one[call].engine_us for one in rounds]).rounded(),
         "over_native": ratio(spent, [one[call].all_us for one in native]).rounded(),
     }
 
@@ -145,14 +150,15 @@ def main() -> None:
     made.add_argument("--kinds", nargs="+", choices=KINDS, default=["native", "compiled"])
     arguments = made.parse_args()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        started = started_node()
+        engine = EnginePid()
+        started = started_node(engine)
         node = runner.run(started.__aenter__())
         try:
             found = runner.run(programs(node, arguments.kinds))
             results = take_turns(
                 f"calls with {arguments.alive} alive",
                 {
-                    kind: partial(measure_now, runner, node, program, arguments.alive)
+                    kind: partial(measure_now, runner, node, engine, program, arguments.alive)
                     for kind, program in found.items()
                 },
                 rounds_of(arguments),

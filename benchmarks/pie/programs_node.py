@@ -1,7 +1,9 @@
-"""A node with a fake engine in its own process, and the programs that are launched on it.
+"""A node with a fake engine, and the programs that are launched on it.
 
 What is measured here is the path of programs and their calls; an engine's work would hide it. The
-three programs do the same: say one word, then make as many calls as they are told to.
+fake engine is a process of its own behind the transport of a real one, so that its time is not the
+node's, and the node pays what speaking to an engine costs. The three programs do the same: say one
+word, then make as many calls as they are told to.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.util import find_spec
@@ -17,15 +18,14 @@ from pathlib import Path
 from subprocess import run
 from typing import Any
 
-from quire.core.batch import Batch, BatchResult
 from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
 from quire.core.ids import ModelId, TenantId
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.node import ModelFiles, Node
-from quire.node.transports import InProcessTransport
+from quire.node.transports import ZeroMQTransport
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.sandbox.program import GuestProgram
-from quire.testing import FakeEngine, FakeTokenizer, fake_pool
+from quire.testing import FakeTokenizer
 
 HERE = Path(__file__).resolve().parent
 SDK = HERE.parent.parent / "sdk" / "c"
@@ -35,27 +35,22 @@ KINDS = ("native", "compiled", "python")
 Program = Inferlet | GuestProgram
 
 
-class TimedEngine(FakeEngine):
-    """A fake engine that knows what it costs itself, which is no cost of the node's."""
-
-    spent_s = 0.0
-
-    def execute(self, batch: Batch) -> BatchResult:
-        began_s = time.thread_time()
-        result = super().execute(batch)
-        TimedEngine.spent_s += time.thread_time() - began_s
-        return result
+ENGINE_COMMAND = (sys.executable, "-P", str(HERE / "engine_child.py"))
 
 
-def _transport(config: EngineConfig) -> InProcessTransport:
-    """With room for all programs, as an engine has it by default."""
-    pool = fake_pool(
-        page_size=config.page_size,
-        num_blocks=4096,
-        num_embeds=config.num_embeds,
-        max_batch_tokens=config.max_batch_tokens,
-    )
-    return InProcessTransport(config.name, lambda: TimedEngine(pool, model=config.name))
+class EnginePid:
+    """Of the fake engine of one node, once that has started."""
+
+    def __init__(self) -> None:
+        self._transport: ZeroMQTransport | None = None
+
+    def make_transport(self, config: EngineConfig) -> ZeroMQTransport:
+        self._transport = ZeroMQTransport(config, command=ENGINE_COMMAND)
+        return self._transport
+
+    def get(self) -> int:
+        assert self._transport is not None, "the node starts its engine"
+        return self._transport.pid
 
 
 def _model_files(config: EngineConfig) -> ModelFiles:
@@ -63,15 +58,16 @@ def _model_files(config: EngineConfig) -> ModelFiles:
 
 
 @asynccontextmanager
-async def started_node(**sandbox: Any) -> AsyncIterator[Node]:
-    """``sandbox``: settings of ``SandboxConfig``."""
+async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> AsyncIterator[Node]:
+    """``engine`` is told the process of the fake engine. ``sandbox``: settings of
+    ``SandboxConfig``."""
     config = NodeConfig(
         engines=(EngineConfig(source="fake", name=ModelId("fake")),),
         sandbox=SandboxConfig(**sandbox),
     )
     node = Node(
         config,
-        transport_factory=_transport,
+        transport_factory=(engine or EnginePid()).make_transport,
         model_files=_model_files,
         sandbox_command=(sys.executable, "-P", str(HERE / "sandbox_child.py")),
     )
@@ -121,8 +117,8 @@ def compiled_hello() -> bytes | None:
 __all__ = [
     "KINDS",
     "TENANT",
+    "EnginePid",
     "Program",
-    "TimedEngine",
     "compiled_hello",
     "programs",
     "started_node",
