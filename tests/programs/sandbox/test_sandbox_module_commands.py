@@ -13,7 +13,12 @@ from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EngineId, QueueId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, named_bytes
-from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
+from quire.programs.sandbox.module_commands import (
+    COMMANDS,
+    Memory,
+    queue_call,
+    with_adapter,
+)
 
 AT = 16
 
@@ -24,16 +29,9 @@ def entry(
     return RingCommand(op, 0, 3, a, b, c, d, AT, length)
 
 
-def call(command: RingCommand, payload: bytes = b"") -> m.GuestCalls | None:
-    memory = Memory(memoryview(bytes(AT) + payload))
-    return queue_call(command, CommandId(3), memory, [EngineId("e")])
-
-
 def issued(op: Op, payload: bytes = b"", **fields: int) -> Any:
-    made = call(entry(op, length=len(payload), **fields), payload)
-    assert isinstance(made, m.Issue)
-    assert made.queue == 7
-    (command,) = made.commands
+    memory = Memory(memoryview(bytes(AT) + payload))
+    command = COMMANDS[op](entry(op, length=len(payload), **fields), CommandId(3), memory)
     assert command.id == 3
     return command
 
@@ -43,7 +41,7 @@ def words(*numbers: int) -> bytes:
 
 
 def test_priorities_are_signed() -> None:
-    made = call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE))
+    made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [EngineId("e")])
     assert made == m.SetQueuePriority(QueueId(7), -2)
 
 
@@ -130,9 +128,8 @@ def test_counts_are_part_of_what_a_turn_names() -> None:
 def test_an_adapters_model_runs_with_it() -> None:
     forward = c.Forward(id=CommandId(1), context=[], inputs=[], output=[], outputs=[])
     done = c.Synchronize(id=CommandId(2))
-    both = m.Issue(QueueId(1), [forward, done])
-    assert with_adapter(both, None) is both
-    changed = with_adapter(both, "ada").commands
-    assert isinstance(changed[0], c.Forward)
-    assert changed[0].adapter == "ada"
-    assert changed[1] is done
+    changed = with_adapter(forward, "ada")
+    assert isinstance(changed, c.Forward)
+    assert changed.adapter == "ada"
+    assert with_adapter(changed, "bob") is changed
+    assert with_adapter(done, "ada") is done

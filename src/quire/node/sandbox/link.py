@@ -181,10 +181,12 @@ class SandboxLink:
 
     def tell(self, guest: int, event: GuestEvents) -> None:
         """Leaves with everything else that this turn of the loop has for guests."""
-        if guest not in self._guests:
-            return
-        self._schedule_flush()
-        self._news.setdefault(guest, []).append(event)
+        news = self._news.get(guest)
+        if news is not None:
+            news.append(event)
+        elif guest in self._guests:
+            self._schedule_flush()
+            self._news[guest] = [event]
 
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
         """End it at once; nothing more is heard of it."""

@@ -23,8 +23,9 @@ GUEST_PROTOCOL = 3
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
-class GuestCall(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base of what a guest asks of its host. The first six are the methods of ``ProgramPort``."""
+class GuestCall(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
+    """Base of what a guest asks of its host. The first six are the methods of ``ProgramPort``. Of
+    the garbage collector see ``CommandBase``."""
 
 
 class OpenQueue(GuestCall, frozen=True):
@@ -130,7 +131,7 @@ class Turn(msgspec.Struct, frozen=True):
     wake_in_s: float | None = None
 
 
-class GuestEvent(msgspec.Struct, frozen=True, tag=True, array_like=True):
+class GuestEvent(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
     """Base of what a guest is told."""
 
 

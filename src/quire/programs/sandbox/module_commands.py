@@ -7,8 +7,8 @@ address and count is checked against the memory's present size before anything i
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -72,7 +72,7 @@ class Words:
         return layout.unpack(self._next(layout.size))
 
     def ids(self, kind: Callable[[int], Id], count: int) -> list[Id]:
-        return [kind(number) for number in self._next(4 * count).cast("I")] if count else []
+        return _ids(kind, self._next(4 * count).cast("I")) if count else []
 
     def text(self, num_bytes: int) -> str:
         """UTF-8, followed by what is missing to whole words."""
@@ -106,10 +106,8 @@ class Words:
         return taken
 
 
-def queue_call(
-    entry: RingCommand, command: CommandId, memory: Memory, engines: Sequence[EngineId]
-) -> m.GuestCalls | None:
-    """What control is asked for; ``None`` if ``entry`` is about something else.
+def queue_call(entry: RingCommand, engines: Sequence[EngineId]) -> m.GuestCalls | None:
+    """What control is asked about a queue itself; ``None`` if ``entry`` is about something else.
 
     ``engines``: of the models, by the index that guests use.
     """
@@ -127,8 +125,7 @@ def queue_call(
             return m.CancelCommand(CommandId(entry.a))
         case Op.SET_PRIORITY:
             return m.SetQueuePriority(queue, _signed(entry.c))
-    build = _COMMANDS.get(entry.op)
-    return None if build is None else m.Issue(queue, [build(entry, command, memory)])
+    return None
 
 
 def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
@@ -148,17 +145,11 @@ def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
     return m.HostCall(number, name, arguments)
 
 
-def with_adapter(issue: m.Issue, adapter: str | None) -> m.Issue:
-    """``issue`` on a queue of a model with ``adapter``; a command that names one keeps it."""
-    if adapter is None:
-        return issue
-    commands = [
-        msgspec.structs.replace(command, adapter=adapter)
-        if isinstance(command, c.Forward | c.Decode | c.ImportPrefix) and command.adapter is None
-        else command
-        for command in issue.commands
-    ]
-    return m.Issue(issue.queue, commands)
+def with_adapter(command: c.Command, adapter: str) -> c.Command:
+    """``command`` on a queue of a model with ``adapter``; one that names an adapter keeps it."""
+    if isinstance(command, c.Forward | c.Decode | c.ImportPrefix) and command.adapter is None:
+        return msgspec.structs.replace(command, adapter=adapter)
+    return command
 
 
 def _bits(packed: memoryview, count: int) -> list[bool]:
@@ -173,7 +164,13 @@ def _run(kind: Callable[[int], Id], entry: RingCommand) -> list[Id]:
     """``c`` ids from ``b`` on; a bound that no pool reaches keeps a count from filling memory."""
     if entry.c > _MAX_IDS:
         raise InvalidArgument(f"{entry.c} ids in one command, at most {_MAX_IDS} are allowed")
-    return [kind(number) for number in range(entry.b, entry.b + entry.c)]
+    return _ids(kind, range(entry.b, entry.b + entry.c))
+
+
+def _ids(kind: Callable[[int], Id], numbers: Iterable[int]) -> list[Id]:
+    """``kind`` is a new type of numbers, which at run time is a function that returns its argument:
+    calling it costs more than the list."""
+    return cast(list[Id], list(numbers))
 
 
 _MAX_IDS = 1 << 16
@@ -222,7 +219,7 @@ def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     count = entry.c
     embeds = _run(EmbedId, entry)
     words = memory.u32s(entry.address, 2 * count)
-    slots = list(map(TokenSlotId, words[:count]))
+    slots = _ids(TokenSlotId, words[:count])
     return c.EmbedText(
         id=command, tokens=[0] * count, positions=words[count:], embeds=embeds, token_slots=slots
     )
@@ -323,7 +320,10 @@ def _sampler(words: Words) -> SamplerSpec:
     )
 
 
-_COMMANDS: Mapping[int, Callable[[RingCommand, CommandId, Memory], c.Command]] = {
+Build = Callable[[RingCommand, CommandId, Memory], c.Command]
+"""A command of ``entry`` with this id. Raises ``InvalidArgument``."""
+
+COMMANDS: Mapping[int, Build] = {
     Op.SYNCHRONIZE: lambda entry, command, memory: c.Synchronize(id=command),
     Op.ALLOC_PAGES: lambda entry, command, memory: c.AllocPages(
         id=command, pages=_run(PageId, entry)
@@ -371,5 +371,6 @@ _COMMANDS: Mapping[int, Callable[[RingCommand, CommandId, Memory], c.Command]] =
     Op.SAMPLE_SLOTS: _sample_slots,
     Op.DECODE_WITH: _decode_with,
 }
+"""Of the operations that are commands on a queue."""
 
-__all__ = ["Memory", "queue_call", "service_call", "with_adapter"]
+__all__ = ["COMMANDS", "Build", "Memory", "queue_call", "service_call", "with_adapter"]

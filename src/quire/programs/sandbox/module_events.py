@@ -16,10 +16,10 @@ from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
 from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.abi import Op, Status
+from quire.programs.sandbox.abi import Status
 
 
-class RingEvent(msgspec.Struct, frozen=True):
+class RingEvent(msgspec.Struct, frozen=True, gc=False):
     """An event for the guest. ``payload`` goes into its inbox; ``undo`` puts back what it took, if
     it finds no room there."""
 
@@ -34,8 +34,10 @@ class RingEvent(msgspec.Struct, frozen=True):
     undo: m.HostCall | None = None
 
 
-def reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:
+def reply_event(op: int, command: int, reply: Reply, last: bool) -> RingEvent:
     match reply:
+        case None:
+            return RingEvent(op, command, last=last)
         case DecodeChunk():
             finish = abi.FINISH.get(reply.finish_reason or "", 0)
             tokens = reply.token_ids
@@ -53,7 +55,8 @@ def reply_event(op: Op, command: int, reply: Reply, last: bool) -> RingEvent:
         case Imported():
             fills = [page.fill for page in reply.pages]
             return RingEvent(op, command, u32s(fills), a=len(fills), b=reply.num_tokens)
-    return RingEvent(op, command, last=last)
+        case _:
+            return RingEvent(op, command, last=last)
 
 
 def failed(op: int, command: int, error: ErrorRecord) -> RingEvent:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox import abi
@@ -17,6 +18,8 @@ from quire.programs.sandbox.module_events import RingEvent
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 _ALIGNMENT = 8
+_COMMAND_OF = partial(tuple.__new__, RingCommand)
+"""``RingCommand._make`` without its check: an entry of the ring has as many fields."""
 
 
 class ModuleRings:
@@ -64,7 +67,7 @@ class ModuleRings:
             )
         end = io.commands + num_commands * abi.COMMAND.size
         ring = self._guest.memory()[io.commands : end]  # inside: a memory never becomes smaller
-        return [RingCommand._make(fields) for fields in abi.COMMAND.iter_unpack(ring)]
+        return list(map(_COMMAND_OF, abi.COMMAND.iter_unpack(ring)))
 
     def put_events(
         self, events: deque[RingEvent], undelivered: Callable[[RingEvent], object]

@@ -10,7 +10,6 @@ import struct
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import cast
 
 import msgspec
 
@@ -27,7 +26,13 @@ from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.module_commands import Memory, queue_call, with_adapter
+from quire.programs.sandbox.module_commands import (
+    COMMANDS,
+    Build,
+    Memory,
+    queue_call,
+    with_adapter,
+)
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module_inbox import ModuleInbox
 from quire.programs.sandbox.module_outbox import ModuleOutbox
@@ -58,7 +63,7 @@ class ModuleRunner:
         self._guest = guest
         self._turn_bytes = turn_bytes
         self._events: deque[RingEvent] = deque()
-        self._waiting: dict[int, Op] = {}
+        self._waiting: dict[int, int] = {}
         """Answers to come: the command's own id, and what it was."""
         self._adapters: dict[QueueId, str | None] = {}
         """Of queues whose model is one with an adapter."""
@@ -155,14 +160,15 @@ class ModuleRunner:
         memory = Memory(self._guest.memory())
         calls += self._own_calls()
         for entry in entries:
-            carry_out = _OPERATIONS.get(entry.op, ModuleRunner._queue_call)
-            call = carry_out(self, entry, memory)
+            build = COMMANDS.get(entry.op)
+            if build is not None:
+                self._issue(build, entry, memory, calls)
+                continue
+            call = _OPERATIONS.get(entry.op, ModuleRunner._queue_call)(self, entry, memory)
             if call is None:
                 self._answers.note_question()  # it counts against the rate of calls all the same
-            elif isinstance(call, m.Issue) and calls and _continues(calls[-1], call):
-                cast(m.Issue, calls[-1]).commands.extend(call.commands)
-            else:
-                calls.append(call)
+                continue
+            calls.append(call)
             if isinstance(call, m.Ended):
                 return True
         return False
@@ -190,20 +196,32 @@ class ModuleRunner:
 
     # -- from the guest ----------------------------------------------------------------------------
 
+    def _issue(
+        self, build: Build, entry: RingCommand, memory: Memory, calls: list[m.GuestCalls]
+    ) -> None:
+        """Put a command on its queue, in one call with those on the same queue before it."""
+        number = CommandId(entry.id or next(self._host_ids))
+        command = build(entry, number, memory)
+        if number in self._waiting:
+            raise InvalidArgument(f"the program used the command id {number} twice")
+        self._waiting[number] = entry.op
+        queue = QueueId(entry.a)
+        if (adapter := self._adapters.get(queue)) is not None:
+            command = with_adapter(command, adapter)
+        last = calls[-1] if calls else None
+        if isinstance(last, m.Issue) and last.queue == queue:
+            last.commands.append(command)
+        else:
+            calls.append(m.Issue(queue, [command]))
+
     def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
-        command = CommandId(entry.id or next(self._host_ids))
-        call = queue_call(entry, command, memory, [model.engine for model in self._launch.models])
+        call = queue_call(entry, [model.engine for model in self._launch.models])
         if call is None:
             raise InvalidArgument(
                 f"the program asked for operation {entry.op}, which does not exist"
             )
         if isinstance(call, m.OpenQueue):
             self._adapters[call.queue] = self._launch.models[entry.b].adapter
-        if isinstance(call, m.Issue):
-            call = with_adapter(call, self._adapters.get(call.queue))
-            if command in self._waiting:
-                raise InvalidArgument(f"the program used the command id {command} twice")
-            self._waiting[command] = Op(entry.op)
         return call
 
     def _cancel(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
@@ -349,12 +367,6 @@ _OPERATIONS: Mapping[int, _Operation] = {
     Op.DETOKENIZE: ModuleRunner._question,
     Op.MODEL_INFO: ModuleRunner._question,
 }
-"""All others are for the queues of control. ``None``: it is nobody else's affair."""
-
-
-def _continues(last: m.GuestCalls, issue: m.Issue) -> bool:
-    """Whether both put commands on the same queue, and so make one call."""
-    return isinstance(last, m.Issue) and last.queue == issue.queue
-
+"""All others are about the queues of control. ``None``: it is nobody else's affair."""
 
 __all__ = ["REQUIRED_EXPORTS", "ModuleRunner"]
