@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable
@@ -108,6 +109,22 @@ def test_names_that_clients_make_up_are_text_in_tables(capsys: pytest.CaptureFix
     }  # fmt: skip
     output().print(process_table([program]))
     assert r"[/red] :x: \u001b[2J" in capsys.readouterr().out
+
+
+def test_what_nobody_has_named_has_no_name_and_no_name_cuts_a_figure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figures = {"num_prefilled_tokens": 1, "num_pages": 7654321}
+    programs = [
+        {"id": 30 * "1", "name": 30 * "1", "form": "session", "state": "idle", "process": figures},
+        {"id": 30 * "2", "name": 90 * "n", "form": "session", "state": "idle", "process": figures},
+    ]
+    output().print(process_table(programs))
+    shown = capsys.readouterr().out
+    assert shown.count("1" * 12) == 1
+    assert "".join(re.findall(r"n{5,}", shown)) == 90 * "n"
+    assert shown.count("7654321") == 2
+    assert "pages" in shown
 
 
 def test_a_long_description_leaves_room_for_the_names(capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,15 +180,17 @@ def kill(
 
 
 def process_table(programs: list[dict[str, Any]], *, long: bool = False) -> Table:
-    """``/v1/programs`` as a table; an ended program has no figures."""
+    """``/v1/programs`` as a table; an ended program has no figures, and a session that nobody has
+    named (its name is its id) no name."""
     columns = ("computed", "cached", "generated", "pages")
-    listed = table("program", "name", "form", "state", *columns, right=columns)
+    listed = table("program", "name", "form", "state", *columns, right=columns, wrap=("name",))
     for program in programs:
         public_id = program["id"] if long else program["id"][:_SHORT_ID_CHARS]
         state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
         process = program["process"] or {}
         figures = (str(process.get(name, "")) for name in _FIGURES)
-        listed.add_row(public_id, escaped(program["name"]), program["form"], state, *figures)
+        name = "" if program["name"] == program["id"] else escaped(program["name"])
+        listed.add_row(public_id, name, program["form"], state, *figures)
     return listed
 
 
