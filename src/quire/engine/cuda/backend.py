@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 
 from quire.core.config import EngineConfig
-from quire.core.errors import ConfigError
 from quire.engine.cuda.attention import CudaAttention
 from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.decode_state import DecodeState
@@ -161,13 +160,7 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
         page_size=config.page_size,
         dtype=loaded.dtype,
     )
-    num_blocks = config.num_blocks or config.kv_cache_bytes // shape.bytes_per_block
-    if num_blocks < 1:
-        raise ConfigError(
-            f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {config.page_size} tokens "
-            f"takes {shape.bytes_per_block}: raise it"
-        )
-    num_host_blocks = config.host_cache_bytes // shape.bytes_per_block
+    num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
     try:
         return CudaKVPool(
             shape,
@@ -178,10 +171,7 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
             device=loaded.device,
         )
     except (RuntimeError, MemoryError) as exc:
-        raise ConfigError(
-            f"{num_blocks} device and {num_host_blocks} host blocks of {shape.bytes_per_block} "
-            f"bytes cannot be allocated ({exc}): lower kv_cache_bytes or host_cache_bytes"
-        ) from exc
+        raise shape.too_large(num_blocks, num_host_blocks, exc) from exc
 
 
 def _why_no_device(config: EngineConfig) -> str:
