@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from quire.cli.configuration import check_exposure, engine_configs, tenants
-from quire.core.config import AdapterConfig, EngineConfig, TenantConfig
+from quire.core.config import AdapterConfig, EngineConfig, TenantConfig, TenantTotals
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
@@ -44,6 +44,13 @@ def test_the_tenants_file(tenants_file: Path) -> None:
     assert default.api_keys == ("k",)
 
 
+def test_totals_of_the_tenants_file(tmp_path: Path) -> None:
+    path = tmp_path / "tenants.toml"
+    path.write_text("[tenants.a]\nkeys = ['x']\ntotals = { max_queues = 7 }", encoding="utf-8")
+    (tenant,) = tenants([], path)
+    assert tenant.totals == TenantTotals(max_queues=7)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -52,6 +59,8 @@ def test_the_tenants_file(tenants_file: Path) -> None:
         ("[tenants.a]\nkeys = []", "no API key"),
         ("[tenants.a]\nkeys = ['x']\nquotas = {max_page = 1}", "unknown quotas max_page;"),
         ("[tenants.a]\nkeys = ['x']\nquotas = {max_pages = 'many'}", "no tenants file"),
+        ("[tenants.a]\nkeys = ['x']\ntotals = {max_page = 1}", "unknown totals max_page;"),
+        ("[tenants.a]\nkeys = ['x']\ntotals = {max_pages = -1}", "max_pages of a tenant's totals"),
         ("[tenants.a]\nkeys = ['']", "empty API key"),
         ("[tenants.a]\nkeys = ['x']\n[tenants.b]\nkeys = ['x']", "a and b have the same API key"),
     ],

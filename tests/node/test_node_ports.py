@@ -181,3 +181,5 @@ def test_the_tightest_quota_of_each_kind_holds() -> None:
         max_pages=10, max_embeds=3, max_dist_top_k=64, max_pending_commands=None
     )
     assert tightest(Quotas(), Quotas(max_pending_commands=5)).max_pending_commands == 5
+    free = Quotas(max_children=None, max_queues=None, max_exports=None)
+    assert tightest(free, free) == free, "unbounded where all are"

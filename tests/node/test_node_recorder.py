@@ -13,8 +13,8 @@ import pytest
 from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_transport
 
 from quire.control import Controller
-from quire.core.config import SchedulerConfig, TenantConfig
-from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch
+from quire.core.config import SchedulerConfig, TenantConfig, TenantTotals
+from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch, QuotaExceeded
 from quire.core.events import EngineUp, Event, QueueClosed, Tick
 from quire.core.ids import TenantId
 from quire.node import Node
@@ -52,6 +52,25 @@ async def test_a_recorded_run_replays_equal(start_node: StartNode, tmp_path: Pat
     assert report.equal, report.divergence
     assert report.num_events > 20
     assert report.num_actions > 20
+
+
+async def test_a_tenants_totals_are_recorded(start_node: StartNode, tmp_path: Path) -> None:
+    path = tmp_path / "events.log"
+    totals = TenantTotals(max_queues=1)
+    node = await start_node(
+        fake_config(record_path=path, tenants=(TenantConfig(TENANT, totals=totals),))
+    )
+    session = node.session(TENANT, "s")
+    long, refused = session.call(complete, request(300)), session.call(complete, request(5))
+    await anext(aiter(long))
+    with pytest.raises(QuotaExceeded, match="have max_queues raised in the tenant's totals"):
+        async for _ in refused:
+            pass
+    long.cancel()
+    await long.wait_closed()
+    await node.stop()
+    report = replay(path)
+    assert report.equal, report.divergence
 
 
 async def test_python_replays_what_any_form_of_control_recorded(

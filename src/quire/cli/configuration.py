@@ -15,7 +15,13 @@ from pathlib import Path
 import msgspec
 
 from quire.cli.models import default_name
-from quire.core.config import AdapterConfig, EncoderConfig, EngineConfig, TenantConfig
+from quire.core.config import (
+    AdapterConfig,
+    EncoderConfig,
+    EngineConfig,
+    TenantConfig,
+    TenantTotals,
+)
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
 from quire.core.ids import ModelId, TenantId
@@ -30,6 +36,7 @@ class TenantEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keys: list[str]
     weight: float = 1.0
     quotas: dict[str, int] = {}
+    totals: dict[str, int] = {}
 
 
 class TenantsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,7 +142,13 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
     if not any(entry.keys for entry in parsed.tenants.values()):
         raise ConfigError(f"{path} has no API key: give at least one tenant keys = [...]")
     return [
-        TenantConfig(TenantId(name), tuple(entry.keys), entry.weight, _quotas(path, name, entry))
+        TenantConfig(
+            TenantId(name),
+            tuple(entry.keys),
+            entry.weight,
+            _quotas(path, name, entry),
+            _totals(path, name, entry),
+        )
         for name, entry in parsed.tenants.items()
     ]
 
@@ -148,6 +161,17 @@ def _quotas(path: Path, name: str, entry: TenantEntry) -> Quotas:
             f"there are {', '.join(Quotas.__struct_fields__)}"
         )
     return Quotas(**entry.quotas)
+
+
+def _totals(path: Path, name: str, entry: TenantEntry) -> TenantTotals:
+    known = [total.name for total in dataclasses.fields(TenantTotals)]
+    unknown = sorted(set(entry.totals) - set(known))
+    if unknown:
+        raise ConfigError(
+            f"{path}: tenant {name} has unknown totals {', '.join(unknown)}; "
+            f"there are {', '.join(known)}"
+        )
+    return TenantTotals(**entry.totals)
 
 
 def check_exposure(host: str, tenants: Sequence[TenantConfig], *, no_auth: bool) -> None:

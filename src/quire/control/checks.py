@@ -133,6 +133,13 @@ def check_top_k(top_k: int, name: str, queue: CommandQueue) -> None:
         )
 
 
+def check_new_queue(program: Program) -> None:
+    """Raise ``QuotaExceeded`` if ``program`` may have no further queue."""
+    require_room(program, "max_queues", 1, "queues are open", lambda member: len(member.queues))
+    account = program.account
+    account.require("max_queues", account.num_queues, 1, "queues are held open")
+
+
 def require_page_quota(program: Program, num_pages: int) -> None:
     """Raise ``QuotaExceeded`` if ``program`` may not hold so many more pages."""
     require_room(program, "max_pages", num_pages, "pages are held", attrgetter("num_held_pages"))
@@ -141,6 +148,7 @@ def require_page_quota(program: Program, num_pages: int) -> None:
 __all__ = [
     "check_image",
     "check_mask",
+    "check_new_queue",
     "check_positions",
     "check_room",
     "check_scores",

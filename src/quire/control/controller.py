@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from quire.control.checks import check_new_queue
 from quire.control.engine_life import EngineLife
 from quire.control.families import check_family, join_family, leave_family
 from quire.control.flow import Flow, cancelled
@@ -29,7 +30,13 @@ from quire.control.timers import Timers
 from quire.core import events as e
 from quire.core.actions import Action
 from quire.core.config import SchedulerConfig, TenantConfig
-from quire.core.errors import ConfigError, ErrorRecord, ProgramTerminated, UnknownHandle
+from quire.core.errors import (
+    ConfigError,
+    ErrorRecord,
+    ProgramTerminated,
+    QuotaExceeded,
+    UnknownHandle,
+)
 from quire.core.ids import EngineId
 
 
@@ -53,7 +60,7 @@ class Controller:
         self._policy = create_policy(config.policy)
         self._dispatch = create_dispatch_policy(config)
         self._outbox = Outbox()
-        self._table = ProcessTable()
+        self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
         self._holdings = Holdings(self._engines)
@@ -156,6 +163,12 @@ class Controller:
         program = self._table.get(event.program)
         if program is None or event.queue in program.queues:
             return
+        try:
+            check_new_queue(program)
+        except QuotaExceeded as error:
+            program.refuse_queue(event.queue, error.record())
+            return
+        program.account.num_queues += 1
         program.queues[event.queue] = CommandQueue(
             event.queue,
             program,
@@ -188,9 +201,12 @@ class Controller:
         queue = self._find_queue(event)
         if queue is not None:
             self._close_queue(queue, "its queue was closed")
+        elif (program := self._table.get(event.program)) is not None:
+            program.refused_queues.pop(event.queue, None)
 
     def _close_queue(self, queue: CommandQueue, reason: str) -> None:
         del queue.program.queues[queue.id]
+        queue.program.account.num_queues -= 1
         self._flow.cancel_all(queue, reason)
         self._flow.free_orphans(queue)
         self._holdings.free_queue(queue)
@@ -207,9 +223,9 @@ class Controller:
     def _commands_issued(self, event: e.CommandsIssued) -> None:
         queue = self._find_queue(event)
         if queue is None:
-            what = f"queue {event.queue} of program {event.program} does not exist: create it first"
+            error = self._why_no_queue(event)
             for command in event.commands:
-                self._outbox.fail(event.program, command.id, UnknownHandle(what).record())
+                self._outbox.fail(event.program, command.id, error)
             return
         for command in event.commands:
             self._flow.issue(queue, command)
@@ -217,6 +233,12 @@ class Controller:
         scheduler = self._schedulers.get(queue.engine)
         if scheduler is not None:
             scheduler.anticipation.issued(queue, event.time_s)
+
+    def _why_no_queue(self, event: e.CommandsIssued) -> ErrorRecord:
+        program = self._table.get(event.program)
+        refused = None if program is None else program.refused_queues.get(event.queue)
+        what = f"queue {event.queue} of program {event.program} does not exist: create it first"
+        return refused or UnknownHandle(what).record()
 
     def _command_cancelled(self, event: e.CommandCancelled) -> None:
         program = self._table.get(event.program)

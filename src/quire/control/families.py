@@ -15,7 +15,7 @@ from typing import Literal
 from quire.control.process_table import Program
 from quire.core.errors import QuotaExceeded
 
-HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages"]
+HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages", "max_queues", "max_exports"]
 
 
 def join_family(program: Program, launcher: Program) -> None:

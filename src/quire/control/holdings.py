@@ -94,6 +94,7 @@ class Holdings:
             page = Page(page_id, queue.engine, queue)
             queue.program.pages[page_id] = page
             queue.pages[page] = None
+        queue.program.account.num_pages += len(command.pages)
 
     def _alloc_embeds(self, command: c.AllocEmbeds, entry: Entry) -> None:
         queue, program = entry.queue, entry.program
@@ -103,6 +104,7 @@ class Holdings:
             queue.embeds[embed] = None
             embed.is_counted = True
         program.num_held_embeds += len(command.embeds)
+        program.account.num_embeds += len(command.embeds)
 
     def _release_pages(self, command: c.DeallocPages, entry: Entry) -> None:
         pages = entry.program.pages
@@ -210,6 +212,7 @@ class Holdings:
             self._engines[page.engine].memory.release(page.content)
             page.content = None
         del page.owner.program.pages[page.id]
+        page.owner.program.account.num_pages -= 1
         page.owner.pages.pop(page, None)
 
     def _free_embed(self, embed: Embed) -> None:
@@ -225,6 +228,7 @@ class Holdings:
             self._engines[embed.engine].embeds.free(embed.slot)
             embed.slot = None
         del program.embeds[embed.id]
+        program.account.num_embeds -= 1
         embed.owner.embeds.pop(embed, None)
 
     def free_queue(self, queue: CommandQueue) -> None:

@@ -118,13 +118,7 @@ class HostCommands:
             raise InvalidArgument(
                 f"an export called {command.name!r} exists: release it or choose another name"
             )
-        require_room(
-            program,
-            "max_exported_pages",
-            len(pages),
-            "pages are exported",
-            lambda member: self.exports.num_pages_of(member.id),
-        )
+        self._check_exports(program, len(pages))
         memory = self._engines[entry.queue.engine].memory
         snapshots = []
         for page in pages:
@@ -145,6 +139,27 @@ class HostCommands:
                 expires_s=None if command.ttl_s is None else now_s + command.ttl_s,
             )
         )
+
+    def _check_exports(self, program: Program, num_pages: int) -> None:
+        """Raise ``QuotaExceeded`` if ``program`` may not export so many more pages as one."""
+        exports, account = self.exports, program.account
+        require_room(
+            program,
+            "max_exports",
+            1,
+            "exports are kept",
+            lambda member: exports.num_of(member.id),
+        )
+        require_room(
+            program,
+            "max_exported_pages",
+            num_pages,
+            "pages are exported",
+            lambda member: exports.num_pages_of(member.id),
+        )
+        kept = exports.kept_by(program.tenant)
+        account.require("max_exports", kept.num_exports, 1, "exports are kept")
+        account.require("max_exported_pages", kept.num_pages, num_pages, "pages are exported")
 
     def _find_export(self, entry: Entry, name: str) -> Export:
         export = self.exports.get(entry.program.tenant, name)

@@ -6,14 +6,18 @@ Owns what is known of each program and in which order idle ones became idle. Dec
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from quire.control.accounts import Account
 from quire.control.failures import Failures
 from quire.control.id_ranges import IdRanges
 from quire.control.queues import CommandQueue, Entry
 from quire.control.resources.embeds import Embed
 from quire.control.resources.pages import Page
+from quire.core.config import TenantTotals
+from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramForm, ProgramStarted
 from quire.core.ids import (
     CommandId,
@@ -25,6 +29,9 @@ from quire.core.ids import (
     TenantId,
     TokenSlotId,
 )
+
+MAX_REFUSED_QUEUES = 256
+"""Of one program, the latest: what is issued on them is told why there is none."""
 
 ProgramState = Literal["idle", "waiting", "running"]
 
@@ -59,11 +66,15 @@ class Program:
     """Everything control knows of one program.
 
     ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
-    ``failed`` remember the others for ``after``. ``launcher`` and ``launched`` are its family
-    (``control.families``), ``num_family_tokens`` what all below it have generated too.
+    ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
+    ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
+    generated too.
     """
 
-    def __init__(self, started: ProgramStarted, serial: int) -> None:
+    def __init__(
+        self, started: ProgramStarted, serial: int, account: Account | None = None
+    ) -> None:
+        self.account = account or Account(started.tenant)
         self.id = started.program
         self.tenant = started.tenant
         self.form: ProgramForm = started.form
@@ -80,6 +91,7 @@ class Program:
         self.started_s = started.time_s
         self.idle_since_s = started.time_s
         self.queues: dict[QueueId, CommandQueue] = {}
+        self.refused_queues: dict[QueueId, ErrorRecord] = {}
         self.entries: dict[CommandId, Entry] = {}
         self.ended = IdRanges()
         self.failed = Failures()
@@ -104,6 +116,12 @@ class Program:
         if not self.entries:
             return "idle"
         return "running" if self.num_running else "waiting"
+
+    def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
+        """Its creation is not answered, so its first commands are."""
+        self.refused_queues[queue] = error
+        if len(self.refused_queues) > MAX_REFUSED_QUEUES:
+            del self.refused_queues[next(iter(self.refused_queues))]
 
     def row(self) -> ProcessRow:
         contents = {
@@ -137,10 +155,13 @@ class ProcessTable:
     """Programs by id, and which of them have no unfinished command (longest idle first).
 
     ``holders``: per engine, idle programs that may hold device blocks there. Who finds a program
-    without any takes it out; it comes back when it is idle again.
+    without any takes it out; it comes back when it is idle again. ``totals``: of the tenants that
+    are configured.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Mapping[TenantId, TenantTotals] | None = None) -> None:
+        self._totals = totals or {}
+        self._accounts: dict[TenantId, Account] = {}
         self._programs: dict[ProgramId, Program] = {}
         self._num_started = 0
         self.idle: OrderedDict[ProgramId, Program] = OrderedDict()
@@ -152,11 +173,19 @@ class ProcessTable:
 
     def start(self, started: ProgramStarted) -> Program:
         assert started.program not in self._programs, f"program {started.program} starts twice"
-        program = Program(started, self._num_started)
+        program = Program(started, self._num_started, self._account(started.tenant))
         self._num_started += 1
         self._programs[program.id] = program
         self.idle[program.id] = program
         return program
+
+    def _account(self, tenant: TenantId) -> Account:
+        """Kept for good: tenants are few, and what they hold may outlive their programs."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            totals = self._totals.get(tenant) or TenantTotals()
+            account = self._accounts[tenant] = Account(tenant, totals)
+        return account
 
     def get(self, program: ProgramId) -> Program | None:
         return self._programs.get(program)
@@ -182,6 +211,7 @@ class ProcessTable:
     def add_entry(self, entry: Entry, now_s: float) -> None:
         program = entry.program
         program.entries[entry.id] = entry
+        program.account.num_commands += 1
         program.last_arrival_s = now_s
         if self.idle.pop(program.id, None) is not None:
             self.active[program.id] = program
@@ -190,6 +220,7 @@ class ProcessTable:
     def end_entry(self, entry: Entry, now_s: float) -> None:
         program = entry.program
         del program.entries[entry.id]
+        program.account.num_commands -= 1
         program.ended.add(entry.id)
         program.last_completion_s = now_s
         if not program.entries and self.active.pop(program.id, None) is not None:
@@ -210,6 +241,16 @@ class ProcessTable:
             assert is_idle == (not program.entries), "idle means no unfinished command"
             for entry in program.entries.values():
                 assert entry in entry.queue.entries, "an unfinished command stands in its queue"
+        for account in self._accounts.values():
+            self._check_account(account)
+
+    def _check_account(self, account: Account) -> None:
+        """Of a program that has ended, what is in flight is still counted."""
+        programs = [one for one in self._programs.values() if one.account is account]
+        assert account.num_queues == sum(len(program.queues) for program in programs)
+        assert account.num_commands >= sum(len(program.entries) for program in programs)
+        assert account.num_pages >= sum(len(program.pages) for program in programs)
+        assert account.num_embeds >= sum(len(program.embeds) for program in programs)
 
 
 __all__ = ["ProcessRow", "ProcessTable", "Program", "ProgramState"]

@@ -45,6 +45,10 @@ MAX_PAGES = 1 << 20
 """Of one program without a quota: an empty page has no block, but control remembers it (some 300
 bytes). It is the context of 16 million tokens."""
 
+MAX_EMBEDS = 1 << 18
+"""Of one program without a quota. An engine has fewer by far, but what waits for them is known by
+then."""
+
 MAX_NAME_CHARS = 512
 """Of an export: names are kept by control, and told to whoever lists them."""
 
@@ -84,6 +88,9 @@ class Validator:
                 "await some before issuing more",
                 max_pending_commands=limit,
             )
+        account = queue.program.account
+        if account.num_commands >= account.totals.max_pending_commands:
+            account.require("max_pending_commands", account.num_commands, 1, "commands are pending")
         check = self._checks.get(type(command))
         if check is None:
             return
@@ -107,6 +114,8 @@ class Validator:
                 f"program has more than {MAX_PAGES}: free some first",
                 max_pages=MAX_PAGES,
             )
+        account = program.account
+        account.require("max_pages", account.num_pages, len(pages), "pages are held")
         for page in pages:
             if page in program.pages:
                 raise InvalidArgument(f"page {page} is in use: choose a new id")
@@ -143,6 +152,14 @@ class Validator:
                 f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds}",
                 num_embeds=info.pool.num_embeds,
             )
+        if len(program.embeds) + len(embeds) > MAX_EMBEDS:
+            raise QuotaExceeded(
+                f"{len(program.embeds)} embeds are held or waited for and {len(embeds)} more are "
+                f"asked for; no program has more than {MAX_EMBEDS}: free some first",
+                max_embeds=MAX_EMBEDS,
+            )
+        account = program.account
+        account.require("max_embeds", account.num_embeds, len(embeds), "embeds are held")
         require_room(
             program, "max_embeds", len(embeds), "embeds are held", attrgetter("num_held_embeds")
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
 
@@ -133,13 +133,37 @@ class SchedulerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantTotals:
+    """Bounds on all programs of one tenant together, sessions included.
+
+    A quota is each program's, and a tenant may have many. The defaults let every ordinary use pass
+    and keep what the node remembers for one tenant below some 4 GiB, whatever its programs do.
+    """
+
+    max_queues: int = 1 << 17
+    max_pending_commands: int = 1 << 18
+    max_pages: int = 1 << 22
+    max_embeds: int = 1 << 20
+    max_exports: int = 1 << 16
+    max_exported_pages: int = 1 << 22
+
+    def __post_init__(self) -> None:
+        for total in fields(self):
+            value = getattr(self, total.name)
+            if value < 0:
+                raise ConfigError(f"{total.name} of a tenant's totals is {value}: choose 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class TenantConfig:
-    """A tenant, its API keys and its share. ``weight``: relative share under contention."""
+    """A tenant, its API keys and its share. ``weight``: relative share under contention.
+    ``quotas`` bound each of its programs, ``totals`` all of them together."""
 
     id: TenantId
     api_keys: tuple[str, ...] = ()
     weight: float = 1.0
     quotas: Quotas = Quotas()
+    totals: TenantTotals = TenantTotals()
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,5 +305,6 @@ __all__ = [
     "SchedulerConfig",
     "ServerConfig",
     "TenantConfig",
+    "TenantTotals",
     "WeightsName",
 ]

@@ -47,11 +47,11 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on one program. ``None``: unbounded.
 
-    Control enforces the first group on every program: of pages, embeds and tokens on the sum of the
-    program and those that it has launched, and that they have. The node enforces ``max_children``
-    (living descendants of one that a client launched) and ``max_encoded_tokens`` (of the program
-    and those that it has launched), the sandbox the last group on its guests, ``max_cpu_ms`` also
-    on the sum of the program and those that it has launched.
+    Control enforces the first group on every program: of pages, embeds, queues, exports and tokens
+    on the sum of the program and those that it has launched, and that they have. The node enforces
+    ``max_children`` (living descendants of one that a client launched) and ``max_encoded_tokens``
+    (of the program and those that it has launched), the sandbox the last group on its guests,
+    ``max_cpu_ms`` also on the sum of the program and those that it has launched.
 
     A generated token is one that a decode or ``Sample`` has chosen, or a distribution that
     ``GetNextDist`` returns, from which the program chooses by itself: a loop costs the same in
@@ -61,6 +61,8 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     max_pages: int | None = None
     max_exported_pages: int | None = None
     max_embeds: int | None = None
+    max_queues: int | None = 16_384
+    max_exports: int | None = 4096
     max_generated_tokens: int | None = None
     max_pending_commands: int | None = 10_000
     max_dist_top_k: int = 256

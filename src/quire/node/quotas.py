@@ -23,6 +23,6 @@ def tightest(*quotas: Quotas | None) -> Quotas:
     return msgspec.structs.replace(_UNBOUNDED, **bounds)
 
 
-_UNBOUNDED = Quotas(max_pending_commands=None)
+_UNBOUNDED = Quotas(max_pending_commands=None, max_children=None, max_queues=None, max_exports=None)
 
 __all__ = ["tightest"]

@@ -21,7 +21,7 @@ import msgspec
 
 from quire import __version__
 from quire.core.actions import Action
-from quire.core.config import NodeConfig, SchedulerConfig
+from quire.core.config import NodeConfig, SchedulerConfig, TenantTotals
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.core.events import Event, Quotas
 from quire.core.ids import TenantId
@@ -39,6 +39,7 @@ class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True):
     id: TenantId
     weight: float
     quotas: Quotas
+    totals: TenantTotals = TenantTotals()
 
 
 class LogHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -157,7 +158,9 @@ def _header(config: NodeConfig) -> LogHeader:
         release=__version__,
         scheduler=config.scheduler,
         tenants=[
-            RecordedTenant(id=tenant.id, weight=tenant.weight, quotas=tenant.quotas)
+            RecordedTenant(
+                id=tenant.id, weight=tenant.weight, quotas=tenant.quotas, totals=tenant.totals
+            )
             for tenant in config.tenants
         ],
     )

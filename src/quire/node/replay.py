@@ -97,7 +97,7 @@ class _Replay:
 
 def _controller(header: LogHeader) -> Controller:
     tenants = tuple(
-        TenantConfig(tenant.id, weight=tenant.weight, quotas=tenant.quotas)
+        TenantConfig(tenant.id, weight=tenant.weight, quotas=tenant.quotas, totals=tenant.totals)
         for tenant in header.tenants
     )
     return make_controller(header.scheduler, tenants)

@@ -47,12 +47,21 @@ class Export:
     expires_s: float | None
 
 
+@dataclass(slots=True)
+class Kept:
+    """How many exports a tenant has, and of how many pages."""
+
+    num_exports: int = 0
+    num_pages: int = 0
+
+
 class ExportTable:
     """Every export of the node."""
 
     def __init__(self) -> None:
         self._exports: dict[tuple[TenantId, str], Export] = {}
         self._by_owner: dict[ProgramId, dict[str, Export]] = {}
+        self._kept: dict[TenantId, Kept] = {}
         self._left: dict[TenantId, OrderedDict[str, Export]] = {}
         """Without an owner: of each tenant, the longest unused first."""
         self._expiries: list[tuple[float, int, Export]] = []
@@ -68,6 +77,9 @@ class ExportTable:
     def add(self, export: Export) -> None:
         assert (export.tenant, export.name) not in self._exports
         self._exports[export.tenant, export.name] = export
+        kept = self._kept.setdefault(export.tenant, Kept())
+        kept.num_exports += 1
+        kept.num_pages += len(export.pages)
         assert export.owner is not None
         self._by_owner.setdefault(export.owner, {})[export.name] = export
         self._schedule(export)
@@ -114,6 +126,9 @@ class ExportTable:
 
     def remove(self, export: Export) -> None:
         del self._exports[export.tenant, export.name]
+        kept = self._kept[export.tenant]
+        kept.num_exports -= 1
+        kept.num_pages -= len(export.pages)
         if len(self._expiries) > 2 * len(self._exports) + _MAX_STALE:
             self._expiries = [entry for entry in self._expiries if self._is_kept(entry[2])]
             heapq.heapify(self._expiries)
@@ -138,6 +153,13 @@ class ExportTable:
     def owned_by(self, program: ProgramId) -> list[Export]:
         return list(self._by_owner.get(program, {}).values())
 
+    def num_of(self, program: ProgramId) -> int:
+        return len(self._by_owner.get(program, ()))
+
+    def kept_by(self, tenant: TenantId) -> Kept:
+        """With those that its programs have left to it."""
+        return self._kept.get(tenant) or Kept()
+
     def num_pages_of(self, program: ProgramId) -> int:
         return sum(len(export.pages) for export in self._by_owner.get(program, {}).values())
 
@@ -160,4 +182,4 @@ class ExportTable:
         return iter(self._exports.values())
 
 
-__all__ = ["MAX_LEFT", "Export", "ExportTable", "PageSnapshot"]
+__all__ = ["MAX_LEFT", "Export", "ExportTable", "Kept", "PageSnapshot"]
