@@ -72,6 +72,27 @@ async def test_a_node_starts_serves_and_leaves_no_thread() -> None:
     assert node.health().engines[FAKE].state is EngineState.STOPPED
 
 
+async def test_what_one_part_raises_at_its_end_keeps_no_other_running(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A full disk under the store must not leave engines and threads behind."""
+    before = set(threading.enumerate())
+    node = Node(fake_config(), transport_factory=fake_transport, model_files=fake_model_files)
+    await node.start()
+    close = node._parts.services.close
+
+    async def close_and_fail() -> None:
+        await close()
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(node._parts.services, "close", close_and_fail)
+    with pytest.raises(OSError, match="no space left"):
+        await node.stop()
+    left = [thread.name for thread in set(threading.enumerate()) - before]
+    assert [name for name in left if name.startswith("quire")] == []
+    assert node.health().engines[FAKE].state is EngineState.STOPPED
+
+
 async def test_models_are_found_by_name_and_the_first_is_the_default(
     start_node: StartNode,
 ) -> None:

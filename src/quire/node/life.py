@@ -6,6 +6,7 @@ Belongs to the loop that called ``start``. Knows nothing of what is asked of the
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from quire.core.config import NodeConfig
@@ -81,19 +82,21 @@ class NodeLife:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
+        """Every part is ended, whatever the end of another has raised; that is raised then."""
         parts = self._parts
         await self._drain.wait(self._wait_idle())
         for handle in parts.programs.running():
             handle.terminate("the node is stopping")
         parts.sessions.close()
-        await parts.hosts.close()
-        await asyncio.to_thread(parts.sandbox.close)
-        await parts.programs.close()
-        await parts.services.close()
-        await parts.encoders.stop()
-        await parts.fleet.stop()
-        parts.control.stop()
-        self._end_record()
+        async with AsyncExitStack() as ends:  # from the last line up
+            ends.callback(self._end_record)
+            ends.callback(parts.control.stop)
+            ends.push_async_callback(parts.fleet.stop)
+            ends.push_async_callback(parts.encoders.stop)
+            ends.push_async_callback(parts.services.close)
+            ends.push_async_callback(parts.programs.close)
+            ends.push_async_callback(asyncio.to_thread, parts.sandbox.close)
+            ends.push_async_callback(parts.hosts.close)
 
     async def _wait_idle(self) -> None:
         await self._parts.sessions.wait_idle()
