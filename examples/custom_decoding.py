@@ -28,7 +28,7 @@ async def likely_pair(
     return prob * follower.probs[0]
 
 
-@inferlet("custom_decoding", traits={"Decode": 1, "Tokenize": 1})
+@inferlet("custom_decoding", traits={"OutputText": 1, "Tokenize": 1})
 async def custom_decoding(api: Api, question: str = "List 3 animals, one per line.") -> str:
     """Answer a question without repeating a pair of tokens, looking one token ahead."""
     model = api.available_models()[0]
