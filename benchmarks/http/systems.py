@@ -1,7 +1,7 @@
 """Systems that stream tokens over HTTP, and one way to ask each of them for an answer.
 
 ``quire`` answers completions with ``decode``; ``quire-fine`` runs a program for each request that
-takes every step itself and sends its client a message per token over a WebSocket
+takes every step itself and sends its client a message per token
 (``step_program.py``); ``quire-torch`` is a server without the native kernel.
 """
 
@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import httpx
-from websockets.asyncio.client import connect
 
 from benchmarks.http.servers import Server, start_quire, start_vllm
 from benchmarks.http.stream_client import Streamed, completion_body, stream
@@ -29,21 +25,12 @@ async def complete(server: Server, model: str, prompt: Sequence[int], num_tokens
 
 
 async def run_steps(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
-    """The same from a program that takes every step; an event is one frame, the last included."""
+    """The same from a program that takes every step; the event of its launch is left out."""
     source = STEP_PROGRAM.read_text(encoding="utf-8")
-    body = {"source": source, "args": [json.dumps(list(prompt)), str(num_tokens)]}
-    answer = Streamed(time.perf_counter())
-    # certificates, which are not needed here, take longer to load than the program to launch
-    async with httpx.AsyncClient(base_url=server.url, timeout=300, verify=False) as http:
-        launched = await http.post("/v1/programs", json=body)
-        launched.raise_for_status()
-    address = server.url.replace("http", "ws", 1)
-    path = f"/v1/programs/{launched.json()['id']}/attach"
-    async with connect(address + path, compression=None, max_queue=None) as frames:
-        async for frame in frames:
-            answer.event_s.append(time.perf_counter() - answer.start_s)
-            answer.num_bytes += len(frame)
-    answer.status = launched.status_code
+    args = [json.dumps(list(prompt)), str(num_tokens)]
+    body = json.dumps({"source": source, "args": args, "stream": True}).encode()
+    answer = await stream(f"{server.url}/v1/programs", body)
+    del answer.event_s[0]
     return answer
 
 

@@ -40,19 +40,12 @@ class Ended:
 
     async def wait_ended(self) -> None: ...
 
-    def record(self) -> None: ...
-
-
-class Shown:
-    def to_json(self) -> bytes:
-        return b"{}"
-
 
 @pytest.mark.parametrize("close_error", [None, WebSocketDisconnect(1006), TimeoutError()])
 async def test_a_client_may_leave_before_the_server_has_closed(
     close_error: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attach, "launched", lambda record, process: Shown())
+    monkeypatch.setattr(attach, "record_frame", lambda kind, handle: {"type": kind})
     log = MessageLog()
     await log.put("said")
     log.close()

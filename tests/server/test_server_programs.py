@@ -142,6 +142,82 @@ def test_who_leaves_a_launch_that_waits_ends_its_program(
     assert "has left" in last["program"]["error"]["message"]
 
 
+def events(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """Frames of a stream of events, up to [DONE]; an id is its message's number."""
+    number = None
+    for line in lines:
+        if line.startswith("id: "):
+            number = int(line.removeprefix("id: "))
+        elif line == "data: [DONE]":
+            return
+        elif line.startswith("data: "):
+            frame = json.loads(line.removeprefix("data: "))
+            assert number == frame.get("sequence")
+            number = None
+            yield frame
+    raise AssertionError("the stream has no end")
+
+
+def test_a_launch_streams_messages_then_the_end(api: httpx.Client) -> None:
+    body = {"source": ECHO, "args": ["a"], "stream": True}
+    with api.stream("POST", "/v1/programs", json=body) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        frames = events(response.iter_lines())
+        launched = next(frames)
+        assert launched["type"] == "launched"
+        assert next(frames) == {"type": "message", "sequence": 1, "text": "ready ['a']"}
+        path = f"/v1/programs/{launched['program']['id']}"
+        api.post(f"{path}/signal", json={"signal": "message", "message": "hello"})
+        assert next(frames) == {"type": "message", "sequence": 2, "text": "HELLO"}
+        api.post(f"{path}/signal", json={"signal": "end_of_input"})
+        (last,) = frames
+    assert (last["type"], last["program"]["result"]) == ("ended", {"count": 1})
+
+    again = api.get(f"{path}/events", headers={"last-event-id": "1"})
+    read_again = list(events(iter(again.text.splitlines())))
+    assert [frame["type"] for frame in read_again] == ["message", "ended"]
+    assert read_again == list(
+        events(iter(api.get(f"{path}/events", params={"after": 1}).text.splitlines()))
+    )
+
+
+def test_a_launch_that_streams_tells_of_a_failure(api: httpx.Client) -> None:
+    with api.stream("POST", "/v1/programs", json={"source": RAISES, "stream": True}) as response:
+        *_, last = events(response.iter_lines())
+    assert last["program"]["state"] == "failed"
+    assert "on purpose" in last["program"]["error"]["message"]
+
+
+def test_who_leaves_a_launch_that_streams_ends_its_program(
+    trusting: RunningServer, api: httpx.Client
+) -> None:
+    with api.stream("POST", "/v1/programs", json={"source": ECHO, "stream": True}) as response:
+        program = next(events(response.iter_lines()))["program"]["id"]
+    with attached(trusting, program) as socket:
+        *_, last = (json.loads(frame) for frame in socket)
+    assert last["program"]["state"] == "cancelled"
+    assert "has left" in last["program"]["error"]["message"]
+
+
+def test_who_leaves_events_leaves_the_program_running(api: httpx.Client) -> None:
+    program = launch(api, source=ECHO)["id"]
+    with api.stream("GET", f"/v1/programs/{program}/events") as response:
+        assert next(events(response.iter_lines()))["text"] == "ready []"
+    api.post(f"/v1/programs/{program}/signal", json={"signal": "end_of_input"})
+    *_, last = events(iter(api.get(f"/v1/programs/{program}/events").text.splitlines()))
+    assert last["program"]["state"] == "finished"
+
+
+@pytest.mark.parametrize("place", ["-1", "one", "1.5", "9" * 16])
+def test_a_bad_last_event_id_is_400(api: httpx.Client, place: str) -> None:
+    program = launch(api, source=ECHO)["id"]
+    response = api.get(f"/v1/programs/{program}/events", headers={"last-event-id": place})
+    assert response.status_code == 400
+    assert place in response.json()["error"]["message"]
+    api.delete(f"/v1/programs/{program}")
+
+
 @pytest.mark.parametrize("name", ["none", "/etc/passwd", "../x.py", "tests/x.py"])
 def test_other_names_are_404(http: httpx.Client, name: str) -> None:
     response = http.post("/v1/programs", json={"program": name})

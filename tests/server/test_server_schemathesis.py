@@ -86,6 +86,7 @@ def test_the_document_has_every_route() -> None:
         "/v1/programs/uploads",
         "/v1/programs/uploads/{program}",
         "/v1/programs/{program}",
+        "/v1/programs/{program}/events",
         "/v1/programs/{program}/logs",
         "/v1/programs/{program}/signal",
         "/health",

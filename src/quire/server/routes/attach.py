@@ -21,9 +21,9 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Query, WebSocket
+from fastapi import APIRouter, WebSocket
 from pydantic import TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
@@ -31,14 +31,13 @@ from quire.core.errors import MailboxFull, QuireError
 from quire.node import Attachment, ProgramHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError, body_of, error_body
-from quire.server.routes.programs import PublicId, launched
+from quire.server.program_records import message_frame, record_frame
+from quire.server.routes.programs import After, PublicId
 from quire.server.schemas.programs import ClientFrame, MessageFrame
 from quire.server.security import refuse
 from quire.server.strict_json import strict_loads
 
 router = APIRouter()
-
-After = Annotated[int, Query(ge=0, lt=1 << 53)]
 
 _FRAMES: TypeAdapter[ClientFrame] = TypeAdapter(ClientFrame)
 _NORMAL = 1000
@@ -91,15 +90,12 @@ class _Connection:
         """Until the program's end; the code to close with."""
         try:
             async for message in attachment:
-                await self._send(
-                    {"type": "message", "sequence": message.sequence, "text": message.text}
-                )
+                await self._send(message_frame(message))
         except MailboxFull as error:
             await self._send({"type": "error", **body_of(error)})
             return _TRY_AGAIN_LATER
         await self._handle.wait_ended()
-        ended = launched(self._handle.record(), None).to_json()
-        await self._send({"type": "ended", "program": json.loads(ended)})
+        await self._send(record_frame("ended", self._handle))
         return _NORMAL
 
     async def _take_frames(self) -> None:

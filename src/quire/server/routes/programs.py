@@ -8,24 +8,24 @@ from __future__ import annotations
 import asyncio
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
-from quire.core.errors import ErrorRecord
-from quire.node import ProcessRecord, ProgramHandle, ProgramRecord
+from quire.node import ProgramHandle
 from quire.programs.library import LIBRARY, summary_of, theme_of
 from quire.server.context import caller_of, context_of
 from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
+from quire.server.program_events import ProgramEvents, place_of
+from quire.server.program_records import launched, session
+from quire.server.schemas.base import Responses
 from quire.server.schemas.programs import (
     LaunchRequest,
     Library,
     LibraryProgram,
     LogLine,
     LogLines,
-    ProcessFigures,
     Program,
-    ProgramError,
     ProgramList,
     SignalRequest,
 )
@@ -35,11 +35,15 @@ from quire.server.upload import program_of
 router = APIRouter(route_class=StrictRoute, tags=["programs"])
 
 PublicId = Annotated[str, Path(max_length=256, description="The `id` of a program")]
+After = Annotated[int, Query(ge=0, lt=1 << 53)]
+
+_EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
-@router.post("/v1/programs", response_model=Program, status_code=201)
+@router.post("/v1/programs", response_model=Program, status_code=201, responses=_EVENTS)
 async def launch(request: Request, body: LaunchRequest) -> Response:
-    """Start a program of the library, an uploaded one, or one that the request brings along."""
+    """Start a program of the library, an uploaded one, or one that the request brings along; with
+    `stream` its messages come as server-sent events that end with `[DONE]`."""
     context, tenant = context_of(request), caller_of(request)
     program = await program_of(body, tenant, context.config, context.node)
     handle = context.node.launch(
@@ -51,6 +55,8 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         parent=body.parent,
         seed=body.seed,
     )
+    if body.stream:
+        return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)
     if body.wait:
         await _ended(request, handle)
     return _json(launched(handle.record(), None), 201)
@@ -63,7 +69,7 @@ async def list_programs(request: Request) -> Response:
     processes = {record.id: record for record in context.node.processes(tenant)}
     records = context.node.programs(tenant)
     found = [launched(record, processes.pop(record.id, None)) for record in records]
-    found += [_session(record) for record in processes.values() if record.row.form == "session"]
+    found += [session(record) for record in processes.values() if record.row.form == "session"]
     return _json(ProgramList(object="list", data=found))
 
 
@@ -90,6 +96,16 @@ async def get_program(request: Request, program: PublicId) -> Response:
     record = context.node.program(program, tenant).record()
     processes = {entry.id: entry for entry in context.node.processes(tenant)}
     return _json(launched(record, processes.get(record.id)))
+
+
+@router.get("/v1/programs/{program}/events", responses=_EVENTS, response_class=Response)
+async def get_events(request: Request, program: PublicId, after: After = 0) -> Response:
+    """A launched program's messages from the first on, or behind number `after` (or the header
+    `Last-Event-ID`), as server-sent events until it ends. Leaving does not end it."""
+    context = context_of(request)
+    handle = context.node.program(program, caller_of(request))
+    place = place_of(request.headers.get("last-event-id"), after)
+    return ProgramEvents(handle, context.config.write_timeout_s, after=place)
 
 
 @router.get("/v1/programs/{program}/logs", response_model=LogLines)
@@ -139,57 +155,4 @@ def _json(body: Program | ProgramList | Library | LogLines, status: int = 200) -
     return Response(body.to_json(), status, media_type="application/json")
 
 
-def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
-    return Program(
-        id=record.id,
-        object="program",
-        form="inferlet",
-        name=record.name,
-        state=str(record.state),
-        client_id=record.client_id,
-        process=_figures(process),
-        args=list(record.args),
-        parent=record.parent,
-        priority=-record.priority,
-        created=record.started_s,
-        ended=record.ended_s,
-        num_messages=record.num_messages,
-        num_dropped_messages=record.num_dropped_messages,
-        seed=record.seed,
-        result=record.result,
-        error=_error(record.error),
-    )
-
-
-def _session(record: ProcessRecord) -> Program:
-    row = record.row
-    return Program(
-        id=record.id or f"process-{row.program}",
-        object="program",
-        form=row.form,
-        name=row.name,
-        state=row.state,
-        client_id=row.client_id,
-        process=_figures(record),
-    )
-
-
-def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
-    if record is None:
-        return None
-    row = record.row
-    return ProcessFigures(
-        num_queues=row.num_queues,
-        num_pages=row.num_pages,
-        num_pending_commands=row.num_pending_commands,
-        num_prefilled_tokens=row.num_prefilled_tokens,
-        num_cached_tokens=row.num_cached_tokens,
-        num_generated_tokens=row.num_generated_tokens,
-        num_preemptions=row.num_preemptions,
-        service_s=row.service_s,
-        waiting_s=row.waiting_s,
-    )
-
-
-def _error(record: ErrorRecord | None) -> ProgramError | None:
-    return None if record is None else ProgramError(code=record.code, message=record.message)
+__all__ = ["After", "PublicId", "router"]

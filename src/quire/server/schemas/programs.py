@@ -24,7 +24,8 @@ class LaunchRequest(RequestModel):
     started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
     caller's process table; ``priority``: as in vLLM, lower runs first. ``seed``: of the program's
     own randomness (``api.random``); chosen here and told if it is left out. ``wait``: answer when
-    it has ended, with its result or error; a client that leaves before ends it.
+    it has ended, with its result or error. ``stream``: answer with its messages as events, as they
+    come. A client of either that leaves before the end ends it.
     """
 
     program: Name | None = None
@@ -36,12 +37,15 @@ class LaunchRequest(RequestModel):
     priority: Priority | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     wait: bool = False
+    stream: bool = False
 
     @model_validator(mode="after")
     def _one(self) -> LaunchRequest:
         given = (self.program, self.source, self.module)
         if sum(entry is not None for entry in given) != 1:
             raise ValueError("give one of program (a name), source and module")
+        if self.wait and self.stream:
+            raise ValueError("give wait or stream: a stream ends with the program's record")
         return self
 
 

@@ -1,0 +1,82 @@
+"""What the API says of programs: their records, and the frames of what they send.
+
+Frames are the same whether they come over a WebSocket or as server-sent events.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from quire.core.errors import ErrorRecord
+from quire.node import Message, ProcessRecord, ProgramHandle, ProgramRecord
+from quire.server.schemas.programs import ProcessFigures, Program, ProgramError
+
+
+def message_frame(message: Message) -> dict[str, Any]:
+    return {"type": "message", "sequence": message.sequence, "text": message.text}
+
+
+def record_frame(kind: str, handle: ProgramHandle) -> dict[str, Any]:
+    """``launched`` or ``ended``, with the program's record."""
+    record = launched(handle.record(), None).to_json()
+    return {"type": kind, "program": json.loads(record)}
+
+
+def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
+    return Program(
+        id=record.id,
+        object="program",
+        form="inferlet",
+        name=record.name,
+        state=str(record.state),
+        client_id=record.client_id,
+        process=_figures(process),
+        args=list(record.args),
+        parent=record.parent,
+        priority=-record.priority,
+        created=record.started_s,
+        ended=record.ended_s,
+        num_messages=record.num_messages,
+        num_dropped_messages=record.num_dropped_messages,
+        seed=record.seed,
+        result=record.result,
+        error=_error(record.error),
+    )
+
+
+def session(record: ProcessRecord) -> Program:
+    row = record.row
+    return Program(
+        id=record.id or f"process-{row.program}",
+        object="program",
+        form=row.form,
+        name=row.name,
+        state=row.state,
+        client_id=row.client_id,
+        process=_figures(record),
+    )
+
+
+def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
+    if record is None:
+        return None
+    row = record.row
+    return ProcessFigures(
+        num_queues=row.num_queues,
+        num_pages=row.num_pages,
+        num_pending_commands=row.num_pending_commands,
+        num_prefilled_tokens=row.num_prefilled_tokens,
+        num_cached_tokens=row.num_cached_tokens,
+        num_generated_tokens=row.num_generated_tokens,
+        num_preemptions=row.num_preemptions,
+        service_s=row.service_s,
+        waiting_s=row.waiting_s,
+    )
+
+
+def _error(record: ErrorRecord | None) -> ProgramError | None:
+    return None if record is None else ProgramError(code=record.code, message=record.message)
+
+
+__all__ = ["launched", "message_frame", "record_frame", "session"]
