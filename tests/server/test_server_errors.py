@@ -28,7 +28,7 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
-from quire.programs.chat.sandbox import BudgetedEnvironment
+from quire.programs.chat.template_budget import BudgetedEnvironment
 from quire.server.errors import body_of, headers_of, status_of
 
 CHAT = "/v1/chat/completions"

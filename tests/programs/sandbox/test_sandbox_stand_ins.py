@@ -193,5 +193,5 @@ def test_the_rehearsal_runs_inside(inside: Inside) -> None:
 def test_the_component_has_no_module_that_needs_what_it_lacks() -> None:
     files = component_files()
     assert b"stand-in" in files["msgspec/__init__.py"]
-    assert "quire/programs/chat/sandbox.py" not in files
+    assert "quire/programs/chat/template_budget.py" not in files
     assert b"import jinja2" not in b"".join(files.values())

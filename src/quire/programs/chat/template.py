@@ -15,7 +15,7 @@ from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 
 from quire.core.errors import InvalidArgument, ModelFormatError
 from quire.core.interfaces import ServedModel
-from quire.programs.chat.sandbox import Budget, BudgetedEnvironment, TemplateLimit
+from quire.programs.chat.template_budget import Budget, BudgetedEnvironment, TemplateLimit
 
 MAX_TEMPLATE_CHARS = 1 << 18
 Message = Mapping[str, Any]
