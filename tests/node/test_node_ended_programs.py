@@ -39,7 +39,7 @@ def test_tenants_do_not_push_each_other_out() -> None:
 
 
 async def test_messages_count_for_the_node(node: Node) -> None:
-    node._parts.programs._ended = EndedPrograms(max_programs=10, max_bytes=2000)
+    node._parts.programs._ended = EndedPrograms(max_programs=10, max_bytes=4000)
     handles = [node.launch(_talk, ["x" * 900], tenant=TENANT) for _ in range(3)]
     for handle in handles:
         await handle.result()

@@ -234,6 +234,28 @@ async def test_only_the_latest_ended_programs_are_remembered(node: Node) -> None
     assert len(node.programs(TENANT)) == 2
 
 
+@inferlet()
+async def returns(api: Api, what: str) -> object:
+    text = "x" * 3000
+    if what == "logs":
+        api.log("info", "large", text=text)
+    return {"text": text, "object": [text]}.get(what)
+
+
+@pytest.mark.parametrize("args", [["text"], ["object"], ["logs"], ["x" * 3000]])
+async def test_what_ended_programs_keep_is_bounded_in_bytes(node: Node, args: list[str]) -> None:
+    programs = node._parts.programs
+    programs._ended = EndedPrograms(max_programs=100, max_bytes=8000)
+    small = node.launch(returns, ["small"], tenant=TENANT)
+    await small.result()
+    for _ in range(2):
+        await node.launch(returns, args, tenant=TENANT).result()
+    assert len(node.programs(TENANT)) == 3
+    await node.launch(returns, args, tenant=TENANT).result()
+    assert small.id not in [handle.id for handle in node.programs(TENANT)]
+    assert len(node.programs(TENANT)) == 2
+
+
 async def test_a_parent_is_named_in_the_record(node: Node) -> None:
     parent = node.launch(wait_for_ever, tenant=TENANT)
     child = node.launch(count_tokens, ["x"], tenant=TENANT, parent=parent.id)

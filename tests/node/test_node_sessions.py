@@ -161,6 +161,31 @@ async def test_the_longest_idle_session_makes_room(start_node: StartNode) -> Non
     other.cancel()
 
 
+async def test_a_tenants_many_sessions_end_none_of_those_of_others(start_node: StartNode) -> None:
+    many, few = TenantId("many"), TenantId("few")
+    node = await start_node(
+        fake_config(tenants=(TenantConfig(many), TenantConfig(few))),
+        session_limits=SessionLimits(max_sessions=4),
+    )
+    first = [node.session(few, str(number)) for number in range(2)]
+    own = [node.session(many, str(number)) for number in range(6)]
+    assert [session.over for session in first] == [False, False]
+    assert [session.over for session in own] == [True] * 4 + [False] * 2
+    calls = [session.call(stays, None) for session in own[4:]]
+    with pytest.raises(QuotaExceeded, match="4 are allowed"):
+        node.session(many, "more")
+    node.session(few, "new")
+    assert [session.over for session in first] == [True, False], "its own, the other's are busy"
+    calls[0].cancel()
+    await calls[0].wait_closed()
+    first[1].end()
+    assert node.session(many, "third")
+    node.session(few, "newer")
+    assert own[4].over, "of the one who has more"
+    for call in calls:
+        call.cancel()
+
+
 async def test_an_error_of_the_program_is_the_callers_as_it_is(node: Node) -> None:
     async def refuse(api: Api, asked: object) -> AsyncGenerator[str, None]:
         yield "a part"

@@ -127,6 +127,10 @@ class NodeChild:
     def ended(self) -> bool:
         return self._handle.ended
 
+    @property
+    def num_bytes(self) -> int:
+        return self._handle.num_bytes
+
     async def result(self) -> Any:
         return await self._handle.result()
 

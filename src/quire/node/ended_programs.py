@@ -1,6 +1,6 @@
 """Which ended programs are still remembered: for each tenant the newest ones, within bounds.
 
-Owns the bounds, on their number and on the bytes of messages that they keep. Knows ids alone.
+Owns the bounds, on their number and on the bytes that they keep. Knows ids alone.
 """
 
 from __future__ import annotations

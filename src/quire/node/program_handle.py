@@ -29,6 +29,7 @@ from quire.node.program_records import (
     LogLine,
     ProgramLimits,
     ProgramRecord,
+    result_bytes,
 )
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
@@ -49,7 +50,7 @@ class ProgramPlace(Protocol):
         ...
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """Its last message is in the log, with which it keeps ``num_bytes``."""
+        """Its last message is in the log; it keeps ``num_bytes``."""
         ...
 
 
@@ -65,6 +66,8 @@ class ProgramHandle:
         self._log: deque[LogLine] = deque(maxlen=limits.max_log_lines)
         self._started_s = time.time()
         self._ended_s: float | None = None
+        self.num_bytes = 0
+        """That it keeps when it has ended: messages, result, arguments and log."""
         self._result: Any = None
         self._ended = asyncio.Event()
         self._abandoned: QuireError | None = None
@@ -314,9 +317,18 @@ class ProgramHandle:
         self._ended_s = time.time()
         self._messages.close()
         self._ended.set()
-        self._table.ended(self, self._messages.num_bytes)
+        self.num_bytes = self._kept_bytes()
+        self._table.ended(self, self.num_bytes)
         for callback in self._callbacks:
             callback()
+
+    def _kept_bytes(self) -> int:
+        return (
+            self._messages.num_bytes
+            + result_bytes(self._result)
+            + sum(map(len, self._launch.args))
+            + sum(line.num_bytes for line in self._log)
+        )
 
     def _print_soon(self, running: RunningProgram, *line: Any) -> None:
         """From any thread."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -62,6 +63,15 @@ class LogLine(msgspec.Struct, frozen=True):
     text: str
     fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
+    @property
+    def num_bytes(self) -> int:
+        return len(self.text) + (len(str(self.fields)) if self.fields else 0)
+
+
+def result_bytes(result: Any) -> int:
+    """What a result takes, about: its length as JSON, which every result is."""
+    return len(result) if isinstance(result, str) else len(json.dumps(result))
+
 
 @dataclass(frozen=True, slots=True)
 class ProgramRecord:
@@ -102,7 +112,7 @@ class Launch(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
     """Per tenant: programs running at once, ended ones that are remembered and the bytes of their
-    messages together. Per program: log lines that are kept."""
+    messages, results, arguments and logs together. Per program: log lines that are kept."""
 
     max_running: int = 1024
     max_ended: int = 256
@@ -120,4 +130,5 @@ __all__ = [
     "ProgramRecord",
     "RandomNames",
     "public_id",
+    "result_bytes",
 ]

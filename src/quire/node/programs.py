@@ -123,7 +123,7 @@ class ProgramTable:
         self._by_program[handle.program] = handle
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """For the handle: its last message is in the log, with which it keeps ``num_bytes``."""
+        """For the handle: its last message is in the log, and it keeps ``num_bytes``."""
         for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
             del self._by_program[self._handles.pop(forgotten).program]
         running = self._running[handle.tenant]

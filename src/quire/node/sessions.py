@@ -7,7 +7,7 @@ after it has been idle for a while. What a session does is its handle's.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +23,9 @@ from quire.programs.runtime.event_port import Models
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """``ttl_s``: an idle session ends after so long. ``max_sessions``: beyond it the session that
-    has been idle longest ends early; when all are busy, a new one is refused."""
+    """``ttl_s``: an idle session ends after so long. ``max_sessions``: beyond it one of the tenant
+    that has the most ends early, the one that has been idle longest; a tenant is refused a new one
+    when all of its own and of those that have more are busy."""
 
     ttl_s: float = 600.0
     max_sessions: int = 16_384
@@ -48,6 +49,7 @@ class SessionTable:
         self._named: dict[tuple[TenantId, str], SessionHandle] = {}
         self._by_id: dict[str, SessionHandle] = {}
         self._open: OrderedDict[ProgramId, tuple[SessionHandle, float]] = OrderedDict()
+        self._num_open: Counter[TenantId] = Counter()
         self._ending: set[SessionHandle] = set()
         self._sweep: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -69,11 +71,12 @@ class SessionTable:
             self.touch(found)
             return found
         if len(self) >= self._limits.max_sessions:
-            self._make_room()
+            self._make_room(start.tenant)
         session = SessionHandle(next(self._numbers), start, self._control, self._models, self)
         if start.client_id is not None:
             self._named[start.tenant, start.client_id] = session
         self._by_id[session.id] = session
+        self._num_open[start.tenant] += 1
         self.touch(session)
         return session
 
@@ -114,15 +117,25 @@ class SessionTable:
         entry = None if program is None else self._open.get(program)
         return None if entry is None else entry[0]
 
-    def _make_room(self) -> None:
-        for session, _ in self._open.values():
-            if not session.calls:
+    def _make_room(self, tenant: TenantId) -> None:
+        """Nobody's session ends early for a tenant that has as many."""
+        num_own = self._num_open[tenant]
+        larger = [other for other, num in self._num_open.most_common() if num > num_own]
+        for owner in (*larger, tenant):
+            session = self._longest_idle(owner)
+            if session is not None:
                 session.end("ended early: too many sessions are open")
                 return
         raise QuotaExceeded(
             f"{len(self)} sessions have calls under way, {self._limits.max_sessions} are allowed: "
             "retry later, or end sessions that are finished"
         )
+
+    def _longest_idle(self, tenant: TenantId) -> SessionHandle | None:
+        for session, _ in self._open.values():
+            if session.tenant == tenant and not session.calls:
+                return session
+        return None
 
     # -- for sessions ------------------------------------------------------------------------------
 
@@ -134,7 +147,10 @@ class SessionTable:
 
     def forget(self, session: SessionHandle) -> None:
         """It takes no further call; calls under way go on."""
-        self._open.pop(session.program, None)
+        if self._open.pop(session.program, None) is not None:
+            self._num_open[session.tenant] -= 1
+            if not self._num_open[session.tenant]:
+                del self._num_open[session.tenant]
         self._by_id.pop(session.id, None)
         if session.client_id is not None:
             self._named.pop((session.tenant, session.client_id), None)

@@ -23,7 +23,13 @@ from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import ProgramState
 from quire.programs.sdk import Context
-from quire.programs.services.children import MAX_UNREAD, ChildService, Family
+from quire.programs.services.children import (
+    MAX_KEPT,
+    MAX_KEPT_BYTES,
+    MAX_UNREAD,
+    ChildService,
+    Family,
+)
 from quire.programs.services.operations import Identity
 from quire.testing import LocalNode
 
@@ -372,6 +378,54 @@ async def service_with_child(on_node: Any) -> ChildService:
     await service.launch("says", None, [], {}, 1)
     service._on_node = on_node
     return service
+
+
+class EndedChild:
+    """A child that has returned something of ``num_bytes``."""
+
+    name, ended = "says", True
+
+    def __init__(self, number: int, num_bytes: int) -> None:
+        self.id = f"prog-{number}"
+        self.num_bytes = num_bytes
+
+    async def result(self) -> str:
+        return self.id
+
+    def when_ended(self, callback: Any) -> None:
+        callback()
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "num_launched", "num_kept"),
+    [
+        pytest.param(0, MAX_KEPT + 2, MAX_KEPT, id="by their number"),
+        pytest.param(MAX_KEPT_BYTES // 3, 5, 3, id="by their size"),
+        pytest.param(2 * MAX_KEPT_BYTES, 3, 1, id="the last whatever its size"),
+    ],
+)
+async def test_what_ended_children_keep_is_bounded(
+    num_bytes: int, num_launched: int, num_kept: int
+) -> None:
+    launched = 0
+
+    async def spawn(wanted: Any) -> Any:
+        nonlocal launched
+        launched += 1
+        return EndedChild(launched, num_bytes)
+
+    async def at_once(work: Any) -> Any:
+        return await work
+
+    identity = Identity(ProgramId(1), TenantId("t"), "parent")
+    loop = asyncio.get_running_loop()
+    service = ChildService(identity, Family(None), 0, spawn, at_once, loop.call_soon)
+    ids = [(await service.launch("says", None, [], {}, 1))["id"] for _ in range(num_launched)]
+    for child in ids[-num_kept:]:
+        assert await service.join(child) == child
+    for child in ids[:-num_kept]:
+        with pytest.raises(UnknownHandle, match="up to 64 MiB: join each soon"):
+            await service.join(child)
 
 
 class TestAWaitThatIsCancelled:

@@ -224,6 +224,28 @@ class TestWorkQueues:
         await pushing
         assert await queues.pull(TENANT, "work") == "two"
 
+    async def test_pushes_that_wait_for_room_count_too(self) -> None:
+        queues = WorkQueues(FakeClock(), QueueLimits(max_messages=1, max_bytes=8))
+        mine, other = TenantId("t"), TenantId("u")
+        await queues.push(mine, "q", "1234")
+        waiting = asyncio.create_task(queues.push(mine, "q", "5678"))
+        await asyncio.sleep(0)
+        with pytest.raises(QuotaExceeded, match="8 bytes wait in 1 queues of this tenant"):
+            await queues.push(mine, "q", "9")
+        await queues.push(other, "q", "1234")
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        again = asyncio.create_task(queues.push(mine, "q", "abcd"))
+        await asyncio.sleep(0)
+        assert await queues.pull(mine, "q") == "1234"
+        await again
+        await queues.push(mine, "p", "efgh")
+        with pytest.raises(QuotaExceeded):
+            await queues.push(mine, "o", "i")
+        assert [await queues.pull(mine, name) for name in "qp"] == ["abcd", "efgh"]
+        assert not queues._tenants.get(mine), "nothing is counted for nobody"
+
     async def test_a_cancelled_pull_takes_nothing(self) -> None:
         queues = WorkQueues(FakeClock())
         waiting = asyncio.ensure_future(queues.pull(TENANT, "work"))

@@ -24,6 +24,8 @@ from quire.programs.services.operations import Identity, ProgramService, operati
 
 MAX_KEPT = 256
 """Children that have ended and whose parent may still ask for them."""
+MAX_KEPT_BYTES = 64 << 20
+"""Of those together; the one that ended last is kept whatever its size."""
 MAX_UNREAD = 256
 """Messages of one child that its parent has received and put back: a sandboxed one says by itself
 what it has received."""
@@ -40,6 +42,11 @@ class Child(Protocol):
 
     @property
     def ended(self) -> bool: ...
+
+    @property
+    def num_bytes(self) -> int:
+        """That it keeps once it has ended."""
+        ...
 
     async def result(self) -> Any:
         """What it returned; raises what it ended with."""
@@ -145,7 +152,8 @@ class ChildService(ProgramService):
         self._soon = soon
         self._children: dict[str, Child] = {}
         self._unread: dict[str, deque[str]] = {}
-        self._ended: deque[str] = deque()
+        self._ended: deque[Child] = deque()
+        self._kept_bytes = 0
         self._closed = False
 
     def close(self) -> None:
@@ -197,11 +205,17 @@ class ChildService(ProgramService):
 
     def _on_ended(self, child: Child) -> None:
         self._family.leave()
-        self._ended.append(child.id)
-        if len(self._ended) > MAX_KEPT:
+        self._ended.append(child)
+        self._kept_bytes += child.num_bytes
+        while self._keeps_too_much():
             forgotten = self._ended.popleft()
-            self._children.pop(forgotten, None)
-            self._unread.pop(forgotten, None)
+            self._kept_bytes -= forgotten.num_bytes
+            self._children.pop(forgotten.id, None)
+            self._unread.pop(forgotten.id, None)
+
+    def _keeps_too_much(self) -> bool:
+        num = len(self._ended)
+        return num > MAX_KEPT or (num > 1 and self._kept_bytes > MAX_KEPT_BYTES)
 
     @operation("child.join")
     async def join(self, child: str) -> Any:
@@ -275,7 +289,8 @@ class ChildService(ProgramService):
         found = self._children.get(child)
         if found is None:
             raise UnknownHandle(
-                f"no child {child!r}: this program has not launched it, or it ended long ago"
+                f"no child {child!r}: this program has not launched it, or it ended long ago: of "
+                f"the ended {MAX_KEPT} are kept, with up to {MAX_KEPT_BYTES >> 20} MiB: join each soon"
             )
         return found
 

@@ -22,7 +22,7 @@ from quire.programs.services.waiting import Waiters
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
     """``max_messages`` wait in one queue; of one tenant at most ``max_queues`` hold messages, with
-    ``max_bytes`` in all."""
+    ``max_bytes`` in all, those included that wait for room."""
 
     max_messages: int = 1024
     max_queues: int = 1024
@@ -80,24 +80,33 @@ class WorkQueues:
                 f"push with a time to live of {ttl_s} s: choose more than 0 and at most "
                 f"{self.limits.max_ttl_s:g}"
             )
-        while True:
-            with self._lock:
-                found = self._queue(tenant, queue)
-                self._drop_expired(tenant, found)
-                if len(found.messages) < self.limits.max_messages:
-                    self._check_room(tenant, queue, num_bytes)
-                    expires_s = self._clock.now_s() + ttl_s
-                    found.messages.append(_Waiting(message, num_bytes, expires_s))
-                    found.soonest_s = min(found.soonest_s, expires_s)
-                    self._tenants[tenant].num_bytes += num_bytes
-                    found.takers.wake()
-                    return
-                future = found.givers.add()
-                found.num_waiting += 1
-            try:
-                await future
-            finally:
-                self._left(tenant, queue, found)
+        counted_by: _Tenant | None = None
+        try:
+            while True:
+                with self._lock:
+                    found = self._queue(tenant, queue)
+                    self._drop_expired(tenant, found)
+                    if counted_by is not self._tenants[tenant]:
+                        self._check_room(tenant, queue, num_bytes)
+                        counted_by = self._tenants[tenant]
+                        counted_by.num_bytes += num_bytes
+                    if len(found.messages) < self.limits.max_messages:
+                        counted_by = None  # from now on for the queue's message
+                        expires_s = self._clock.now_s() + ttl_s
+                        found.messages.append(_Waiting(message, num_bytes, expires_s))
+                        found.soonest_s = min(found.soonest_s, expires_s)
+                        found.takers.wake()
+                        return
+                    future = found.givers.add()
+                    found.num_waiting += 1
+                try:
+                    await future
+                finally:
+                    self._left(tenant, queue, found)
+        finally:
+            if counted_by is not None:
+                with self._lock:
+                    counted_by.num_bytes -= num_bytes
 
     async def pull(self, tenant: TenantId, queue: str) -> str:
         """The oldest message, which nobody else gets; waits for one.
