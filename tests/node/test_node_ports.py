@@ -181,5 +181,6 @@ def test_the_tightest_quota_of_each_kind_holds() -> None:
         max_pages=10, max_embeds=3, max_dist_top_k=64, max_pending_commands=None
     )
     assert tightest(Quotas(), Quotas(max_pending_commands=5)).max_pending_commands == 5
+    assert tightest(Quotas(), Quotas(max_children=None)).max_children == 64, "none raises it"
     free = Quotas(max_children=None, max_queues=None, max_exports=None)
     assert tightest(free, free) == free, "unbounded where all are"

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from quire.core.errors import CapacityError
-from quire.programs.sandbox.runners import KEPT_FREE_BYTES, Runners
+from quire.programs.sandbox.machine_memory import KEPT_FREE_BYTES, MachineRoom
+from quire.programs.sandbox.runners import Runners
 
 
 class CountingTemplate:
@@ -36,7 +37,7 @@ class Machine:
 def runners(machine: Machine) -> tuple[Runners, CountingTemplate]:
     template: Any = CountingTemplate()
     loop: Any = asyncio.get_running_loop()
-    return Runners(loop, template, 0, machine.available), template
+    return Runners(loop, template, 0, MachineRoom(machine.available)), template
 
 
 @pytest.mark.asyncio

@@ -1,4 +1,4 @@
-"""What memory the machine or this process's container has left, so that guests are refused before
+"""What memory the machine or this process's container has left, and that guests are refused before
 there is none.
 
 A container's limit is that of its control group (cgroups(7)), of version 1 or 2, and of every group
@@ -7,13 +7,47 @@ above it that can be seen from here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from quire.core.errors import CapacityError
+
+KEPT_FREE_BYTES = 512 << 20
+"""With less memory left on the machine no further guest begins: those that run may still grow."""
+_CHECK_EVERY = 16
+"""Guests: to ask for the machine's memory costs a twentieth of a launch."""
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
 """Version 1 has a number for it, a little below 2**63."""
+
+
+class MachineRoom:
+    """Whether the machine has room for one more guest; all that a process begins ask one of it."""
+
+    def __init__(self, available: Callable[[], int | None] | None = None) -> None:
+        self._available = available or available_bytes
+        self._num_until_check = 0
+
+    def check(self) -> None:
+        """A guest begins.
+
+        Raises:
+            CapacityError: the machine has hardly any memory left.
+        """
+        self._num_until_check -= 1
+        if self._num_until_check > 0:
+            return
+        left_bytes = self._available()
+        if left_bytes is not None and left_bytes < KEPT_FREE_BYTES:
+            self._num_until_check = 0  # the next one asks again
+            raise CapacityError(
+                f"the machine or its container has {left_bytes >> 20} MiB of memory left, and "
+                f"sandboxed programs begin with at least {KEPT_FREE_BYTES >> 20}: launch again "
+                "when others have ended"
+            )
+        self._num_until_check = _CHECK_EVERY
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,4 +134,4 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-__all__ = ["available_bytes"]
+__all__ = ["KEPT_FREE_BYTES", "MachineRoom", "available_bytes"]

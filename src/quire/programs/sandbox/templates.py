@@ -23,6 +23,7 @@ from quire.programs.sandbox.compiler import Compiler
 from quire.programs.sandbox.component import OnProgress, python_component
 from quire.programs.sandbox.hosted import Runner
 from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.machine_memory import MachineRoom
 from quire.programs.sandbox.messages import Inspected
 from quire.programs.sandbox.module_runner import REQUIRED_EXPORTS, ModuleRunner
 from quire.programs.sandbox.program import code_digest, is_module
@@ -45,12 +46,19 @@ class Templates:
     """``build`` makes what is missing: it blocks, on a thread of the caller's choice, and ``load``
     takes it then. ``abandon`` ends builds, from any thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, cache: BuildCache, num_warm: int) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        cache: BuildCache,
+        num_warm: int,
+        room: MachineRoom | None = None,
+    ) -> None:
         self._loop = loop
         self._cache = cache
         self._processes = BuildProcesses()
         self._compiler = Compiler(cache, processes=self._processes)
         self._num_warm = num_warm
+        self._room = room or MachineRoom()
         self._engine = WasmEngine()
         self._modules: OrderedDict[str, ModuleTemplate] = OrderedDict()
         self._compiling: dict[str, asyncio.Task[ModuleTemplate]] = {}
@@ -69,7 +77,7 @@ class Templates:
     def load(self, component: Path) -> None:
         """Take what ``build`` has made."""
         template = PythonTemplate(self._engine, component)
-        self._runners = Runners(self._loop, template, self._num_warm)
+        self._runners = Runners(self._loop, template, self._num_warm, self._room)
 
     def abandon(self) -> None:
         """Builds that are under way end with an error, and none begins."""
@@ -189,6 +197,7 @@ class Templates:
         return self._modules[digest]
 
     def _module_runner(self, template: ModuleTemplate, limits: GuestLimits) -> ModuleRunner:
+        self._room.check()
         return ModuleRunner(template.new_guest(limits.memory_bytes), limits.turn_bytes)
 
 

@@ -289,8 +289,8 @@ class ChildService(ProgramService):
         found = self._children.get(child)
         if found is None:
             raise UnknownHandle(
-                f"no child {child!r}: this program has not launched it, or it ended long ago: of "
-                f"the ended {MAX_KEPT} are kept, with up to {MAX_KEPT_BYTES >> 20} MiB: join each soon"
+                f"no child {child!r}: this program has not launched it, or it ended long ago: the "
+                f"last {MAX_KEPT} are kept, with up to {MAX_KEPT_BYTES >> 20} MiB: join each soon"
             )
         return found
 
