@@ -15,7 +15,7 @@ from quire.control.scheduler.dispatch import (
 )
 from quire.control.scheduler.fairness import FairShare
 from quire.control.scheduler.step_time import StepTime
-from quire.core.batch import Batch, WriteTable
+from quire.core.batch import Batch, WriteEntries
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import QueuePrioritySet
@@ -112,9 +112,9 @@ def test_page_tables_are_sent_as_changes() -> None:
     world.harness.dispatched.clear()
     world.do(1, world.embed([0], [9], 40), world.forward(pages, [0], pages))
     world.do(1, world.embed([0], [9], 41), world.forward(pages, [0], pages))
-    writes = [op for b in batches(world) for op in b.operations if isinstance(op, WriteTable)]
-    assert [(write.start, len(write.blocks)) for write in writes] == [(10, 1), (10, 1)]
-    assert len({write.table for write in writes}) == 1
+    writes = [op for b in batches(world) for op in b.operations if isinstance(op, WriteEntries)]
+    assert [write.entries.tolist() for write in writes] == [[10], [10]]
+    assert writes[0].tables.tolist() == writes[1].tables.tolist()
 
 
 def test_a_loop_on_one_page_keeps_one_table() -> None:

@@ -23,6 +23,7 @@ from quire.core.batch import (
     ExtendSequence,
     OpenSequence,
     SwapIn,
+    WriteEntries,
     WriteTable,
 )
 from quire.core.commands import AllocPages, Decode
@@ -56,6 +57,13 @@ operations = st.one_of(
         WriteTable,
         table=small,
         start=small,
+        blocks=i32(),
+        visible=hnp.arrays(np.uint64, st.integers(0, 4)),
+    ),
+    st.builds(
+        WriteEntries,
+        tables=i32(),
+        entries=i32(),
         blocks=i32(),
         visible=hnp.arrays(np.uint64, st.integers(0, 4)),
     ),

@@ -19,6 +19,7 @@ from quire.core.batch import (
     SampleRows,
     SwapIn,
     SwapOut,
+    WriteEntries,
     WriteTable,
 )
 from quire.core.decoding import SamplerSpec
@@ -86,10 +87,37 @@ def test_revealing_sets_a_run_of_bits(page_size: int) -> None:
     assert tables.visible(tables.row(7)).tolist() == [0]
 
 
+def test_entries_are_set_in_order_and_cut_off_what_is_behind() -> None:
+    tables = PageTables()
+    tables.write(1, 0, i32([10, 11, 12]), u64([1, 1, 1]))
+    tables.write(2, 0, i32([20]), u64([1]))
+    tables.write_entries(i32([2, 1]), i32([1, 1]), i32([21, 31]), u64([3, 7]))
+    assert tables.blocks(tables.row(2)).tolist() == [20, 21]
+    assert tables.visible(tables.row(2)).tolist() == [1, 3]
+    assert tables.blocks(tables.row(1)).tolist() == [10, 31]
+    assert tables.visible(tables.row(1)).tolist() == [1, 7]
+    # a new table, twice the same one, and more entries than there was room for
+    again = [3, *[2] * 20]
+    entries = [0, *range(2, 22)]
+    tables.write_entries(i32(again), i32(entries), i32(entries), u64(entries))
+    assert tables.blocks(tables.row(3)).tolist() == [0]
+    assert tables.blocks(tables.row(2)).tolist() == [20, 21, *range(2, 22)]
+
+
 BAD_OPERATIONS: list[tuple[Operation, str]] = [
     (WriteTable(table=TableId(9), start=0, blocks=i32([96]), visible=u64([0])), "block 96"),
     (WriteTable(table=TableId(9), start=0, blocks=i32([-1]), visible=u64([0])), "block -1"),
     (WriteTable(table=TableId(9), start=3, blocks=i32([1]), visible=u64([0])), "gap"),
+    (
+        WriteEntries(
+            tables=i32([9, 9]), entries=i32([0, 2]), blocks=i32([1, 1]), visible=u64([0, 0])
+        ),
+        "gap",
+    ),
+    (
+        WriteEntries(tables=i32([9]), entries=i32([0]), blocks=i32([96]), visible=u64([0])),
+        "block 96",
+    ),
     (DropTables(tables=[TableId(77)]), "77 is not resident"),
     (CopySlots(source=i32([0]), target=i32([96 * 4])), "slot 384"),
     (CopySlots(source=i32([-1]), target=i32([0])), "slot -1"),

@@ -79,6 +79,17 @@ class WriteTable(Operation, kw_only=True):
     group: int = 0
 
 
+class WriteEntries(Operation, kw_only=True):
+    """Set entry ``entries[i]`` of table ``tables[i]``; entries behind it are cut off. All of one
+    length, in order: a step of many loops in one operation."""
+
+    tables: I32
+    entries: I32
+    blocks: I32
+    visible: U64
+    group: int = 0
+
+
 class DropTables(Operation, kw_only=True):
     tables: list[TableId]
 
@@ -145,6 +156,7 @@ class CloseSequences(Operation, kw_only=True):
 
 BatchOperation = (
     WriteTable
+    | WriteEntries
     | DropTables
     | CopySlots
     | SwapOut
@@ -353,6 +365,7 @@ __all__ = [
     "SequenceTokens",
     "SwapIn",
     "SwapOut",
+    "WriteEntries",
     "WriteTable",
     "no_i32",
 ]

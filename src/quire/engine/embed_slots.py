@@ -19,16 +19,24 @@ class EmbedSlots:
         self.num_embeds = num_embeds
         self._device = device
         self.vectors_EH = torch.zeros(num_embeds, hidden_size, device=device, dtype=dtype)
+        self._host_EH: NDArray[np.float32] | None = None
+        if device.type == "cpu" and dtype == torch.float32:
+            self._host_EH = self.vectors_EH.numpy()  # the same memory: NumPy takes less time to it
 
     def contains(self, embeds: I32) -> NDArray[np.bool_]:
         return (embeds >= 0) & (embeds < self.num_embeds)
 
     def read(self, embeds: I32) -> Tensor:
         """Vectors ``[E, H]``."""
+        if self._host_EH is not None:
+            return torch.from_numpy(self._host_EH[embeds])
         return self.vectors_EH.index_select(0, self._index(embeds))
 
     def write(self, embeds: I32, vectors_EH: Tensor) -> None:
-        self.vectors_EH.index_copy_(0, self._index(embeds), vectors_EH)
+        if self._host_EH is not None:
+            self._host_EH[embeds] = vectors_EH.numpy()
+        else:
+            self.vectors_EH.index_copy_(0, self._index(embeds), vectors_EH)
 
     def _index(self, embeds: I32) -> Tensor:
         return torch.as_tensor(embeds.astype(np.int64), device=self._device)

@@ -16,6 +16,7 @@ from quire.core.batch import (
     OpenSequence,
     SwapIn,
     SwapOut,
+    WriteEntries,
     WriteTable,
 )
 from quire.core.errors import GrammarError, InvalidArgument, QuireError
@@ -64,6 +65,8 @@ class MemoryOperations:
                 check_message(len(blocks) == len(visible), "blocks and visible differ in length")
                 _check_range("block", blocks, self._pool.num_blocks)
                 self._tables.write(table, start, blocks, visible)
+            case WriteEntries():
+                self._write_entries(operation)
             case DropTables(tables=dropped):
                 for table in dropped:
                     row = self._tables.row(table)
@@ -87,6 +90,13 @@ class MemoryOperations:
             case CloseSequences(sequences=closed):
                 for sequence in closed:
                     self._sequences.close(sequence)
+
+    def _write_entries(self, written: WriteEntries) -> None:
+        columns = written.entries, written.blocks, written.visible
+        fits = all(len(column) == len(written.tables) for column in columns)
+        check_message(fits, "columns of table entries differ in length")
+        _check_range("block", written.blocks, self._pool.num_blocks)
+        self._tables.write_entries(written.tables, *columns)
 
     def _check_swap(self, blocks: I32, host_blocks: I32) -> None:
         check_message(len(blocks) == len(host_blocks), "a swap's block lists differ in length")

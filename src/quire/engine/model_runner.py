@@ -23,10 +23,11 @@ from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
-from quire.engine.sampling.plan import SamplingPlan
+from quire.engine.sampling.plan import CommonParameters, SamplingPlan
 from quire.engine.sampling.table import SamplerTable
 from quire.engine.sequences import Sequences
 
+F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 
 
@@ -171,6 +172,16 @@ class ModelRunner(Protocol):
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         """Logits ``[N, V]`` in float32."""
+        ...
+
+    def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
+        """A token behind each hidden state, ``NO_TOKEN`` where none can be chosen; None if this
+        runner leaves that to ``SamplingPlan``. ``positions_N`` are those of the tokens."""
+        ...
+
+    def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
+        """``best_of_logits`` behind each hidden state ``[N, K]``; None if this runner leaves that
+        to it. ``k`` is at most V."""
         ...
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:

@@ -10,14 +10,12 @@ from torch import Tensor
 from quire.core.batch import (
     Batch,
     BatchResult,
-    DistRows,
     EmbedRows,
     ForwardRows,
     ImageRow,
-    SampleRows,
     SequenceEnd,
 )
-from quire.core.errors import InvalidArgument, QuireError
+from quire.core.errors import InvalidArgument
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass, scored_rows
 from quire.engine.decode_stage import DecodeStage
@@ -26,9 +24,8 @@ from quire.engine.failures import Failures, check_message
 from quire.engine.forward_stage import CheckedRows, ForwardStage
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_runner import ModelRunner
-from quire.engine.sampling.candidates import top_k
+from quire.engine.readout_stage import ReadoutStage
 from quire.engine.sampling.logprobs import row_logprobs
-from quire.engine.sampling.plan import SamplingPlan, SamplingRow, check_sampler, no_i32
 from quire.engine.sequence_report import SequenceReport
 from quire.engine.sequences import Sequences
 from quire.engine.vision.encoder import ImageEncoder
@@ -65,6 +62,7 @@ class Step:
         self._vocab_size = vocab_size
         self._device = device
         self._images = images
+        self._readout = ReadoutStage(runner, embeds, token_slots, vocab_size, device)
 
     def run(self, batch: Batch) -> BatchResult:
         """Run one message; ``elapsed_s`` is left at 0."""
@@ -82,9 +80,9 @@ class Step:
             report = self._decode.begin(batch, failures)
             self._run_forward(batch.forward, report, result, failures)
         if batch.dists is not None:
-            self._dists(batch.dists, result, failures)
+            self._readout.dists(batch.dists, result, failures)
         if batch.samples is not None:
-            self._samples(batch.samples, result, failures)
+            self._readout.samples(batch.samples, result, failures)
         self._advance(batch, report, result, failures)
         return result
 
@@ -204,9 +202,12 @@ class Step:
     def _keep_outputs(self, rows: ForwardRows, tokens: I64, hidden_TH: Tensor) -> None:
         outputs = rows.outputs[tokens]
         wanted = np.flatnonzero(outputs >= 0)
-        if len(wanted):
-            vectors = hidden_TH.index_select(0, self._runner.to_device(wanted))
-            self._embeds.write(outputs[wanted], vectors)
+        if not len(wanted):
+            return
+        if len(wanted) < len(outputs):
+            hidden_TH = hidden_TH.index_select(0, self._runner.to_device(wanted))
+            outputs = outputs[wanted]
+        self._embeds.write(outputs, hidden_TH[: len(wanted)])
 
     def _score(
         self, rows: ForwardRows, tokens: I64, hidden_TH: Tensor, result: BatchResult
@@ -223,62 +224,3 @@ class Step:
             scores = row_logprobs(logits, rows.score_targets[places].astype(np.int64), num_top)
             result.score_logprobs[places] = scores.chosen
             result.score_ids[places], result.score_top[places] = scores.top_ids, scores.top
-
-    def _dists(self, rows: DistRows, result: BatchResult, failures: Failures) -> None:
-        check_message(len(rows.embeds) == len(rows.top_k), "dist arrays differ in length")
-        ok = self._embeds.contains(rows.embeds) & (rows.top_k >= 1)
-        for index in np.flatnonzero(~ok).tolist():
-            error = InvalidArgument(
-                f"the best {int(rows.top_k[index])} tokens after embed {int(rows.embeds[index])}: "
-                f"ask for at least one, of an embed below {self._embeds.num_embeds}"
-            )
-            failures.add("dists", index, error)
-        counts = np.where(ok, np.minimum(rows.top_k, self._vocab_size), 0)
-        result.dist_starts = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-        if not ok.any():
-            return
-        probs_DV = self._runner.logits(self._embeds.read(rows.embeds[ok])).softmax(dim=-1)
-        values_DK, ids_DK = top_k(probs_DV, int(counts.max()))
-        wanted = np.arange(int(counts.max())) < counts[ok][:, None]
-        result.dist_ids = ids_DK.cpu().numpy()[wanted].astype(np.int32)
-        result.dist_probs = values_DK.cpu().numpy()[wanted]
-
-    def _samples(self, rows: SampleRows, result: BatchResult, failures: Failures) -> None:
-        result.samples = np.full(len(rows.embeds), -1, np.int32)
-        check_message(
-            len(rows.histories) in (0, len(rows.samplers)), "histories are not one per sampler"
-        )
-        good, plan_rows = [], []
-        for index, which in enumerate(rows.sampler_index.tolist()):
-            with failures.isolate("samples", index):
-                self._check_sample(rows, index)
-                history = rows.histories[which] if rows.histories else no_i32()
-                plan_rows.append(SamplingRow(rows.samplers[which], history, history))
-                good.append(index)
-        if not good:
-            return
-        logits_MV = self._runner.logits(self._embeds.read(rows.embeds[good]))
-        plan = SamplingPlan(plan_rows, self._vocab_size, self._device)
-        tokens, chosen = plan.sample(logits_MV, rows.positions[good].astype(np.int64))
-        for index, token, was_chosen in zip(good, tokens.tolist(), chosen, strict=True):
-            if not was_chosen:
-                failures.add("samples", index, _nothing_to_sample())
-                continue
-            result.samples[index] = token
-            if rows.token_slots[index] >= 0:
-                self._token_slots.write(rows.token_slots[index : index + 1], np.array([token]))
-
-    def _check_sample(self, rows: SampleRows, index: int) -> None:
-        check_sampler(rows.samplers[rows.sampler_index[index]], self._vocab_size)
-        embed, slot = int(rows.embeds[index]), int(rows.token_slots[index])
-        if not 0 <= embed < self._embeds.num_embeds or slot >= self._token_slots.num_slots:
-            raise InvalidArgument(
-                f"sample after embed {embed} into token slot {slot}: there are "
-                f"{self._embeds.num_embeds} embeds and {self._token_slots.num_slots} token slots"
-            )
-
-
-def _nothing_to_sample() -> QuireError:
-    return InvalidArgument(
-        "no token can be sampled: the sampler excludes every one, or the logits are not numbers"
-    )

@@ -22,8 +22,9 @@ from quire.engine.attention.scored_rows import AttentionMass, ScoringPlan
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
-from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
 from quire.engine.models.decoder import CausalLM
+from quire.engine.sampling.plan import CommonParameters
 
 I64 = NDArray[np.int64]
 
@@ -100,6 +101,12 @@ class TorchRunner:
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
         return self._model.logits(hidden_NH)
+
+    def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
+        return None
+
+    def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
+        return None
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:
         """An index tensor (int64) of a host array."""

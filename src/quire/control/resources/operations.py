@@ -14,6 +14,7 @@ from quire.core.batch import (
     DropTables,
     SwapIn,
     SwapOut,
+    WriteEntries,
 )
 from quire.core.ids import BlockId, HostBlockId, SequenceId, TableId
 
@@ -26,6 +27,8 @@ class OperationList:
         self._kind: type | None = None
         self._left: list[int] = []
         self._right: list[int] = []
+        self._words: list[int] = []
+        self._blocks: list[int] = []
 
     def __len__(self) -> int:
         return len(self._operations) + (self._kind is not None)
@@ -49,6 +52,12 @@ class OperationList:
             self._flush()
         for offset in range(num_slots):
             self._pair(CopySlots, source + offset, target + offset)
+
+    def write_entry(self, table: TableId, entry: int, block: BlockId, word: int) -> None:
+        """Set an entry of a table and its visibility word; those behind it are cut off."""
+        self._pair(WriteEntries, table, entry)
+        self._blocks.append(block)
+        self._words.append(word)
 
     def close_sequence(self, sequence: SequenceId) -> None:
         self._pair(CloseSequences, sequence, 0)
@@ -78,6 +87,16 @@ class OperationList:
             self._operations.append(CloseSequences(sequences=[SequenceId(i) for i in left]))
         elif kind is DropTables:
             self._operations.append(DropTables(tables=[TableId(i) for i in left]))
+        elif kind is WriteEntries:
+            self._operations.append(
+                WriteEntries(
+                    tables=np.array(left, np.int32),
+                    entries=np.array(right, np.int32),
+                    blocks=np.array(self._blocks, np.int32),
+                    visible=np.array(self._words, np.uint64),
+                )
+            )
+            self._blocks, self._words = [], []
         elif kind is not None:
             self._operations.append(_arrays(kind, left, right))
 

@@ -61,6 +61,9 @@ class ResidentTable:
         self.blocks[start:] = blocks
         self.visible[start:] = visible
         self.is_longer = False
+        if len(blocks) == 1:  # as in most steps of a loop
+            operations.write_entry(self.id, start, blocks[0], visible[0])
+            return
         operations.add(
             WriteTable(
                 table=self.id,

@@ -263,10 +263,12 @@ class BatchBuilder:
         history: list[int],
     ) -> None:
         start = len(self._sample_embeds)
+        is_new = bool(history) or not self._samplers or self._samplers[-1] != sampler
+        if is_new or self._histories[-1]:
+            self._samplers.append(sampler)
+            self._histories.append(history)
         self._sample_embeds += embeds
-        self._sample_index += [len(self._samplers)] * len(embeds)
-        self._samplers.append(sampler)
-        self._histories.append(history)
+        self._sample_index += [len(self._samplers) - 1] * len(embeds)
         self._sample_positions += positions
         self._sample_token_slots += token_slots
         self.parts.append(Part(entry, _SAMPLES, start, len(self._sample_embeds)))

@@ -226,6 +226,22 @@ class DecodeRows(ctypes.Structure):
     )
 
 
+class ChoiceRows(ctypes.Structure):
+    """``quire::ChoiceRows``: samplers of rows, and where their tokens go."""
+
+    _fields_ = (
+        ("num_rows", c_int64),
+        ("greedy", c_void_p),
+        ("top_k", c_void_p),
+        ("temperature", c_void_p),
+        ("min_p", c_void_p),
+        ("top_p", c_void_p),
+        ("seeds", c_void_p),
+        ("positions", c_void_p),
+        ("tokens", c_void_p),
+    )
+
+
 class SequenceColumns(ctypes.Structure):
     """``quire::SequenceColumns``: what the engine keeps of its sequences."""
 
@@ -304,6 +320,8 @@ SIGNATURES: Mapping[str, Signature] = {
         (c_void_p, POINTER(StepArguments), POINTER(ScoredRows), c_void_p),
     ),
     "quire_model_logits": (c_int32, (c_void_p, c_void_p, c_int64, c_void_p)),
+    "quire_model_choose": (c_int32, (c_void_p, c_void_p, POINTER(ChoiceRows))),
+    "quire_model_best": (c_int32, (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)),
     "quire_model_decode": (c_int32, (c_void_p, POINTER(DecodeRows))),
     "quire_model_advance": (
         c_int32,
@@ -337,6 +355,7 @@ __all__ = [
     "AdvanceMessage",
     "AttentionArguments",
     "CacheView",
+    "ChoiceRows",
     "DecodeRows",
     "ExpertsSpec",
     "LayerAttention",

@@ -24,6 +24,7 @@ from quire.engine.cpu.advance_arguments import AdvanceArguments
 from quire.engine.cpu.decode_arguments import DecodeArguments
 from quire.engine.cpu.model_abi import (
     SIGNATURES,
+    ChoiceRows,
     RowMask,
     ScoredRow,
     ScoredRows,
@@ -34,7 +35,8 @@ from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.page_tables import TablePages
-from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.sampling.plan import CommonParameters
 
 I64 = NDArray[np.int64]
 
@@ -165,6 +167,41 @@ class NativeRunner:
             )
         )
         return logits_NV
+
+    def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
+        """A token behind each hidden state, in one call of the library."""
+        hidden_NH = hidden_NH.contiguous()
+        positions_N = np.ascontiguousarray(positions_N, np.int64)
+        tokens_N = np.empty(len(hidden_NH), np.int64)
+        rows = ChoiceRows(
+            num_rows=len(hidden_NH),
+            greedy=samplers.greedy.ctypes.data,
+            top_k=samplers.top_k.ctypes.data,
+            temperature=samplers.temperature.ctypes.data,
+            min_p=samplers.min_p.ctypes.data,
+            top_p=samplers.top_p.ctypes.data,
+            seeds=samplers.seeds.ctypes.data,
+            positions=positions_N.ctypes.data,
+            tokens=tokens_N.ctypes.data,
+        )
+        self._check(self._native.quire_model_choose(self._handle, hidden_NH.data_ptr(), rows))
+        return tokens_N
+
+    def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
+        """The best of the distribution behind each hidden state, in one call of the library."""
+        hidden_NH = hidden_NH.contiguous()
+        ids_NK = np.empty((len(hidden_NH), k), np.int32)
+        probs_NK = np.empty((len(hidden_NH), k), np.float32)
+        status = self._native.quire_model_best(
+            self._handle,
+            hidden_NH.data_ptr(),
+            len(hidden_NH),
+            k,
+            ids_NK.ctypes.data,
+            probs_NK.ctypes.data,
+        )
+        self._check(status)
+        return ids_NK, probs_NK
 
     def _check(self, status: int) -> None:
         self.team.check(status, "the step", "lower max_batch_tokens")

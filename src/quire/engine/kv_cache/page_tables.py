@@ -93,6 +93,19 @@ class PageTables:
         self.visible_TP[row, start:end] = visible
         self.num_pages_T[row] = end
 
+    def write_entries(self, tables: I32, entries: I32, blocks: I32, visible: U64) -> None:
+        """``write`` of one entry each, in order."""
+        rows = self.find_rows(tables)
+        fits = (rows >= 0) & (entries >= 0) & (entries <= self.num_pages_T[rows])
+        fits &= entries < self.blocks_TP.shape[1]
+        if fits.all() and len(set(rows.tolist())) == len(rows):
+            self.blocks_TP[rows, entries] = blocks
+            self.visible_TP[rows, entries] = visible
+            self.num_pages_T[rows] = entries + 1
+            return
+        for i, table in enumerate(tables.tolist()):
+            self.write(table, int(entries[i]), blocks[i : i + 1], visible[i : i + 1])
+
     def drop(self, table: int) -> None:
         row = self.row(table)
         del self._rows[table]

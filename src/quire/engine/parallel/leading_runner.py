@@ -13,9 +13,10 @@ from quire.engine.attention.backend import AttentionRows, DecodePlan
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
-from quire.engine.model_runner import Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.group import RankGroup
+from quire.engine.sampling.plan import CommonParameters
 from quire.engine.torch_runner import TorchRunner
 
 I64 = NDArray[np.int64]
@@ -83,6 +84,12 @@ class LeadingRunner:
         with self._group.guard():
             self._group.tell(m.Logits(num_rows=len(hidden_NH)))
             return self._runner.logits(self._group.collectives.share(hidden_NH))
+
+    def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
+        return None
+
+    def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
+        return None
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:
         return self._runner.to_device(array)

@@ -27,6 +27,7 @@ from quire.core.batch import (
     RowFailure,
     SwapIn,
     SwapOut,
+    WriteEntries,
     WriteTable,
 )
 from quire.core.engine_info import AdapterInfo, EngineInfo, ImageInput, LayerGroup, PoolSpec
@@ -211,6 +212,8 @@ class FakeEngine:
         match operation:
             case WriteTable():
                 self._memory.write_table(operation)
+            case WriteEntries():
+                self._memory.write_entries(operation)
             case DropTables(tables=tables):
                 in_use = {state.opened.table for state in self._sequences.values()}
                 for table in tables:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, U64, CopySlots, SwapIn, SwapOut, WriteTable
+from quire.core.batch import I32, U64, CopySlots, SwapIn, SwapOut, WriteEntries, WriteTable
 from quire.core.engine_info import PoolSpec
 from quire.core.ids import TableId
 from quire.testing.fake_engine.hashing import NUM_LAYERS
@@ -101,6 +101,23 @@ class FakeMemory:
         )
         old.blocks = np.concatenate([old.blocks[: op.start], blocks])
         old.visible = np.concatenate([old.visible[: op.start], visible])
+
+    def write_entries(self, op: WriteEntries) -> None:
+        lengths = {len(op.tables), len(op.entries), len(op.blocks), len(op.visible)}
+        require(len(lengths) == 1, "WriteEntries: columns differ in length")
+        for i, (table, entry) in enumerate(
+            zip(op.tables.tolist(), op.entries.tolist(), strict=True)
+        ):
+            one = slice(i, i + 1)
+            self.write_table(
+                WriteTable(
+                    table=TableId(int(table)),
+                    start=int(entry),
+                    blocks=op.blocks[one],
+                    visible=op.visible[one],
+                    group=op.group,
+                )
+            )
 
     def drop_table(self, table: TableId) -> None:
         self.table(table)

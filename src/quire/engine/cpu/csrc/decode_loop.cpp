@@ -1,7 +1,6 @@
 #include "decode_loop.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace quire {
 
@@ -23,7 +22,7 @@ void DecodeLoop::run(const DecodeRows& rows) {
   }
 }
 
-// Appends each row's token and leaves the logits behind it.
+// Appends each row's token and leaves the hidden state behind it.
 void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
   const int64_t page_size = decoder_.spec().page_size, count = static_cast<int64_t>(active_.size());
   const PageTablesView& tables = rows.page_tables;
@@ -49,50 +48,22 @@ void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
                          slots_.data(), nullptr, 0},
                         chosen_.data(), nullptr, nullptr,
                         rows.adapters ? adapters_.data() : nullptr};
-  float* hidden = hidden_.floats(count * decoder_.spec().hidden_size);
-  decoder_.run(input, tables, hidden);
-  float* logits = logits_.floats(count * decoder_.spec().vocab_size);
-  greedy_.resize(active_.size());
-  for (int64_t i = 0; i < count; i++)
-    greedy_[static_cast<size_t>(i)] = is_plain(rows, active_[static_cast<size_t>(i)], step);
-  if (decoder_.can_choose())
-    decoder_.best_tokens(hidden, count, greedy_.data(), logits, chosen_.data());
-  else
-    decoder_.logits(hidden, count, logits);
-}
-
-// Whether the largest logit decides, with nothing to be excluded before.
-bool DecodeLoop::is_plain(const DecodeRows& rows, int64_t row, int64_t step) const {
-  return decoder_.can_choose() && rows.greedy[row] &&
-         static_cast<float>(rows.temperature[row]) == 1.0f &&
-         (step >= rows.min_steps[row] || rows.num_stop_tokens == 0);
+  decoder_.run(input, tables, hidden_.floats(count * decoder_.spec().hidden_size));
 }
 
 void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
-  const int64_t vocab_size = decoder_.spec().vocab_size;
-  float* logits = logits_.floats(0);
-  const auto choose_row = [&](int64_t place) {
-    static thread_local TokenChooser chooser;
-    if (greedy_[static_cast<size_t>(place)]) return;
-    const int64_t row = active_[static_cast<size_t>(place)];
-    float* of_row = logits + place * vocab_size;
-    for (int64_t i = 0; step < rows.min_steps[row] && i < rows.num_stop_tokens; i++) {
-      const int64_t stop = rows.stop_tokens[row * rows.num_stop_tokens + i];
-      if (stop >= 0 && stop < vocab_size) of_row[stop] = -std::numeric_limits<float>::infinity();
-    }
-    const Sampler sampler{rows.greedy[row] != 0, rows.top_k[row],
-                          static_cast<float>(rows.temperature[row]), rows.min_p[row],
-                          rows.top_p[row], rows.seeds[row]};
+  choices_.clear();
+  for (size_t place = 0; place < active_.size(); place++) {
+    const int64_t row = active_[place];
+    const bool may_stop = step >= rows.min_steps[row];
     // The draw belongs to the position of the token that is chosen.
-    chosen_[static_cast<size_t>(place)] = chooser.choose(
-        of_row, vocab_size, sampler, positions_[static_cast<size_t>(place)] + 1);
-  };
-  if (std::all_of(greedy_.begin(), greedy_.end(), [](uint8_t plain) { return plain != 0; })) return;
-  team_.run([&](int thread) {
-    team_.share(thread, static_cast<int64_t>(active_.size()), 1, [&](int64_t first, int64_t last) {
-      for (int64_t place = first; place < last; place++) choose_row(place);
-    });
-  });
+    choices_.push_back({{rows.greedy[row] != 0, rows.top_k[row],
+                         static_cast<float>(rows.temperature[row]), rows.min_p[row],
+                         rows.top_p[row], rows.seeds[row]},
+                        positions_[place] + 1, rows.stop_tokens + row * rows.num_stop_tokens,
+                        may_stop ? 0 : rows.num_stop_tokens});
+  }
+  choice_.choose(hidden_.floats(0), choices_, chosen_.data());
 }
 
 // Records a row's token; whether the row goes no further.

@@ -5,8 +5,7 @@
 // Reference: DecodeStage._step_by_step in quire/engine/decode_stage.py.
 #pragma once
 
-#include "decoder.h"
-#include "sampling.h"
+#include "choice.h"
 
 namespace quire {
 
@@ -39,21 +38,20 @@ struct DecodeRows {
 
 class DecodeLoop {
  public:
-  DecodeLoop(Decoder& decoder, Team& team) : decoder_(decoder), team_(team) {}
+  DecodeLoop(Decoder& decoder, TokenChoice& choice) : decoder_(decoder), choice_(choice) {}
   void run(const DecodeRows& rows);
 
  private:
   void forward(const DecodeRows& rows, int64_t step);
   void choose(const DecodeRows& rows, int64_t step);
-  bool is_plain(const DecodeRows& rows, int64_t row, int64_t step) const;
   bool ends(const DecodeRows& rows, int64_t step, int64_t place);
 
   Decoder& decoder_;
-  Team& team_;
+  TokenChoice& choice_;
   std::vector<int64_t> active_, tokens_, row_starts_, tables_, slots_, chosen_;
   std::vector<int32_t> positions_, adapters_;
-  std::vector<uint8_t> greedy_;  // rows that are chosen within the product
-  Buffer hidden_, logits_;
+  std::vector<Choice> choices_;
+  Buffer hidden_;
 };
 
 }  // namespace quire

@@ -53,6 +53,17 @@ int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t cou
   return quire::guarded([&] { model->decoder.logits(hidden, count, logits); });
 }
 
+int32_t quire_model_choose(quire::Model* model, const float* hidden,
+                           const quire::ChoiceRows* rows) {
+  return quire::guarded(
+      [&] { model->choice.choose(hidden, quire::choices_of(*rows), rows->tokens); });
+}
+
+int32_t quire_model_best(quire::Model* model, const float* hidden, int64_t count, int64_t k,
+                         int32_t* ids, float* probabilities) {
+  return quire::guarded([&] { model->choice.best(hidden, count, k, ids, probabilities); });
+}
+
 int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows) {
   return quire::guarded([&] { model->loop.run(*rows); });
 }

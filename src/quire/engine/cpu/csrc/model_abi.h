@@ -11,8 +11,9 @@ namespace quire {
 // A decoder and what runs on it.
 struct Model {
   Model(const ModelSpec& spec, Team& team)
-      : decoder(spec, team), loop(decoder, team), advance(decoder, loop) {}
+      : decoder(spec, team), choice(decoder, team), loop(decoder, choice), advance(decoder, loop) {}
   Decoder decoder;
+  TokenChoice choice;
   DecodeLoop loop;
   Advance advance;
 };
@@ -50,6 +51,12 @@ QUIRE_EXPORT int32_t quire_model_run_scored(quire::Model* model, const quire::St
 QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                                         float* logits);
 
+// A token behind each hidden state [num_rows][hidden_size]. A Status.
+QUIRE_EXPORT int32_t quire_model_choose(quire::Model* model, const float* hidden,
+                                        const quire::ChoiceRows* rows);
+// The k best of the distribution behind each hidden state, see TokenChoice::best. A Status.
+QUIRE_EXPORT int32_t quire_model_best(quire::Model* model, const float* hidden, int64_t count,
+                                      int64_t k, int32_t* ids, float* probabilities);
 // The decode loop. A Status.
 QUIRE_EXPORT int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows);
 // A message in which sequences only go on. A Status; see AdvanceMessage for when nothing was done.

@@ -46,7 +46,8 @@ float mass_of(float difference) {
   return std::trunc(power * scale);
 }
 
-// The largest of a row; NaN if one of them is not a number.
+}  // namespace
+
 float largest_of(const float* values, int64_t count) {
   constexpr int kLanes = 32;  // independent, so that the compiler may use vectors
   float best[kLanes];
@@ -68,6 +69,8 @@ float largest_of(const float* values, int64_t count) {
   return any_strange ? std::numeric_limits<float>::quiet_NaN() : largest;
 }
 
+namespace {
+
 int64_t first_of(const float* values, int64_t count, float wanted) {
   for (int64_t i = 0; i < count; i++)
     if (values[i] == wanted) return i;
@@ -87,7 +90,7 @@ int64_t TokenChooser::choose(const float* logits, int64_t vocab_size, const Samp
   if (!std::isfinite(largest)) return kNoToken;
   if (sampler.greedy && sampler.temperature == 1.0f) return first_of(logits, vocab_size, largest);
   if (sampler.top_k < vocab_size)
-    take_best(logits, vocab_size, sampler.top_k);
+    take_best(logits, vocab_size, sampler.top_k, candidates_);
   else
     take_all(logits, vocab_size);
   weigh(sampler.temperature, !sampler.greedy);
@@ -116,25 +119,24 @@ void TokenChooser::take_all(const float* logits, int64_t vocab_size) {
     candidates_[static_cast<size_t>(i)] = {logits[i], 0, static_cast<int32_t>(i)};
 }
 
-// The k best, ties to the lower id, in the order of ids.
-void TokenChooser::take_best(const float* logits, int64_t vocab_size, int64_t k) {
+void take_best(const float* logits, int64_t vocab_size, int64_t k, std::vector<Candidate>& best) {
   // A heap with the worst on top: of equal scores the higher id is worse, so a later equal one never
   // gets in.
   const auto is_better = [](const Candidate& a, const Candidate& b) {
     return a.score > b.score || (a.score == b.score && a.id < b.id);
   };
-  candidates_.clear();
+  best.clear();
   for (int64_t i = 0; i < vocab_size; i++) {
-    const bool full = static_cast<int64_t>(candidates_.size()) == k;
-    if (full && !(logits[i] > candidates_.front().score)) continue;
+    const bool full = static_cast<int64_t>(best.size()) == k;
+    if (full && !(logits[i] > best.front().score)) continue;
     if (full) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), is_better);
-      candidates_.pop_back();
+      std::pop_heap(best.begin(), best.end(), is_better);
+      best.pop_back();
     }
-    candidates_.push_back({logits[i], 0, static_cast<int32_t>(i)});
-    std::push_heap(candidates_.begin(), candidates_.end(), is_better);
+    best.push_back({logits[i], 0, static_cast<int32_t>(i)});
+    std::push_heap(best.begin(), best.end(), is_better);
   }
-  std::sort(candidates_.begin(), candidates_.end(),
+  std::sort(best.begin(), best.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 

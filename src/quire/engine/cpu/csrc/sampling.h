@@ -23,6 +23,17 @@ struct Sampler {
 
 constexpr int64_t kNoToken = -1;
 
+struct Candidate {
+  float score;
+  float mass;
+  int32_t id;
+};
+
+// The largest of a row; NaN if one of them is not a number.
+float largest_of(const float* values, int64_t count);
+// The k best of a row without NaN, ties to the lower id, in the order of ids.
+void take_best(const float* logits, int64_t vocab_size, int64_t k, std::vector<Candidate>& best);
+
 // A number in [0, 1) that belongs to a seed and the position of the token that is drawn.
 double uniform(uint64_t seed, int64_t position);
 
@@ -34,14 +45,7 @@ class TokenChooser {
                  int64_t position);
 
  private:
-  struct Candidate {
-    float score;
-    float mass;
-    int32_t id;
-  };
-
   void take_all(const float* logits, int64_t vocab_size);
-  void take_best(const float* logits, int64_t vocab_size, int64_t k);
   void weigh(float temperature, bool with_masses);
   void keep_nucleus(double limit);
   int64_t draw(uint64_t seed, int64_t position) const;
