@@ -133,14 +133,28 @@ def test_the_tenants_example_is_accepted(tmp_path: Path) -> None:
     assert [tenant.id for tenant in tenants([], path)] == ["alice", "bob"]
 
 
-def test_an_error_message_names_only_options_that_exist() -> None:
+def options(*names: str) -> set[str]:
+    """All options of the commands ``names``, by default of every command."""
     group: Any = get_command(build_app())
-    known = {
+    return {
         option
-        for command in group.commands.values()
-        for param in command.params
+        for name in names or group.commands
+        for param in group.commands[name].params
         for option in (*param.opts, *param.secondary_opts)
     }
+
+
+def test_other_servers_options_are_translated_to_ours() -> None:
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`--.*) \| (.*) \|$", page, re.MULTILINE)
+    assert len(rows) > 8
+    for theirs, ours in rows:
+        for option in re.findall(r"--[a-z-]+", theirs if ours == "the same" else ours):
+            assert option in options("serve"), option
+
+
+def test_an_error_message_names_only_options_that_exist() -> None:
+    known = options()
     for path in (ROOT / "src" / "quire").rglob("*.py"):
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", path.read_text("utf-8")):
             assert option in known | {"--version", "--help"}, f"{path.name} names {option}"
