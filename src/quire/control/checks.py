@@ -14,7 +14,13 @@ from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import InvalidArgument, NeverFits, PromptTooLong, QuotaExceeded
+from quire.core.errors import (
+    InvalidArgument,
+    NeverFits,
+    PromptTooLong,
+    QuotaExceeded,
+    from_record,
+)
 from quire.core.traits import Trait
 
 
@@ -95,6 +101,8 @@ def check_image(command: c.EmbedImage, info: EngineInfo) -> None:
             f"model {info.model} does not have the trait {Trait.INPUT_IMAGE}: it sees no images, "
             "send them to a model that does"
         )
+    if command.refusal is not None:
+        raise from_record(command.refusal)
     count, size = len(command.embeds), len(command.image)
     require(
         count == images.num_embeds,

@@ -20,6 +20,7 @@ from typing import Literal
 import msgspec
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
+from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, EmbedId, PageId, TokenSlotId
 
 
@@ -140,12 +141,15 @@ class EmbedImage(CommandBase, frozen=True, kw_only=True):
     """Write the embeddings of an image, at explicit positions, into embeds (Pie ``embed_img``).
 
     ``image``: the bytes of a file in one of the formats of ``EngineInfo.images``, which also says
-    how many embeds an image takes. K and V of them are opaque: no prefix index knows images.
+    how many embeds an image takes, or its pixels (``quire.engine.vision.framing``). K and V of them
+    are opaque: no prefix index knows images. ``refusal``: why the file has no pixels, with which
+    the command fails.
     """
 
     image: bytes
     positions: list[int]
     embeds: list[EmbedId]
+    refusal: ErrorRecord | None = None
 
 
 class Forward(CommandBase, frozen=True, kw_only=True):

@@ -44,15 +44,29 @@ class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     rank: int
 
 
+class ImageFraming(msgspec.Struct, frozen=True, kw_only=True):
+    """How a picture becomes the square of pixels that a model takes: resized so that its shorter
+    edge has ``shortest_edge``, or to ``size`` squared, with filter ``resample`` (Pillow's numbers);
+    then ``crop`` squared is cut from its middle. None: left out."""
+
+    shortest_edge: int | None
+    size: int | None
+    resample: int
+    crop: int | None
+
+
 class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
     """The images that a model sees. ``num_embeds``: input embeddings that each becomes ·
-    ``token``: stands for one of them in a prompt · ``formats`` of files, by Pillow's names."""
+    ``token``: stands for one of them in a prompt · ``formats`` of files, by Pillow's names ·
+    ``framing``: what a file's sender had better do to it, because the engine, which can, does
+    nothing else meanwhile; None: it takes files alone."""
 
     num_embeds: int
     token: int
     max_bytes: int
     max_pixels: int
     formats: tuple[str, ...]
+    framing: ImageFraming | None = None
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -16,13 +16,14 @@ from quire.node.models import ModelTable
 from quire.node.program_start import ProgramStart, start_program
 from quire.node.restarts import Restarts
 from quire.node.services import NodeServices
-from quire.programs.runtime.event_port import EventPort
+from quire.programs.runtime.event_port import EventPort, FrameImages
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.services.operations import Identity
 
 
 class ProgramConnector:
-    """``numbers`` gives every program its own; shared with the sessions."""
+    """``numbers`` gives every program its own; shared with the sessions. ``frame``: see
+    ``EventPort``."""
 
     def __init__(
         self,
@@ -30,7 +31,9 @@ class ProgramConnector:
         services: NodeServices,
         models: ModelTable,
         numbers: Iterator[ProgramId],
+        frame: FrameImages,
     ) -> None:
+        self._frame = frame
         self._control = control
         self._services = services
         # bound once: a thousand launches in a turn would each bind their own
@@ -64,6 +67,7 @@ class ProgramConnector:
             self._services.of(identity, ancestry, children, restarts),
             ancestry.seed,
             post_now=self._post,
+            frame=self._frame,
         )
         if replay is None:
             return port

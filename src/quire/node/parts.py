@@ -25,6 +25,7 @@ from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engines import EngineBackend, EngineFleet
 from quire.node.hosts import ProgramHosts
+from quire.node.images import ImageFramer
 from quire.node.latency import LatencyObserver
 from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.models import ModelFiles, resolve_engines
@@ -92,6 +93,7 @@ class NodeParts:
         self.sandbox = SandboxRuntime(sandboxed, self.clock, around.native.grace_s)
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
+        self.images = ImageFramer()
         self.programs = ProgramTable()
         numbers = map(ProgramId, itertools.count(1))
         self.sessions = SessionTable(
@@ -100,8 +102,11 @@ class NodeParts:
             numbers,
             self.admission.check,
             around.session_limits,
+            frame=self.images.frame,
         )
-        connector = ProgramConnector(self.control, self.services, self.fleet.models, numbers)
+        connector = ProgramConnector(
+            self.control, self.services, self.fleet.models, numbers, self.images.frame
+        )
         self.launcher = self._make_launcher(connector)
 
     def _make_fleet(

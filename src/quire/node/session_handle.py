@@ -24,7 +24,7 @@ from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
-from quire.programs.runtime.event_port import EventPort, Models
+from quire.programs.runtime.event_port import EventPort, FrameImages, Models
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -77,6 +77,7 @@ class SessionHandle:
         control: ControlThread,
         models: Models,
         table: SessionPlace,
+        frame: FrameImages,
     ) -> None:
         self.id = public_id()
         self.program = program
@@ -86,7 +87,9 @@ class SessionHandle:
         self._control = control
         self._table = table
         self._loop = asyncio.get_running_loop()
-        self._port = EventPort(program, start.quotas, models, self._post, post_now=self._post_now)
+        self._port = EventPort(
+            program, start.quotas, models, self._post, post_now=self._post_now, frame=frame
+        )
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False
         self._entry: EventAt | None = None

@@ -18,7 +18,7 @@ from quire.node.calls import Call
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, Turn
 from quire.node.session_handle import SessionHandle, SessionStart
-from quire.programs.runtime.event_port import Models
+from quire.programs.runtime.event_port import FrameImages, Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,10 @@ class SessionTable:
         numbers: Iterator[ProgramId],
         admit: Callable[[], None],
         limits: SessionLimits | None = None,
+        *,
+        frame: FrameImages,
     ) -> None:
+        self._frame = frame
         self._control = control
         self._models = models
         self._numbers = numbers
@@ -72,7 +75,9 @@ class SessionTable:
             return found
         if len(self) >= self._limits.max_sessions:
             self._make_room(start.tenant)
-        session = SessionHandle(next(self._numbers), start, self._control, self._models, self)
+        session = SessionHandle(
+            next(self._numbers), start, self._control, self._models, self, self._frame
+        )
         if start.client_id is not None:
             self._named[start.tenant, start.client_id] = session
         self._by_id[session.id] = session

@@ -10,9 +10,11 @@ import torch
 from transformers import LlavaForConditionalGeneration
 from vision_checkpoints import IMAGE_TOKEN, Tower, file_of, picture, reference_pixels
 
-from quire.core.config import EngineConfig
-from quire.core.ids import EngineId, ModelId
+from quire.core.config import EngineConfig, NodeConfig
+from quire.core.errors import InvalidArgument
+from quire.core.ids import EngineId, ModelId, TenantId
 from quire.engine.engine import Engine
+from quire.node import Node
 from quire.programs.api import connect_api
 from quire.programs.builtin import CompletionRequest, PromptImage, complete
 from quire.testing import LocalNode
@@ -61,3 +63,48 @@ async def test_greedy_tokens_equal_those_of_transformers(
             eos_token_id=None,
         )[0, len(prompt) :].tolist()
     assert list(said.values()) == [wanted] * num_choices
+
+
+class Unused:
+    """In place of the engine's own."""
+
+    def __call__(self, *_: object) -> None:
+        raise AssertionError("an engine that unpacks a file lets everybody wait")
+
+    def close(self) -> None: ...
+
+
+async def test_a_node_unpacks_images_before_its_engine_hears_of_them(
+    llava: Callable[[Tower], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same tokens as of an engine that is given the files; a damaged one is refused."""
+    engine = EngineConfig(
+        source=str(llava("clip")), name=ModelId("llava"), backend="torch", dtype="float32",
+        page_size=4, kv_cache_bytes=1 << 20, host_cache_bytes=0, num_threads=1,
+    )  # fmt: skip
+    files = [file_of(picture(40, 30, seed)) for seed in (5, 6)]
+    prompt = (0, 17, 9, *[IMAGE_TOKEN] * 16, 40, *[IMAGE_TOKEN] * 16, 5, 61)
+
+    def request(*files: bytes) -> CompletionRequest:
+        images = (PromptImage(3, 16, files[0]), PromptImage(20, 16, files[1]))
+        return CompletionRequest(prompt=prompt, max_tokens=NUM_NEW, ignore_eos=True, images=images)
+
+    async with LocalNode({EngineId("llava"): Engine(engine)}) as local:
+        api = connect_api(local.connect())
+        wanted = [
+            token async for chunk in complete(api, request(*files)) for token in chunk.token_ids
+        ]
+        api.close()
+        await local.idle()
+    monkeypatch.setattr("quire.engine.vision.encoder.Unpacker", Unused)
+    node = Node(NodeConfig(engines=(engine,), engine_process=False))
+    await node.start()
+    try:
+        tenant = TenantId("default")
+        call = node.session(tenant, "s").call(complete, request(*files))
+        assert [token async for chunk in call for token in chunk.token_ids] == wanted
+        damaged = node.session(tenant, "s").call(complete, request(files[0], files[1][:-40]))
+        with pytest.raises(InvalidArgument, match="may be damaged"):
+            _ = [chunk async for chunk in damaged]
+    finally:
+        await node.stop()

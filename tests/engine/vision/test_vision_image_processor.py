@@ -16,10 +16,11 @@ from transformers.models.siglip.image_processing_pil_siglip import SiglipImagePr
 from vision_checkpoints import IMAGE_SIZE, PROCESSORS, file_of, picture
 
 from quire.core.batch import F32
-from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.vision import unpacking_worker
 from quire.engine.vision.config import VisionConfig
+from quire.engine.vision.framing import frame, pack
 from quire.engine.vision.image_processor import ImageProcessor, read_image_processor
 from quire.engine.vision.unpacker import Pixels
 from quire.engine.vision.unpacking_worker import Refused, Resizing, open_image
@@ -82,6 +83,27 @@ def test_every_step_can_be_changed(changes: dict[str, Any]) -> None:
         image = picture(*size)
         found = processor(values)(file_of(image))
         np.testing.assert_array_equal(found, theirs(CLIPImageProcessorPil, values, image))
+
+
+@pytest.mark.parametrize("size", [*SIZES, (28, 28)])
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_pixels_that_were_framed_elsewhere_have_the_values_of_their_file(
+    name: Any, size: tuple[int, int]
+) -> None:
+    process, file = processor(PROCESSORS[name], name), file_of(picture(*size))
+    pixels = pack(frame(file, process.framing, unpack_here))
+    assert len(pixels) == len(b"P6 28 28 255\n") + 3 * IMAGE_SIZE**2
+    np.testing.assert_array_equal(process(pixels), process(file))
+
+
+def test_pixels_of_another_size_and_what_is_only_like_pixels_are_refused() -> None:
+    process = processor(PROCESSORS["clip"])
+    with pytest.raises(InvalidArgument, match="30 x 28 pixels; this model takes 28 x 28"):
+        process(pack(np.zeros((28, 30, 3), np.uint8)))
+    good = pack(np.zeros((28, 28, 3), np.uint8))
+    for bad in (good[:-1], good + b"x", good.replace(b"255", b"256"), b"P6 99999 99999 255\n"):
+        with pytest.raises(Refused, match="no PNG or JPEG"):
+            process(bad)
 
 
 def test_what_a_directory_does_not_say() -> None:

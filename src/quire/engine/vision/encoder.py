@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from quire.core.engine_info import ImageInput
+from quire.core.engine_info import ImageFraming, ImageInput
 from quire.engine.vision.image_processor import ImageProcessor, ImageProcessorConfig
 from quire.engine.vision.tower import VisionTower
 from quire.engine.vision.unpacker import MAX_IMAGE_BYTES, Unpacker
@@ -41,14 +41,20 @@ class ImageEncoder:
             max_bytes=MAX_IMAGE_BYTES,
             max_pixels=MAX_IMAGE_PIXELS,
             formats=FORMATS,
+            framing=self._framing(),
         )
+
+    def _framing(self) -> ImageFraming | None:
+        """None where the pixels are more than the bytes that a command may have."""
+        edge = self._tower.config.image_size
+        return self._processor.framing if 3 * edge * edge < MAX_IMAGE_BYTES - 32 else None
 
     def close(self) -> None:
         """End the process that unpacks files. Idempotent."""
         self._unpacker.close()
 
     def __call__(self, file: bytes) -> Tensor:
-        """Embeddings ``[E, H]``.
+        """Embeddings ``[E, H]`` of a file, or of pixels that were framed before.
 
         Raises:
             InvalidArgument: the file is no image that can be read (see ``ImageProcessor``).

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quire.core.batch import F32
-from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.core.engine_info import ImageFraming
+from quire.core.errors import InvalidArgument, ModelFormatError, UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.vision.config import VisionConfig
+from quire.engine.vision.framing import frame, read_pixels
 from quire.engine.vision.unpacker import Unpack
-from quire.engine.vision.unpacking_worker import Resizing
 
 _CLIP_MEAN, _CLIP_STD = [0.48145466, 0.4578275, 0.40821073], [0.26862954, 0.26130258, 0.27577711]
 _HALF = [0.5, 0.5, 0.5]
@@ -102,22 +102,39 @@ def _square(config: ConfigReader, name: str, default: int) -> int:
 
 
 class ImageProcessor:
-    """Files to pixels ``[3, S, S]``, float32. ``unpack`` opens and resizes them."""
+    """Files, or pixels that were framed before, to values ``[3, S, S]``, float32. ``unpack`` opens
+    and resizes files."""
 
     def __init__(self, config: ImageProcessorConfig, unpack: Unpack) -> None:
         self.config = config
         self._unpack = unpack
-        self._resizing = Resizing(config.shortest_edge, config.size, config.resample)
 
-    def __call__(self, file: bytes) -> F32:
+    @property
+    def framing(self) -> ImageFraming:
+        """What has been done to pixels that come instead of a file."""
+        config = self.config
+        return ImageFraming(
+            shortest_edge=config.shortest_edge,
+            size=config.size,
+            resample=config.resample,
+            crop=config.crop,
+        )
+
+    def __call__(self, image: bytes) -> F32:
         """
         Raises:
-            InvalidArgument: no PNG or JPEG, damaged, or over a bound.
+            InvalidArgument: no PNG or JPEG, damaged, or over a bound; pixels of another size.
         """
         config = self.config
-        pixels: NDArray[np.generic] = self._unpack(file, self._resizing)
-        if config.crop is not None:
-            pixels = _center_crop(pixels, config.crop)
+        pixels = read_pixels(image)
+        if pixels is None:
+            pixels = frame(image, self.framing, self._unpack)
+        edge = config.crop or config.size
+        if pixels.shape != (edge, edge, 3):
+            height, width, _ = pixels.shape
+            raise InvalidArgument(
+                f"an image of {width} x {height} pixels; this model takes {edge} x {edge}"
+            )
         values = pixels.astype(np.float32)
         if config.rescale is not None:
             values = (pixels.astype(np.float64) * config.rescale).astype(np.float32)
@@ -125,20 +142,6 @@ class ImageProcessor:
             mean, std = (np.array(one, np.float32) for one in (config.mean, config.std))
             values = (values - mean) / std
         return np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-def _center_crop(pixels: NDArray[np.generic], edge: int) -> NDArray[np.generic]:
-    """The square in the middle; what lies outside of the picture is black."""
-    height, width, _ = pixels.shape
-    top, left = (height - edge) // 2, (width - edge) // 2
-    if top >= 0 and left >= 0:
-        return pixels[top : top + edge, left : left + edge]
-    new_height, new_width = max(edge, height), max(edge, width)
-    padded = np.zeros((new_height, new_width, 3), pixels.dtype)
-    first_row, first_column = -((height - new_height) // 2), -((width - new_width) // 2)
-    padded[first_row : first_row + height, first_column : first_column + width] = pixels
-    top, left = max(0, top + first_row), max(0, left + first_column)
-    return padded[top : top + edge, left : left + edge]
 
 
 __all__ = ["ImageProcessor", "ImageProcessorConfig", "read_image_processor"]

@@ -16,16 +16,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.errors import InvalidArgument
-from quire.engine.vision.unpacking_worker import Resizing
+
+if TYPE_CHECKING:
+    from quire.engine.vision.unpacking_worker import Resizing
 
 Pixels = NDArray[np.uint8]
 """``[height, width, 3]``."""
-Unpack = Callable[[bytes, Resizing], Pixels]
+Unpack = Callable[[bytes, "Resizing"], Pixels]
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("unpacking_worker.py")))
 MAX_IMAGE_BYTES = 16 << 20
@@ -36,7 +39,8 @@ MAX_MEMORY_BYTES = 1 << 30
 
 class Unpacker:
     """``close`` it; one that is forgotten ends its process too. ``command`` starts a process that
-    does what ``unpacking_worker`` does."""
+    does what ``unpacking_worker`` does; ``own_session``: where a terminal's Ctrl-C does not reach
+    it."""
 
     def __init__(
         self,
@@ -44,7 +48,9 @@ class Unpacker:
         *,
         timeout_s: float = TIMEOUT_S,
         max_memory_bytes: int = MAX_MEMORY_BYTES,
+        own_session: bool = False,
     ) -> None:
+        self._own_session = own_session
         self._command = (*command, str(max_memory_bytes))
         self._timeout_s = timeout_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -69,7 +75,10 @@ class Unpacker:
             )
         if self._process is None:
             self._process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=self._own_session,
             )
             self._end = weakref.finalize(self, _end_process, self._process)
         process, too_long = self._process, threading.Event()

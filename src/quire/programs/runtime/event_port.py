@@ -5,10 +5,13 @@ Where the events go is the caller's choice; replies do not come through here.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from quire.core.commands import Command
+from quire.core.commands import Command, EmbedImage
+from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument
 from quire.core.events import (
     CommandCancelled,
@@ -31,13 +34,18 @@ TimedEvent = Callable[[float], Event]
 
 Post = Callable[[TimedEvent], None]
 
+FrameImages = Callable[[list[Command], ImageFraming, Callable[[list[Command]], None]], bool]
+"""``frame(commands, framing, done)`` calls ``done`` later, on the loop that it was called on, with
+commands whose images are pixels or refused. False: not from here, and ``done`` is not called."""
+
 
 class EventPort:
     """The port of one program. ``post`` takes what builds an event for the time it is handled at.
 
     ``services``: what the node offers beside the model; they end with the program. ``close`` ends
     the program; only the first one counts. ``post_now`` takes that end: behind all that was posted,
-    without waiting for more.
+    without waiting for more. ``frame``: makes pixels of images' files before they are posted;
+    what the program asks for meanwhile waits, so that its order is kept.
     """
 
     def __init__(
@@ -50,8 +58,12 @@ class EventPort:
         seed: int = 0,
         *,
         post_now: Post | None = None,
+        frame: FrameImages | None = None,
     ) -> None:
-        self._post = post
+        self._post = self._post_at_once = post
+        self._frame = frame
+        self._held: deque[Callable[[], object]] | None = None
+        self._engines: dict[QueueId, EngineId] = {}
         self._post_now = post_now or post
         self._seed = seed
         self._services = services
@@ -79,6 +91,7 @@ class EventPort:
         self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
         program = self._program
+        self._engines[queue] = engine
         self._post(
             lambda t: QueueCreated(
                 time_s=t,
@@ -104,8 +117,17 @@ class EventPort:
     def close_queue(self, queue: QueueId) -> None:
         program = self._program
         self._post(lambda t: QueueClosed(time_s=t, program=program, queue=queue))
+        if self._held is None:
+            self._engines.pop(queue, None)
+        else:
+            self._held.append(lambda: self._engines.pop(queue, None))
 
     def issue(self, queue: QueueId, commands: list[Command]) -> None:
+        if EmbedImage in map(type, commands) and self._frame_first(queue, commands):
+            return
+        self._post_commands(queue, commands)
+
+    def _post_commands(self, queue: QueueId, commands: list[Command]) -> None:
         program = self._program
         self._post(
             lambda t: CommandsIssued(time_s=t, program=program, queue=queue, commands=commands)
@@ -120,10 +142,50 @@ class EventPort:
             raise InvalidArgument(f"this program's node has no services: {name} is not offered")
         return await self._services.call(name, arguments)
 
+    def _frame_first(self, queue: QueueId, commands: list[Command]) -> bool:
+        """Post ``commands`` once their images have been framed; False if there is nothing to do."""
+        framing = self._framing(queue)
+        if self._frame is None or framing is None:
+            return False
+        if self._held is not None:
+            self._held.append(lambda: self.issue(queue, commands))
+            return True
+
+        def framed(ready: list[Command]) -> None:
+            if not self._closed:
+                self._let_go(partial(self._post_commands, queue, ready))
+
+        if not self._frame(commands, framing, framed):
+            return False
+        self._held = deque()
+        self._post = self._hold
+        return True
+
+    def _framing(self, queue: QueueId) -> ImageFraming | None:
+        engine = self._engines.get(queue)
+        images = next((m.info.images for m in self._models() if m.engine == engine), None)
+        return None if images is None else images.framing
+
+    def _hold(self, event_at: TimedEvent) -> None:
+        assert self._held is not None
+        self._held.append(lambda: self._post(event_at))
+
+    def _let_go(self, first: Callable[[], None]) -> None:
+        """Post ``first`` and what was held behind it, as far as the next images."""
+        assert self._held is not None
+        held, self._held = self._held, None
+        self._post = self._post_at_once
+        first()
+        while held and self._held is None:
+            held.popleft()()
+        if self._held is not None:
+            self._held.extend(held)
+
     def close(self, reason: str = "finished") -> None:
         if self._closed:
             return
         self._closed = True
+        self._held, self._post = None, self._post_at_once
         if self._services is not None:
             self._services.close()
         program = self._program

@@ -1,0 +1,88 @@
+"""Files of programs' images become pixels here, in processes of their own, before control hears of
+them: an engine that did it would do nothing else meanwhile, and everybody waits for engines.
+
+Owns those processes. Each file has the limits of ``quire.engine.vision.unpacker``; a program's own
+commands wait behind its image, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
+
+import msgspec
+
+from quire.core.commands import Command, EmbedImage
+from quire.core.engine_info import ImageFraming
+from quire.core.errors import Draining, QuireError
+from quire.engine.vision.framing import frame, pack, read_pixels
+from quire.engine.vision.unpacker import Unpacker
+from quire.node.loops import call_on
+
+NUM_PROCESSES = 2
+"""Of several senders one may have sent a file that takes all the time that it may."""
+
+Done = Callable[[list[Command]], None]
+
+
+class ImageFramer:
+    """``frame`` is for any loop, ``close`` blocks until the processes have ended."""
+
+    def __init__(self, make: Callable[[], Unpacker] | None = None) -> None:
+        self._unpackers = [(make or _unpacker)() for _ in range(NUM_PROCESSES)]
+        self._idle: SimpleQueue[Unpacker] = SimpleQueue()
+        for unpacker in self._unpackers:
+            self._idle.put(unpacker)
+        self._pool = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="quire-images")
+        self._closed = False
+
+    def frame(self, commands: list[Command], framing: ImageFraming, done: Done) -> bool:
+        """See ``quire.programs.runtime.event_port.FrameImages``."""
+        try:
+            loop = asyncio.get_running_loop()
+            self._pool.submit(self._work, commands, framing, loop, done)
+        except RuntimeError:  # no loop, or closed
+            return False
+        return True
+
+    def close(self) -> None:
+        """What waits is dropped: its programs have ended. Idempotent."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for unpacker in self._unpackers:
+            unpacker.close()  # which ends what is being unpacked
+        self._pool.shutdown()
+
+    def _work(
+        self,
+        commands: list[Command],
+        framing: ImageFraming,
+        loop: asyncio.AbstractEventLoop,
+        done: Done,
+    ) -> None:
+        unpacker = self._idle.get()
+        try:
+            ready = [self._framed(command, framing, unpacker) for command in commands]
+        finally:
+            self._idle.put(unpacker)
+        call_on(loop, done, ready)
+
+    def _framed(self, command: Command, framing: ImageFraming, unpacker: Unpacker) -> Command:
+        if not isinstance(command, EmbedImage) or read_pixels(command.image) is not None:
+            return command
+        try:
+            if self._closed:
+                raise Draining("the node is stopping and unpacks no further image")
+            image = pack(frame(command.image, framing, unpacker))
+        except QuireError as exc:
+            return msgspec.structs.replace(command, image=b"", refusal=exc.record())
+        return msgspec.structs.replace(command, image=image)
+
+
+def _unpacker() -> Unpacker:
+    return Unpacker(own_session=True)
+
+
+__all__ = ["NUM_PROCESSES", "ImageFramer"]

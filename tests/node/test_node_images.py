@@ -1,0 +1,197 @@
+"""Images are unpacked before control hears of them: who waits, in what order, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from quire.core.commands import AllocEmbeds, Command, EmbedImage, Synchronize
+from quire.core.engine_info import ImageFraming
+from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, Quotas
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.engine.vision.framing import read_pixels
+from quire.engine.vision.unpacker import Unpacker
+from quire.node.images import NUM_PROCESSES, ImageFramer
+from quire.programs.runtime.event_port import EventPort, TimedEvent
+
+ENGINE, QUEUE = EngineId("sees"), QueueId(1)
+FRAMING = ImageFraming(shortest_edge=None, size=2, resample=3, crop=None)
+Ready = list[Command]
+
+
+def image(number: int, file: bytes = b"file") -> EmbedImage:
+    return EmbedImage(id=CommandId(number), image=file, positions=[], embeds=[])
+
+
+def sync(number: int) -> Synchronize:
+    return Synchronize(id=CommandId(number))
+
+
+class Framer:
+    """Frames when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Ready, Any]] = []
+        self.framings: list[ImageFraming] = []
+
+    def __call__(self, commands: Ready, framing: ImageFraming, done: Any) -> bool:
+        self.asked.append((commands, done))
+        self.framings.append(framing)
+        return True
+
+    def finish(self) -> None:
+        commands, done = self.asked.pop(0)
+        done(commands)
+
+
+class World:
+    """Ports with one list of what they post."""
+
+    def __init__(self, framing: ImageFraming | None = FRAMING) -> None:
+        self.framer = Framer()
+        self.events: list[Event] = []
+        images = SimpleNamespace(framing=framing)
+        self._models: Any = [
+            SimpleNamespace(engine=EngineId("blind"), info=SimpleNamespace(images=None)),
+            SimpleNamespace(engine=ENGINE, info=SimpleNamespace(images=images)),
+        ]
+
+    def port(self, program: int = 1, engine: EngineId = ENGINE) -> EventPort:
+        made = EventPort(
+            ProgramId(program), Quotas(), lambda: self._models, self._post, frame=self.framer
+        )
+        made.create_queue(QUEUE, engine, thread=ThreadId(0), depth=0, priority=0)
+        return made
+
+    def _post(self, event_at: TimedEvent) -> None:
+        self.events.append(event_at(0.0))
+
+    def issued(self, program: int = 1) -> list[int]:
+        return [
+            command.id
+            for event in self.events
+            if isinstance(event, CommandsIssued) and event.program == program
+            for command in event.commands
+        ]
+
+
+def test_what_is_behind_an_image_waits_and_other_programs_do_not() -> None:
+    world = World()
+    port, other = world.port(), world.port(2)
+    port.issue(QUEUE, [sync(1)])
+    port.issue(QUEUE, [image(2), sync(3)])
+    port.issue(QUEUE, [sync(4)])
+    port.close_queue(QUEUE)
+    other.issue(QUEUE, [sync(9)])
+    assert (world.issued(), world.issued(2)) == ([1], [9])
+    assert world.framer.framings == [FRAMING]
+    world.framer.finish()
+    assert world.issued() == [1, 2, 3, 4]
+    assert isinstance(world.events[-1], QueueClosed)
+    port.create_queue(QUEUE, ENGINE, thread=ThreadId(0), depth=0, priority=0)
+    port.issue(QUEUE, [sync(5)])
+    assert world.issued() == [1, 2, 3, 4, 5]
+
+
+def test_images_are_framed_one_behind_the_other() -> None:
+    world = World()
+    port = world.port()
+    for number in (1, 3, 5):
+        port.issue(QUEUE, [image(number)])
+        port.issue(QUEUE, [sync(number + 1)])
+    for seen in ([], [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]):
+        assert world.issued() == seen
+        assert len(world.framer.asked) == (len(seen) < 6)
+        if len(seen) < 6:
+            world.framer.finish()
+
+
+def test_a_program_that_ends_waits_for_no_image() -> None:
+    world = World()
+    port = world.port()
+    port.issue(QUEUE, [image(1)])
+    port.issue(QUEUE, [sync(2)])
+    port.close("cancelled")
+    assert isinstance(world.events[-1], ProgramEnded)
+    num_events = len(world.events)
+    world.framer.finish()
+    assert len(world.events) == num_events
+
+
+@pytest.mark.parametrize("engine", [EngineId("blind"), ENGINE])
+def test_what_is_not_framed_goes_on_at_once(engine: EngineId) -> None:
+    """To an engine that takes files, or none at all: control says so."""
+    world = World(framing=None)
+    port = world.port(engine=engine)
+    port.issue(QUEUE, [image(1)])
+    assert (world.issued(), world.framer.asked) == ([1], [])
+
+
+WORKER = """
+import json, sys, time
+for line in sys.stdin.buffer:
+    file = sys.stdin.buffer.read(json.loads(line)["num_bytes"])
+    if file == b"hang":
+        time.sleep(3600)
+    if file == b"crash":
+        sys.exit(1)
+    sys.stdout.buffer.write(b'{"width": 2, "height": 2}\\n' + file * 3)
+    sys.stdout.buffer.flush()
+"""
+
+
+class Framing:
+    """``ImageFramer`` over processes that do as files say."""
+
+    def __init__(self, folder: Path) -> None:
+        script = folder / "worker.py"
+        script.write_text(WORKER)
+        self.unpackers: list[Unpacker] = []
+        self._command = (sys.executable, str(script))
+        self.framer = ImageFramer(self._unpacker)
+
+    def _unpacker(self) -> Unpacker:
+        self.unpackers.append(Unpacker(self._command, timeout_s=3600.0))
+        return self.unpackers[-1]
+
+    def __call__(self, *commands: Command) -> asyncio.Future[Ready]:
+        ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        assert self.framer.frame(list(commands), FRAMING, ready.set_result)
+        return ready
+
+
+async def test_a_file_that_hangs_holds_its_sender_alone(tmp_path: Path) -> None:
+    framing = Framing(tmp_path)
+    hangs = framing(image(1, b"hang"))
+    for _ in range(NUM_PROCESSES + 1):
+        alloc = AllocEmbeds(id=CommandId(2), embeds=[])
+        async with asyncio.timeout(60):
+            kept, framed = await framing(alloc, image(3, b"abcd"))
+        assert kept is alloc
+        assert isinstance(framed, EmbedImage)
+        pixels = read_pixels(framed.image)
+        assert pixels is not None
+        assert pixels.tobytes() == b"abcd" * 3
+        assert not hangs.done()
+    await asyncio.to_thread(framing.framer.close)
+    assert [unpacker.pid for unpacker in framing.unpackers] == [None] * NUM_PROCESSES
+    assert not framing.framer.frame([image(4)], FRAMING, print), "it is closed"
+
+
+async def test_a_file_without_pixels_is_refused_with_the_reason(tmp_path: Path) -> None:
+    framing = Framing(tmp_path)
+    async with asyncio.timeout(60):
+        (refused,) = await framing(image(1, b"crash"))
+        (framed,) = await framing(image(2, b"wxyz"))
+        (again,) = await framing(framed)
+    framing.framer.close()
+    assert isinstance(refused, EmbedImage)
+    assert refused.image == b""
+    assert refused.refusal is not None
+    assert "it ended it in the process that unpacks images" in refused.refusal.message
+    assert again == framed, "pixels are no file"
