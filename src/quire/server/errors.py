@@ -193,7 +193,7 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
             message = f"method {request.method} is not allowed on {request.url.path}"
             headers["allow"] = ", ".join(_allowed(routes, request.url.path))
         elif error.status_code == 404 and code is None:
-            message = f"no route {request.method} {request.url.path}"
+            message = f"no route {request.method} {request.url.path}: /openapi.json has all of them"
         body = error_body(error.status_code, message, code=code, param=param)
         return JSONResponse(body, error.status_code, headers)
 

@@ -169,15 +169,18 @@ async def swarm(api: Api, question: str, facts: str = "", role: str = "") -> dic
     children = await asyncio.gather(*(api.launch("swarm", ["", facts, name]) for name in names))
     office = PostOffice(api, dict(zip(names, children, strict=True)))
     rounds = [asyncio.ensure_future(office.carry_from(child)) for child in children]
-    await office.deliver(Letter(USER, "triage", question))
-    done, rest = await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
-    for waiting in rest:
-        waiting.cancel()
-    await asyncio.wait(rounds)
+    try:
+        await office.deliver(Letter(USER, "triage", question))
+        await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
+        answer = next(one for one in rounds if one.done()).result()
+    finally:
+        for one in rounds:
+            one.cancel()
+        await asyncio.gather(*rounds, return_exceptions=True)
     for child in children:
         await child.cancel("the question has been answered")
     return {
-        "answer": done.pop().result(),
+        "answer": answer,
         "letters": [asdict(letter) for letter in office.letters],
     }
 
