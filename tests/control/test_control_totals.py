@@ -210,3 +210,56 @@ def test_an_export_that_is_left_to_the_tenant_still_counts_for_it() -> None:
 def test_no_total_is_negative() -> None:
     with pytest.raises(ConfigError, match="max_pages of a tenant's totals is -1: choose 0"):
         TenantTotals(max_pages=-1)
+
+
+def test_one_program_leaves_the_last_embeds_to_others() -> None:
+    world = World(num_embeds=32)
+    for program in (1, 2, 3):
+        world.program(program)
+    never = ask(world, 1, world.alloc_embeds(range(29)))
+    assert never.error is not None
+    assert never.error.message == (
+        "29 embeds are asked for; the engine has 32 and one program 28 at most: embed and run the "
+        "prompt in parts"
+    )
+    assert ask(world, 1, world.alloc_embeds(range(28))).status == "done"
+    greedy = ask(world, 1, world.alloc_embeds([28]))
+    assert greedy.error is not None
+    assert greedy.error.code == "pool_exhausted"
+    assert greedy.error.message == (
+        "1 embeds are asked for, 4 of 32 are free, this program holds 28, and the last 4 are left "
+        "to those that hold fewer: free some of yours, or retry later"
+    )
+    assert ask(world, 2, world.alloc_embeds(range(4))).status == "done"
+    waiting = world.issue(3, world.alloc_embeds(range(5)))[0]
+    assert waiting.status == "pending", "it holds none: it gets them when they are there"
+    ask(world, 1, c.DeallocEmbeds(id=world.id(), embeds=list(range(28))))
+    world.run()
+    assert waiting.status == "done"
+
+
+def test_one_program_leaves_the_last_token_slots_to_others() -> None:
+    world = World(num_token_slots=16)
+    done = {}
+    for program, slots in ((1, 15), (2, 2)):
+        world.program(program)
+        ask(
+            world,
+            program,
+            world.alloc([1]),
+            world.alloc_embeds([0, 1]),
+            world.embed([0], [5]),
+            world.forward([], [0], [1], [1]),
+        )
+        outcomes = [
+            ask(world, program, world.sample([1], token_slots=[slot])) for slot in range(slots)
+        ]
+        done[program] = [outcome.status for outcome in outcomes]
+        if program == 1:
+            error = outcomes[-1].error
+            assert error is not None
+            assert error.code == "pool_exhausted"
+            assert "2 of 16 token slots are free, this program holds 14" in error.message
+            again = ask(world, program, world.sample([1], token_slots=[3]))
+            assert again.status == "done", "a name that it has is not a further slot"
+    assert done == {1: ["done"] * 14 + ["failed"], 2: ["done"] * 2}

@@ -7,13 +7,14 @@ has come.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from quire.control.checks import require_page_quota
 from quire.control.families import num_pages_left, require_room
 from quire.control.holdings import Holdings
 from quire.control.process_table import Program
 from quire.control.queues import Entry
+from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
 from quire.control.resources.exports import Export, ExportTable, PageSnapshot
 from quire.control.resources.pages import Page
@@ -91,23 +92,28 @@ class HostCommands:
         self._holdings.free(entry.freed)
 
     def _alloc_embeds(self, entry: Entry, command: c.AllocEmbeds, now_s: float) -> None:
-        pool = self._engines[entry.queue.engine].embeds
-        if pool.num_free < len(entry.embeds):
-            holds_some = any(
+        pool, num_more = self._engines[entry.queue.engine].embeds, len(entry.embeds)
+        if pool.num_free - num_more < pool.num_reserved:
+            num_held = sum(
                 embed.slot is not None and not embed.is_freed
                 for embed in entry.program.embeds.values()
             )
-            if not holds_some:
-                raise NoEmbeds
-            # Whoever holds some and waits for more could wait for somebody who does the same.
-            raise PoolExhausted(
-                f"{len(entry.embeds)} embeds are asked for, {pool.num_free} of {pool.size} are "
-                "free: free some of yours, or retry later",
-                num_free=pool.num_free,
-                num_embeds=pool.size,
-            )
+            if pool.num_free < num_more or not pool.may_take(num_more, num_held):
+                self._no_embeds(num_more, num_held, pool)
         for embed in entry.embeds:
             embed.slot = pool.take()
+
+    def _no_embeds(self, num_more: int, num_held: int, pool: NumberPool) -> NoReturn:
+        if not num_held:
+            raise NoEmbeds
+        # Whoever holds some and waits for more could wait for somebody who does the same.
+        raise PoolExhausted(
+            f"{num_more} embeds are asked for, {pool.num_free} of {pool.size} are free, this "
+            f"program holds {num_held}, and the last {pool.num_reserved} are left to those that "
+            "hold fewer: free some of yours, or retry later",
+            num_free=pool.num_free,
+            num_embeds=pool.size,
+        )
 
     def _export(self, entry: Entry, command: c.ExportPages, now_s: float) -> None:
         program = entry.program

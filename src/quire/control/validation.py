@@ -28,6 +28,7 @@ from quire.control.checks import (
 from quire.control.families import require_room
 from quire.control.process_table import Program
 from quire.control.queues import CommandQueue
+from quire.control.resources.blocks import num_reserved
 from quire.control.wire_types import WireTypes
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
@@ -147,9 +148,11 @@ class Validator:
         for embed in embeds:
             if embed in program.embeds:
                 raise InvalidArgument(f"embed {embed} is in use: choose a new id")
-        if len(embeds) > info.pool.num_embeds:
+        most = info.pool.num_embeds - num_reserved(info.pool.num_embeds)
+        if len(embeds) > most:
             raise NeverFits(
-                f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds}",
+                f"{len(embeds)} embeds are asked for; the engine has {info.pool.num_embeds} and "
+                f"one program {most} at most: embed and run the prompt in parts",
                 num_embeds=info.pool.num_embeds,
             )
         if len(program.embeds) + len(embeds) > MAX_EMBEDS:

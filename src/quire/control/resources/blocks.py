@@ -6,6 +6,11 @@ Owns which numbers are free. Knows nothing of what they hold.
 from __future__ import annotations
 
 
+def num_reserved(size: int) -> int:
+    """Of a pool of ``size``; small ones have none to spare."""
+    return size // 8
+
+
 class NumberPool:
     """Numbers 0..size-1, each free or taken. The number freed last is taken first. ``num_freed``
     counts how often one was freed."""
@@ -17,6 +22,17 @@ class NumberPool:
         self._free = list(range(size - 1, -1, -1))
         self._taken = bytearray(size)
         self.num_freed = 0
+
+    @property
+    def num_reserved(self) -> int:
+        """Of those that are free the last ones, which are left to holders of few: the pool has no
+        way to take a number back, and one holder of all would stop everybody else."""
+        return num_reserved(self.size)
+
+    def may_take(self, num_more: int, num_held: int) -> bool:
+        """Whether one that holds ``num_held`` leaves enough to others with ``num_more`` more."""
+        reserved = self.num_reserved
+        return len(self._free) - num_more >= reserved or num_held + num_more <= reserved
 
     @property
     def num_free(self) -> int:
@@ -49,4 +65,4 @@ class NumberPool:
         assert not any(self._taken[number] for number in self._free), "a taken number is free"
 
 
-__all__ = ["NumberPool"]
+__all__ = ["NumberPool", "num_reserved"]

@@ -203,18 +203,21 @@ class EngineState:
         """Physical token slots for ``names``, bound where they are new.
 
         Raises:
-            PoolExhausted: every token slot of the engine is bound.
+            PoolExhausted: every token slot of the engine is bound, or those that are left are for
+                programs that hold fewer.
         """
         bound = queue.program.token_slots
         for name in names:
             if (self.id, name) in bound:
                 continue
-            slot = self.token_slots.take()
+            pool = self.token_slots
+            slot = pool.take() if pool.may_take(1, len(bound)) else None
             if slot is None:
                 raise PoolExhausted(
-                    f"all {self.token_slots.size} token slots are in use: use their names again, "
-                    "or close queues that no longer need theirs",
-                    num_token_slots=self.token_slots.size,
+                    f"{pool.num_free} of {pool.size} token slots are free, this program holds "
+                    f"{len(bound)}, and the last {pool.num_reserved} are left to those that hold "
+                    "fewer: use names again, or close queues that no longer need theirs",
+                    num_token_slots=pool.size,
                 )
             bound[self.id, name] = slot
             queue.token_slots.add(name)

@@ -77,7 +77,12 @@ class Allocate(TraitFunctions):
 
     @queued
     def alloc_emb(self, queue: Queue, num_embeds: int) -> list[Embed]:
-        """``num_embeds`` embedding slots, one per token."""
+        """``num_embeds`` embedding slots, one per token.
+
+        They are the engine's, for all programs. One that holds some gets no more once an eighth of
+        them is left, which is for those that hold fewer (``PoolExhausted``); one that holds none
+        waits for its turn.
+        """
         _check_count("alloc_emb", num_embeds)
         embeds = self._issuer.new_embeds(queue, num_embeds)
         command = AllocEmbeds(
@@ -117,6 +122,10 @@ class Allocate(TraitFunctions):
         It lives until ``ttl_s`` seconds pass without an import or ``release_export``; with
         ``None`` as long as this program. One that outlives this program may be released by any of
         the tenant's, and goes before anything else when memory is needed.
+
+        Raises (when awaited):
+            InvalidArgument: the tenant has an export of that name, or it is no name.
+            QuotaExceeded: ``max_exports`` or ``max_exported_pages`` of the program or its tenant.
         """
         given = as_list(pages)
         check_all(self._issuer, given, KvPage)

@@ -79,6 +79,7 @@ class Core(TraitFunctions):
 
         Raises:
             InvalidArgument: no such model, or a number that is none.
+            QuotaExceeded: (by its first command) ``max_queues`` of the program or its tenant.
         """
         if isinstance(model, Model):
             served = model.served
