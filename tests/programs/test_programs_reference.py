@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from programs_port import Ports
 
+from quire.core.errors import UnknownHandle
 from quire.core.traits import Trait
 from quire.programs.api import TRAIT_FUNCTIONS, connect_api
 from quire.programs.reference import _functions, render
@@ -32,3 +34,14 @@ async def test_every_function_of_every_trait_is_on_the_api(ports: Ports) -> None
     assert [name for name in names if not callable(getattr(api, name, None))] == []
     assert [name for name in PIE_TABLE_1.split() if name not in names] == []
     api.close()
+
+
+async def test_a_function_is_bound_once_and_to_its_own_program(ports: Ports) -> None:
+    ours, other = connect_api(ports.connect), connect_api(ports.connect)
+    assert ours.decode is ours.decode
+    queue = ours.create_queue()
+    page = ours.alloc_kvpage(queue, 1)
+    with pytest.raises(UnknownHandle, match="another program"):
+        other.dealloc_kvpage(other.create_queue(), page)
+    for api in (ours, other):
+        api.close()

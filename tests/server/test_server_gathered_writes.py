@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quire.server.gathered_writes import GatheredTransport, gathered_writes
+from quire.server.gathered_writes import GatheredTransport, GatheredWrites
 
 
 class Wire(asyncio.Transport):
@@ -38,7 +38,7 @@ class Wire(asyncio.Transport):
 
 def two_connections() -> tuple[list[tuple[str, bytes]], GatheredTransport, GatheredTransport]:
     log: list[tuple[str, bytes]] = []
-    writes = gathered_writes()
+    writes = GatheredWrites()
     return log, GatheredTransport(Wire(log, "a"), writes), GatheredTransport(Wire(log, "b"), writes)
 
 
@@ -82,7 +82,7 @@ async def test_an_aborted_connection_sends_nothing_any_more() -> None:
 
 async def test_a_connection_that_is_lost_in_between_costs_the_others_nothing() -> None:
     log: list[tuple[str, bytes]] = []
-    writes = gathered_writes()
+    writes = GatheredWrites()
     lost = Wire(log, "a")
     a, b = GatheredTransport(lost, writes), GatheredTransport(Wire(log, "b"), writes)
     a.write(b"never")

@@ -65,17 +65,18 @@ class Outbox:
 def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:
     for sink, delivery in deliveries:
         try:
-            _deliver_one(sink, delivery)
+            if isinstance(delivery, Deliver):
+                sink.on_reply(delivery.command, delivery.reply, delivery.last)
+            else:
+                _deliver_end(sink, delivery)
         except Exception as exc:  # one program's fault must not cost another its reply
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"a reply sink failed on {delivery!r}", "exception": exc}
             )
 
 
-def _deliver_one(sink: ReplySink, delivery: Delivery) -> None:
-    if isinstance(delivery, Deliver):
-        sink.on_reply(delivery.command, delivery.reply, delivery.last)
-    elif isinstance(delivery, Fail):
+def _deliver_end(sink: ReplySink, delivery: Fail | Terminate) -> None:
+    if isinstance(delivery, Fail):
         sink.on_failure(delivery.command, delivery.error)
     else:
         sink.on_terminated(delivery.error)

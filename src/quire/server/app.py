@@ -14,6 +14,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
 
 from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import EngineId, TenantId
@@ -37,6 +38,15 @@ _DESCRIPTION = (
 )
 
 
+class Application(FastAPI):
+    """FastAPI's, but that bodies may pass its layers by: see ``GenerationResponse``."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope.setdefault("state", {})["send_body"] = send
+        await super().__call__(scope, receive, send)
+
+
 def create_app(
     node: Node,
     config: ServerConfig,
@@ -52,7 +62,7 @@ def create_app(
         await context.grammars.close()
         context.renderer.close()
 
-    app = FastAPI(
+    app = Application(
         title="Quire",
         version=version("quire"),
         description=_DESCRIPTION,

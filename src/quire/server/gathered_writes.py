@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from quire.node.gathering import Gathering
-
 _MAX_HELD_BYTES = 64 << 10
 """So much at most is held back for one connection: beyond it the transport's own limits count."""
 
@@ -21,7 +19,7 @@ _MAX_HELD_BYTES = 64 << 10
 class GatheredTransport(asyncio.Transport):
     """``transport`` with its writes gathered by ``writes``, which many connections share."""
 
-    def __init__(self, transport: asyncio.Transport, writes: Gathering[GatheredTransport]) -> None:
+    def __init__(self, transport: asyncio.Transport, writes: GatheredWrites) -> None:
         super().__init__()
         self._transport = transport
         self._writes = writes
@@ -92,14 +90,21 @@ class GatheredTransport(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
 
-def gathered_writes() -> Gathering[GatheredTransport]:
-    """For the connections of one listener."""
-    return Gathering(_send_all)
+class GatheredWrites:
+    """The connections of one loop that hold something back; all send it in the loop's next pass."""
+
+    def __init__(self) -> None:
+        self._holding: list[GatheredTransport] = []
+
+    def add(self, transport: GatheredTransport) -> None:
+        if not self._holding:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._holding.append(transport)
+
+    def _send(self) -> None:
+        holding, self._holding = self._holding, []
+        for transport in holding:
+            transport.send_held()
 
 
-def _send_all(transports: list[GatheredTransport]) -> None:
-    for transport in transports:
-        transport.send_held()
-
-
-__all__ = ["GatheredTransport", "gathered_writes"]
+__all__ = ["GatheredTransport", "GatheredWrites"]

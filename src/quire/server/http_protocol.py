@@ -13,8 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from quire.node.gathering import Gathering
-from quire.server.gathered_writes import GatheredTransport
+from quire.server.gathered_writes import GatheredTransport, GatheredWrites
 
 MAX_HEAD_BYTES = 64 << 10
 """Request line, headers and trailers of one request."""
@@ -42,7 +41,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     _in_message = False
     _stop_dropping: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, writes: Gathering[GatheredTransport], **kwargs: Any) -> None:
+    def __init__(self, *args: Any, writes: GatheredWrites, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._writes = writes
 

@@ -16,7 +16,7 @@ import uvicorn
 from quire.core.config import ServerConfig, TenantConfig
 from quire.node import Node
 from quire.server.app import create_app
-from quire.server.gathered_writes import gathered_writes
+from quire.server.gathered_writes import GatheredWrites
 from quire.server.http_protocol import BoundedHttpProtocol
 
 _KEEP_ALIVE_S = 30
@@ -36,7 +36,7 @@ class Listener(uvicorn.Server):
 
 def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConfig]) -> Listener:
     """Serves ``node`` once its ``serve`` is called with a bound socket."""
-    protocol: Any = partial(BoundedHttpProtocol, writes=gathered_writes())
+    protocol: Any = partial(BoundedHttpProtocol, writes=GatheredWrites())
     return Listener(
         uvicorn.Config(
             create_app(node, server, tenants),

@@ -136,9 +136,7 @@ class EdgeMiddleware:
             return
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
-        state = scope.setdefault("state", {})
-        state["request_id"] = request_id
-        state["send_body"] = send  # bodies pass all middlewares unchanged
+        scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:
             if message["type"] in _STARTS:

@@ -279,6 +279,20 @@ async def test_copy_and_truncate_keep_track_of_positions(api: Api) -> None:
         api.copy_kvpage(src, dst, num_slots=4)
 
 
+async def test_a_page_shows_what_a_running_decode_has_written_so_far(
+    api: Api, ports: Ports
+) -> None:
+    ports.port.answer = lambda c: ScriptedPort.HOLD if isinstance(c, Decode) else None
+    kv = api.alloc_kvpage(2)
+    stream = api.decode([], [1, 2, 3], kv, stop=StopSpec(9))
+    stream.on_reply(DecodeChunk([5]), last=False)
+    stream.on_reply(DecodeChunk([6, 7, 8]), last=False)
+    assert (kv[0].positions, kv[0].fill) == ((0, 1, 2, 3), 4)
+    assert (kv[1].positions, kv[1].fill) == ((4, 5), 2)
+    stream.on_reply(DecodeChunk([9], finish_reason="stop"), last=True)
+    assert kv[1].positions == (4, 5, 6)
+
+
 async def test_decode_streams_chunks_and_notes_what_is_written(api: Api, ports: Ports) -> None:
     chunks = [
         DecodeChunk([5], num_cached_tokens=2),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -320,7 +321,7 @@ class BatchBuilder:
         for row in rows if has_scores else ():
             targets += row.score_targets or [-1] * len(row.positions)
         return ForwardRows(
-            row_starts=np.cumsum([0, *(len(row.positions) for row in rows)], dtype=np.int32),
+            row_starts=_i32([*accumulate((len(row.positions) for row in rows), initial=0)]),
             tables=_i32([-1 if row.table is None else row.table for row in rows]),
             sequences=_i32(self._row_sequences),
             tokens=_i32([token for row in rows for token in row.tokens]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Generic, Self, TypeVar, cast, overload
 
 from quire.core.errors import QuireError
 from quire.core.ids import ProgramId
@@ -43,12 +44,110 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
 """The class that holds each trait's functions."""
 
 
+F = TypeVar("F", bound=TraitFunctions)
+R = TypeVar("R")
+
+
+class bound(Generic[F, R]):  # noqa: N801 - reads as a function
+    """``find(trait)`` as an attribute of ``Api``, bound to a program at its first use: a program
+    uses few of all, and every request is one."""
+
+    def __init__(self, trait: type[F], find: Callable[[F], R]) -> None:
+        self._trait = trait
+        self._find = find
+
+    def __set_name__(self, owner: type[Api], name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, api: None, owner: type[Api]) -> Self: ...
+
+    @overload
+    def __get__(self, api: Api, owner: type[Api]) -> R: ...
+
+    def __get__(self, api: Api | None, owner: type[Api]) -> Self | R:
+        if api is None:
+            return self
+        found = api.__dict__[self._name] = self._find(api.functions(self._trait))
+        return found
+
+
 class Api:
     """What a program's ``main(api, *args)`` is given. Belongs to one program and its loop.
 
     Nothing here blocks. Issuing a command returns at once, with a handle or an awaitable reply; a
     command that fails without being awaited poisons its queue and surfaces at the next await there.
     """
+
+    get_arg = bound(Core, lambda trait: trait.get_arg)
+    available_models = bound(Core, lambda trait: trait.available_models)
+    available_traits = bound(Core, lambda trait: trait.available_traits)
+    create_queue = bound(Core, lambda trait: trait.create_queue)
+    synchronize = bound(Core, lambda trait: trait.synchronize)
+    set_queue_priority = bound(Core, lambda trait: trait.set_queue_priority)
+    reset_queue = bound(Core, lambda trait: trait.reset_queue)
+    close_queue = bound(Core, lambda trait: trait.close_queue)
+    sleep = bound(Core, lambda trait: trait.sleep)
+    now = bound(Core, lambda trait: trait.now)
+    monotonic = bound(Core, lambda trait: trait.monotonic)
+    random = bound(Core, lambda trait: trait.random)
+    log = bound(Core, lambda trait: trait.log)
+    launch = bound(Core, lambda trait: trait.launch)
+    join = bound(Core, lambda trait: trait.join)
+    cancel = bound(Core, lambda trait: trait.cancel)
+    send = bound(Messaging, lambda trait: trait.send)
+    receive = bound(Messaging, lambda trait: trait.receive)
+    broadcast = bound(Messaging, lambda trait: trait.broadcast)
+    subscribe = bound(Messaging, lambda trait: trait.subscribe)
+    push = bound(Messaging, lambda trait: trait.push)
+    pull = bound(Messaging, lambda trait: trait.pull)
+    http_get = bound(Net, lambda trait: trait.http_get)
+    http_post = bound(Net, lambda trait: trait.http_post)
+    http_stream = bound(Net, lambda trait: trait.http_stream)
+    mcp_connect = bound(Net, lambda trait: trait.mcp_connect)
+    available_encoders = bound(Encode, lambda trait: trait.available_encoders)
+    embed = bound(Encode, lambda trait: trait.embed)
+    rerank = bound(Encode, lambda trait: trait.rerank)
+    store_put = bound(Store, lambda trait: trait.store_put)
+    store_get = bound(Store, lambda trait: trait.store_get)
+    store_delete = bound(Store, lambda trait: trait.store_delete)
+    store_list = bound(Store, lambda trait: trait.store_list)
+    store_compare_and_set = bound(Store, lambda trait: trait.store_compare_and_set)
+    blob_put = bound(Store, lambda trait: trait.blob_put)
+    blob_get = bound(Store, lambda trait: trait.blob_get)
+    blob_delete = bound(Store, lambda trait: trait.blob_delete)
+    blob_list = bound(Store, lambda trait: trait.blob_list)
+    alloc_kvpage = bound(Allocate, lambda trait: trait.alloc_kvpage)
+    dealloc_kvpage = bound(Allocate, lambda trait: trait.dealloc_kvpage)
+    alloc_emb = bound(Allocate, lambda trait: trait.alloc_emb)
+    dealloc_emb = bound(Allocate, lambda trait: trait.dealloc_emb)
+    export_kvpage = bound(Allocate, lambda trait: trait.export_kvpage)
+    release_export = bound(Allocate, lambda trait: trait.release_export)
+    list_exports = bound(Allocate, lambda trait: trait.list_exports)
+    import_kvpage = bound(Allocate, lambda trait: trait.import_kvpage)
+    import_prefix = bound(Allocate, lambda trait: trait.import_prefix)
+    copy_kvpage = bound(Allocate, lambda trait: trait.copy_kvpage)
+    truncate_kvpage = bound(Allocate, lambda trait: trait.truncate_kvpage)
+    forward = bound(Forward, lambda trait: trait.forward)
+    mask_kvpage = bound(Forward, lambda trait: trait.mask_kvpage)
+    available_adapters = bound(Adapter, lambda trait: trait.available_adapters)
+    forward_with_adapter = bound(Adapter, lambda trait: trait.forward_with_adapter)
+    forward_with_scores = bound(Scores, lambda trait: trait.forward_with_scores)
+    num_embs_needed = bound(InputImage, lambda trait: trait.num_embs_needed)
+    embed_img = bound(InputImage, lambda trait: trait.embed_img)
+    embed_txt = bound(InputText, lambda trait: trait.embed_txt)
+    tokenize = bound(Tokenize, lambda trait: trait.tokenize)
+    detokenize = bound(Tokenize, lambda trait: trait.detokenize)
+    get_vocabs = bound(Tokenize, lambda trait: trait.get_vocabs)
+    get_next_dist = bound(OutputText, lambda trait: trait.get_next_dist)
+    get_next_dists = bound(OutputText, lambda trait: trait.get_next_dists)
+    sample = bound(Sample, lambda trait: trait.sample)
+    alloc_token_slot = bound(Sample, lambda trait: trait.alloc_token_slot)
+    decode = bound(Decode, lambda trait: trait.decode)
+    json_schema = bound(Grammar, lambda trait: trait.json_schema)
+    regex = bound(Grammar, lambda trait: trait.regex)
+    lark = bound(Grammar, lambda trait: trait.lark)
+    choice = bound(Grammar, lambda trait: trait.choice)
 
     def __init__(
         self,
@@ -60,90 +159,18 @@ class Api:
         log: Log = log_to_process,
     ) -> None:
         self.issuer = issuer
-        core, messaging = Core(issuer, args, log), Messaging(issuer, mailbox)
-        net = Net(issuer, network)
-        self.get_arg = core.get_arg
-        self.available_models = core.available_models
-        self.available_traits = core.available_traits
-        self.create_queue = core.create_queue
-        self.synchronize = core.synchronize
-        self.set_queue_priority = core.set_queue_priority
-        self.reset_queue = core.reset_queue
-        self.close_queue = core.close_queue
-        self.sleep = core.sleep
-        self.now = core.now
-        self.monotonic = core.monotonic
-        self.random = core.random
-        self.log = core.log
-        self.launch = core.launch
-        self.join = core.join
-        self.cancel = core.cancel
-        self.send = messaging.send
-        self.receive = messaging.receive
-        self.broadcast = messaging.broadcast
-        self.subscribe = messaging.subscribe
-        self.push = messaging.push
-        self.pull = messaging.pull
-        self.http_get = net.http_get
-        self.http_post = net.http_post
-        self.http_stream = net.http_stream
-        self.mcp_connect = net.mcp_connect
-        encode = Encode(issuer)
-        self.available_encoders = encode.available_encoders
-        self.embed = encode.embed
-        self.rerank = encode.rerank
-        self._bind_store(Store(issuer))
-        self._bind_memory(Allocate(issuer))
-        self._bind_model(issuer)
+        self._traits: dict[type[TraitFunctions], TraitFunctions] = {
+            Core: Core(issuer, args, log),
+            Messaging: Messaging(issuer, mailbox),
+            Net: Net(issuer, network),
+        }
 
-    def _bind_store(self, store: Store) -> None:
-        self.store_put = store.store_put
-        self.store_get = store.store_get
-        self.store_delete = store.store_delete
-        self.store_list = store.store_list
-        self.store_compare_and_set = store.store_compare_and_set
-        self.blob_put = store.blob_put
-        self.blob_get = store.blob_get
-        self.blob_delete = store.blob_delete
-        self.blob_list = store.blob_list
-
-    def _bind_memory(self, allocate: Allocate) -> None:
-        self.alloc_kvpage = allocate.alloc_kvpage
-        self.dealloc_kvpage = allocate.dealloc_kvpage
-        self.alloc_emb = allocate.alloc_emb
-        self.dealloc_emb = allocate.dealloc_emb
-        self.export_kvpage = allocate.export_kvpage
-        self.release_export = allocate.release_export
-        self.list_exports = allocate.list_exports
-        self.import_kvpage = allocate.import_kvpage
-        self.import_prefix = allocate.import_prefix
-        self.copy_kvpage = allocate.copy_kvpage
-        self.truncate_kvpage = allocate.truncate_kvpage
-
-    def _bind_model(self, issuer: Issuer) -> None:
-        forward, tokenize, output_text = Forward(issuer), Tokenize(issuer), OutputText(issuer)
-        sample, grammar, adapter = Sample(issuer), Grammar(issuer), Adapter(issuer)
-        self.forward = forward.forward
-        self.mask_kvpage = forward.mask_kvpage
-        self.available_adapters = adapter.available_adapters
-        self.forward_with_adapter = adapter.forward_with_adapter
-        self.forward_with_scores = Scores(issuer).forward_with_scores
-        images = InputImage(issuer)
-        self.num_embs_needed = images.num_embs_needed
-        self.embed_img = images.embed_img
-        self.embed_txt = InputText(issuer).embed_txt
-        self.tokenize = tokenize.tokenize
-        self.detokenize = tokenize.detokenize
-        self.get_vocabs = tokenize.get_vocabs
-        self.get_next_dist = output_text.get_next_dist
-        self.get_next_dists = output_text.get_next_dists
-        self.sample = sample.sample
-        self.alloc_token_slot = sample.alloc_token_slot
-        self.decode = Decode(issuer).decode
-        self.json_schema = grammar.json_schema
-        self.regex = grammar.regex
-        self.lark = grammar.lark
-        self.choice = grammar.choice
+    def functions(self, trait: type[F]) -> F:
+        """All of one trait."""
+        made = self._traits.get(trait)
+        if made is None:
+            made = self._traits[trait] = trait(self.issuer)
+        return cast(F, made)
 
     @property
     def program(self) -> ProgramId:

@@ -8,7 +8,7 @@ back, raises ``UnknownHandle`` here; control checks again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.ids import CommandId, EmbedId, PageId, QueueId, TokenSlotId
@@ -55,10 +55,18 @@ class Handle:
         return f"<{type(self).__name__} {self.id}{' freed' if self.freed else ''}>"
 
 
+class Decoding(Protocol):
+    """A decode under way, as the pages that it writes see it."""
+
+    def note_written(self) -> None:
+        """Bring its pages up to what it has written by now."""
+        ...
+
+
 class KvPage(Handle):
     """A page of KV cache: ``size`` slots, each empty or written at a position."""
 
-    __slots__ = ("_num_decodes", "_positions", "page_id", "size")
+    __slots__ = ("_decodes", "_positions", "page_id", "size")
     kind = "page"
 
     def __init__(self, owner: object, lane: Lane, page: PageId, positions: Iterable[int] = ()):
@@ -66,7 +74,7 @@ class KvPage(Handle):
         self.page_id = page
         self.size = lane.model.info.pool.page_size
         self._positions: list[int] | None = list(positions)
-        self._num_decodes = 0
+        self._decodes: tuple[Decoding, ...] = ()
 
     @property
     def positions(self) -> tuple[int, ...] | None:
@@ -75,12 +83,20 @@ class KvPage(Handle):
         While a decode is under way these are the positions it has certainly written. Something
         issued onto the page behind a running decode makes them unknown.
         """
-        return None if self._positions is None else tuple(self._positions)
+        known = self._up_to_now()
+        return None if known is None else tuple(known)
 
     @property
     def fill(self) -> int | None:
         """Number of written slots, as far as known (see ``positions``)."""
-        return None if self._positions is None else len(self._positions)
+        known = self._up_to_now()
+        return None if known is None else len(known)
+
+    def _up_to_now(self) -> list[int] | None:
+        # decodes say what they have written when it is asked for: seldom, and they write often
+        for decode in self._decodes:
+            decode.note_written()
+        return self._positions
 
     def append(self, positions: Sequence[int]) -> None:
         if self._positions is not None:
@@ -101,7 +117,7 @@ class KvPage(Handle):
 
     def cut(self, fill: int) -> None:
         """Slots from ``fill`` on are forgotten; an empty page is known again."""
-        if fill == 0 and not self._num_decodes:
+        if fill == 0 and not self._decodes:
             self._positions = []
         elif self._positions is not None:
             del self._positions[fill:]
@@ -111,14 +127,14 @@ class KvPage(Handle):
 
     def before_write(self) -> None:
         """Something issued now will write the page; behind a running decode nobody knows where."""
-        if self._num_decodes:
+        if self._decodes:
             self.lose_track()
 
-    def decode_started(self) -> None:
-        self._num_decodes += 1
+    def decode_started(self, decode: Decoding) -> None:
+        self._decodes += (decode,)
 
-    def decode_ended(self) -> None:
-        self._num_decodes -= 1
+    def decode_ended(self, decode: Decoding) -> None:
+        self._decodes = tuple(other for other in self._decodes if other is not decode)
 
 
 class Embed(Handle):
@@ -221,7 +237,7 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
     num_placed = 0
     for page in pages:
         known = page._positions
-        if known is None or page._num_decodes:
+        if known is None or page._decodes:
             for each in pages:  # behind an unknown fill nobody knows what lands where
                 each.lose_track()
             return
@@ -239,6 +255,7 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
 
 
 __all__ = [
+    "Decoding",
     "Embed",
     "Handle",
     "KvPage",

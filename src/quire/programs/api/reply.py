@@ -67,12 +67,12 @@ class Answer:
     async def next_news(self) -> None:
         """Wait until something arrives; at once if the command has ended."""
         if not self._done:
-            await News(self)
+            await self.news()
 
     async def ended(self) -> None:
         """Wait for the end, whatever it is; raises nothing of the command's own."""
         while not self._done:
-            await News(self)
+            await self.news()
 
     def on_reply(self, reply: actions.Reply, last: bool) -> None:
         """For the issuer: a reply has arrived; ``last`` ends the command."""
@@ -84,30 +84,18 @@ class Answer:
         self._done = True
         self._wake()
 
-    def news(self) -> Generator[Any, None, None]:
-        """Wait until something arrives."""
+    def news(self) -> asyncio.Future[None]:
+        """Done when something arrives. Sends what has been issued: it may be what is awaited."""
         self._owner.flush()
         future = asyncio.get_running_loop().create_future()
         self._waiters += (future,)
-        yield from future
+        return future
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, ()
         for future in waiters:
             if not future.done():
                 future.set_result(None)
-
-
-class News:
-    """Awaitable form of an answer's wait for news."""
-
-    __slots__ = ("_answer",)
-
-    def __init__(self, answer: Answer) -> None:
-        self._answer = answer
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return self._answer.news()
 
 
 class Reply(Answer, Generic[T]):
@@ -150,4 +138,4 @@ class Reply(Answer, Generic[T]):
             self._wake()
 
 
-__all__ = ["Answer", "CommandOwner", "News", "Reply"]
+__all__ = ["Answer", "CommandOwner", "Reply"]

@@ -17,7 +17,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId
 from quire.programs.api.handles import KvPage
 from quire.programs.api.lane import Lane
-from quire.programs.api.reply import Answer, CommandOwner, News
+from quire.programs.api.reply import Answer, CommandOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,10 @@ class DecodeStream(Answer):
     ``async with stream`` to have it cancelled.
     """
 
-    __slots__ = ("_chunks", "_listener", "_output", "_page", "_position", "_seen", "_unwritten")
+    __slots__ = (
+        "_chunks", "_listener", "_num_noted", "_num_sampled", "_output", "_page", "_position",
+        "_seen",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -56,10 +59,10 @@ class DecodeStream(Answer):
         self._output = list(output)
         self._page = 0
         self._position = position
-        self._unwritten = 0
+        self._num_sampled = self._num_noted = 0
         self._listener: Callable[[], None] | None = None
         for page in self._output:
-            page.decode_started()
+            page.decode_started(self)
 
     def __await__(self) -> Generator[Any, None, Decoded]:
         """Wait for the end; everything as one ``Decoded``, whether chunks were read or not."""
@@ -81,7 +84,7 @@ class DecodeStream(Answer):
 
     async def __anext__(self) -> DecodeChunk:
         while not self._chunks and not self._done:
-            await News(self)
+            await self.news()
         if self._chunks:
             return self._chunks.popleft()
         error = self.exception()
@@ -113,8 +116,9 @@ class DecodeStream(Answer):
         chunk = cast(DecodeChunk, reply)
         self._chunks.append(chunk)
         self._seen.append(chunk)
-        self._note_written(len(chunk.token_ids))
+        self._num_sampled += len(chunk.token_ids)
         if last:
+            self.note_written()
             self._done = True
             self._release()
         if self._listener is not None:
@@ -137,13 +141,12 @@ class DecodeStream(Answer):
 
     def _release(self) -> None:
         for page in self._output:
-            page.decode_ended()
+            page.decode_ended(self)
 
-    def _note_written(self, num_tokens: int) -> None:
-        """Every sampled token but the last one has been run, and so stands in the pages."""
-        if not num_tokens:
-            return
-        num_written, self._unwritten = self._unwritten + num_tokens - 1, 1
+    def note_written(self) -> None:
+        """For its pages: every sampled token but the last one has been run, and stands in them."""
+        num_written = max(self._num_sampled - 1, 0) - self._num_noted
+        self._num_noted += num_written
         while num_written > 0 and self._page < len(self._output):
             num_here = self._output[self._page].append_from(self._position, num_written)
             if num_here is None:

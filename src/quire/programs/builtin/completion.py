@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quire.core.decoding import StopSpec, TokenLogprobs
+from quire.core.decoding import DecodeChunk, StopSpec, TokenLogprobs
 from quire.core.errors import PromptTooLong
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
 from quire.programs.api.reply import Answer
@@ -84,14 +84,20 @@ class _Completion:
     async def chunks(self) -> AsyncGenerator[ChoiceChunk, None]:
         try:
             running = await self._start()
-            async for index, chunk in merge([one.stream for one in running]):
-                choice = running[index]
-                if chunk.finish_reason is not None:  # another may be waiting for its pages
-                    self._api.close_queue(choice.queue)
-                yield choice.text.chunk(chunk)
+            if len(running) == 1:
+                async for chunk in running[0].stream:
+                    yield self._told(running[0], chunk)
+            else:
+                async for index, chunk in merge([one.stream for one in running]):
+                    yield self._told(running[index], chunk)
         finally:
             for queue in self._queues:
                 self._api.close_queue(queue)
+
+    def _told(self, choice: _Running, chunk: DecodeChunk) -> ChoiceChunk:
+        if chunk.finish_reason is not None:  # another may be waiting for its pages
+            self._api.close_queue(choice.queue)
+        return choice.text.chunk(chunk)
 
     async def _start(self) -> list[_Running]:
         """What the choices share, then each of them."""

@@ -12,10 +12,6 @@ from quire.programs.api import DecodeStream
 
 async def merge(streams: Sequence[DecodeStream]) -> AsyncIterator[tuple[int, DecodeChunk]]:
     """Chunks with the index of their stream. The first stream that fails raises its failure."""
-    if len(streams) == 1:
-        async for only in streams[0]:
-            yield 0, only
-        return
     arrived: deque[int] = deque()
     news = asyncio.Event()
 

@@ -33,7 +33,7 @@ class TextStream:
         self._include_stop = include_stop
         self._skip_special = skip_special
         self._held = b""
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._undecoded = b""
         self._stopped = False
         self.matched: str | None = None
 
@@ -46,19 +46,19 @@ class TextStream:
         else:
             told = b"".join([self._bytes(token_id) for token_id in token_ids])
         if not self._stops:
-            return self._utf8.decode(told)
+            return self._decode(told)
         self._held += told
         end = self._find_stop()
         if end is not None:
             self._stopped = True
             told, self._held = self._held[:end], b""
-            return self._utf8.decode(told, final=True)
+            return self._decode(told, final=True)
         keep = self._num_suspect()
         told, self._held = (
             self._held[: len(self._held) - keep],
             self._held[len(self._held) - keep :],
         )
-        return self._utf8.decode(told)
+        return self._decode(told)
 
     def finish(self) -> str:
         """The rest: nothing more comes, so what was held back is text after all."""
@@ -66,7 +66,15 @@ class TextStream:
             return ""
         self._stopped = True
         rest, self._held = self._held, b""
-        return self._utf8.decode(rest, final=True)
+        return self._decode(rest, final=True)
+
+    def _decode(self, told: bytes, *, final: bool = False) -> str:
+        """Whole characters; the bytes of the next one wait for the rest of it, unless ``final``."""
+        if self._undecoded:
+            told = self._undecoded + told
+        text, num_used = codecs.utf_8_decode(told, "replace", final)
+        self._undecoded = told[num_used:]
+        return text
 
     def _bytes(self, token_id: int) -> bytes:
         piece = self._tokenizer.token_bytes(token_id)
