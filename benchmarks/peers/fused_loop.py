@@ -6,7 +6,8 @@ The baseline of what control, programs and processes add. Knows only how a messa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,8 @@ _FIRST_STEP_S = 0.005
 
 
 class FusedLoop:
-    """Uses tables, sequences and blocks from 0 on, so nothing else may run on the engine."""
+    """Uses tables, sequences and blocks from 0 on, so nothing else may run on the engine.
+    The prompts are of one length."""
 
     def __init__(self, execute: Callable[[Batch], BatchResult], pool: PoolSpec) -> None:
         self._execute = execute
@@ -47,9 +49,11 @@ class FusedLoop:
         """Greedy, ``num_tokens`` for each prompt; a message takes about ``message_s`` seconds (and
         one step at least)."""
         ids = range(len(prompts))
-        for index, prompt in enumerate(prompts):
-            self._prefill(index, prompt, num_tokens)
-            arrived(index, 1)
+        for chunks in self._messages(prompts):
+            self._prefill(chunks, num_tokens)
+            for chunk in chunks:
+                if chunk.is_last:
+                    arrived(chunk.index, 1)
         left, step_s = num_tokens - 1, _FIRST_STEP_S
         while left:
             num_steps = max(1, int(min(left, message_s / step_s)))
@@ -76,50 +80,87 @@ class FusedLoop:
         self._step += 1
         return result
 
-    def _prefill(self, index: int, prompt: list[int], num_tokens: int) -> None:
-        """The prompt in chunks as control would send it; the last one samples a token."""
-        size, length = self._pool.page_size, len(prompt)
-        num_pages = -(-(length + num_tokens) // size)
-        blocks = np.arange(num_pages, dtype=np.int32) + index * num_pages
-        slots = (blocks[:, None] * size + np.arange(size)).ravel()
-        for start in range(0, length, self._pool.max_batch_tokens):
-            stop = min(length, start + self._pool.max_batch_tokens)
-            written = np.minimum(np.maximum(stop - np.arange(num_pages) * size, 0), size)
-            visible = np.array([(1 << int(count)) - 1 for count in written], np.uint64)
-            operations: list[Any] = [
-                WriteTable(table=TableId(index), start=0, blocks=blocks, visible=visible)
-            ]
-            if stop == length:
-                operations.append(self._sequence(index, prompt, num_pages, num_tokens))
-            self._send(operations=operations, forward=_row(index, prompt, start, stop, slots))
+    def _messages(self, prompts: list[list[int]]) -> Iterator[list[_Chunk]]:
+        """The prompts in their order, cut so that each message is full, as control fills them."""
+        limit = self._pool.max_batch_tokens
+        message: list[_Chunk] = []
+        room = limit
+        for index, prompt in enumerate(prompts):
+            start = 0
+            while start < len(prompt):
+                stop = min(len(prompt), start + room)
+                message.append(_Chunk(index, prompt, start, stop))
+                room -= stop - start
+                start = stop
+                if room == 0:
+                    yield message
+                    message, room = [], limit
+        if message:
+            yield message
 
-    def _sequence(
-        self, index: int, prompt: list[int], num_pages: int, num_tokens: int
-    ) -> OpenSequence:
+    def _prefill(self, chunks: list[_Chunk], num_tokens: int) -> None:
+        """One message; the last chunk of a prompt samples a token."""
+        size = self._pool.page_size
+        operations: list[Any] = []
+        slots = []
+        for chunk in chunks:
+            num_pages = -(-(len(chunk.prompt) + num_tokens) // size)
+            blocks = np.arange(num_pages, dtype=np.int32) + chunk.index * num_pages
+            written = np.minimum(np.maximum(chunk.stop - np.arange(num_pages) * size, 0), size)
+            visible = np.array([(1 << int(count)) - 1 for count in written], np.uint64)
+            operations.append(
+                WriteTable(table=TableId(chunk.index), start=0, blocks=blocks, visible=visible)
+            )
+            if chunk.is_last:
+                operations.append(self._sequence(chunk, num_pages, num_tokens))
+            slots.append((blocks[:, None] * size + np.arange(size)).ravel()[chunk.places])
+        self._send(operations=operations, forward=_rows(chunks, np.concatenate(slots)))
+
+    def _sequence(self, chunk: _Chunk, num_pages: int, num_tokens: int) -> OpenSequence:
         return OpenSequence(
-            sequence=SequenceId(index),
+            sequence=SequenceId(chunk.index),
             epoch=1,
-            table=TableId(index),
-            cursor=len(prompt),
+            table=TableId(chunk.index),
+            cursor=chunk.stop,
             limit=num_pages * self._pool.page_size,
-            position=len(prompt),
+            position=chunk.stop,
             sampler=SamplerSpec(),
             stop=StopSpec(max_tokens=num_tokens + 1),
-            history=_i32(prompt),
+            history=_i32(chunk.prompt),
         )
 
 
-def _row(index: int, prompt: list[int], start: int, stop: int, slots: Any) -> ForwardRows:
-    count = stop - start
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """Tokens ``start`` to ``stop`` of a prompt."""
+
+    index: int
+    prompt: list[int]
+    start: int
+    stop: int
+
+    @property
+    def is_last(self) -> bool:
+        return self.stop == len(self.prompt)
+
+    @property
+    def places(self) -> slice:
+        return slice(self.start, self.stop)
+
+
+def _rows(chunks: list[_Chunk], slots: Any) -> ForwardRows:
+    counts = [chunk.stop - chunk.start for chunk in chunks]
     return ForwardRows(
-        row_starts=_i32([0, count]),
-        tables=_i32([index]),
-        sequences=_i32([index if stop == len(prompt) else -1]),
-        tokens=_i32(prompt[start:stop]),
-        embeds=_i32([-1] * count),
-        positions=_i32([range(start, stop)]),
-        slots=slots[None, start:stop].astype(np.int32),
-        outputs=_i32([-1] * count),
+        row_starts=_i32([0, *np.cumsum(counts)]),
+        tables=_i32([chunk.index for chunk in chunks]),
+        sequences=_i32([chunk.index if chunk.is_last else -1 for chunk in chunks]),
+        tokens=_i32(np.concatenate([chunk.prompt[chunk.places] for chunk in chunks])),
+        embeds=_i32([-1] * sum(counts)),
+        positions=_i32(np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in chunks]))[
+            None
+        ],
+        slots=slots[None].astype(np.int32),
+        outputs=_i32([-1] * sum(counts)),
     )
 
 
