@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
 from enum import Enum
 from typing import Annotated, Any, Literal
 
@@ -77,6 +79,27 @@ async def test_calls() -> None:
     for bad in ("{}", '{"city": 1}', '{"city": "x", "more": 1}', '{"city": "x", "unit": "k"}', "["):
         with pytest.raises(InvalidArgument, match="weather"):
             await tool.call(bad)
+
+
+async def test_an_async_function_in_a_plain_wrapper_is_awaited() -> None:
+    @functools.wraps(add)
+    def wrapped(*args: Any, **keywords: Any) -> Any:
+        return add(*args, **keywords)
+
+    assert await Tool.of(wrapped).call('{"a": 1, "b": 2}') == "3.0"
+
+
+async def test_a_fault_of_a_tool_is_logged_and_one_of_the_model_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tools = Toolbox([fail])
+    with caplog.at_level(logging.INFO, "quire.programs.sdk.tools"):
+        await tools.call(Call("1", "fail", '{"unit": 3}'))
+        assert not caplog.records
+        await tools.call(Call("2", "fail", "{}"))
+    (record,) = caplog.records
+    assert record.getMessage() == "tool 'fail' failed"
+    assert "no celsius" in caplog.text
 
 
 async def test_a_long_result_is_cut_and_says_so() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -17,6 +18,8 @@ import msgspec
 
 from quire.core.errors import InvalidArgument
 from quire.programs.chat.pieces import Call
+
+logger = logging.getLogger(__name__)
 
 MAX_RESULT_CHARS = 16_384
 
@@ -93,6 +96,8 @@ class Tool:
             result = await self.function(**keywords)
         else:
             result = await asyncio.to_thread(self.function, **keywords)
+            if inspect.isawaitable(result):  # an async function in a plain wrapper
+                result = await result
         text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
         if len(text) > MAX_RESULT_CHARS:
             kept = f"[cut: the first {MAX_RESULT_CHARS} of {len(text)} characters]"
@@ -111,7 +116,8 @@ class Tool:
 
 
 class Toolbox:
-    """Tools by name. What goes wrong in a call is told to the model, not raised."""
+    """Tools by name. What goes wrong in a call is told to the model, not raised; an exception of
+    the tool itself is logged with its traceback."""
 
     def __init__(self, tools: Iterable[Tool | Callable[..., Any]]) -> None:
         self._tools: dict[str, Tool] = {}
@@ -139,6 +145,8 @@ class Toolbox:
         try:
             return await tool.call(call.arguments)
         except Exception as exc:  # the model may correct itself, so it must read what went wrong
+            if not isinstance(exc, InvalidArgument):  # nor may a fault of the tool be lost
+                logger.info("tool %r failed", call.name, exc_info=exc)
             return f"error: {exc or type(exc).__name__}"
 
     async def call_all(self, calls: Sequence[Call]) -> list[str]:
