@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import os
 import signal
@@ -115,6 +116,23 @@ async def test_one_interrupt_cancels_the_program_and_waits_for_its_end() -> None
     with pytest.raises(ProgramCancelled):
         await conversation
     assert program.cancel_asked.is_set()
+
+
+async def test_an_interrupt_of_a_program_that_has_just_ended_adds_no_error_of_its_own() -> None:
+    class Ended(Scripted):
+        async def cancel(self) -> None:
+            self._out.put_nowait(None)
+            raise MailboxClosed("the connection has closed")
+
+    unheard: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    program = Ended()
+    conversation = asyncio.create_task(converse(program, print, NeverEnding()))
+    await program.listening.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert await conversation == {"lines": 0}
+    gc.collect()  # a task whose exception nobody has heard tells so when it goes
+    assert unheard == []
 
 
 async def test_two_interrupts_give_up_waiting() -> None:

@@ -10,10 +10,11 @@ import asyncio
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TextIO
 
-from quire.core.errors import InvalidArgument, MailboxClosed
+from quire.core.errors import InvalidArgument, MailboxClosed, QuireError
 
 Show = Callable[[str], None]
 
@@ -85,7 +86,8 @@ async def _feed(program: Program, lines: AsyncIterator[str] | None) -> None:
     except MailboxClosed:
         return  # the program has ended; its result says how
     except InvalidArgument:
-        await program.cancel()  # it would wait for ever for what cannot be read
+        with suppress(QuireError):  # it may have ended meanwhile
+            await program.cancel()  # it would wait for ever for what cannot be read
         raise
 
 
@@ -119,7 +121,8 @@ class _InterruptHandler:
             self._waiting.cancel()
 
     async def _cancel(self) -> None:
-        await self._program.cancel()
+        with suppress(QuireError):  # it has ended, or its node: ``messages`` says which
+            await self._program.cancel()
 
 
 async def read_lines(stream: TextIO) -> AsyncIterator[str]:
