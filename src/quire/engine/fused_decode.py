@@ -1,7 +1,7 @@
 """The decode loop as one call of the runner: what goes in, and what the result means to sequences.
 
-Does not own the loop, which is the runner's. Rows that need a look at
-every token, at a grammar, stop strings, log probabilities or penalties, do not come here.
+Does not own the loop, which is the runner's. Rows that need a look at every token (for a grammar,
+stop strings, log probabilities or penalties) do not come here.
 
 Shapes: R rows, S steps.
 """
