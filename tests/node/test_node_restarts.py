@@ -95,6 +95,27 @@ async def main(api):
     await api.get_next_dist(queue, embeds[0])
 '''
 
+CLOSED = '''
+from quire.programs.sdk import Context, inferlet
+
+
+@inferlet("closed", restartable=True)
+async def main(api):
+    """Has closed a context when its engine is lost, and needs what was computed beside it."""
+    queue = api.create_queue()
+    page, embeds = api.alloc_kvpage(queue, 1), api.alloc_emb(queue, 1)
+    api.embed_txt(queue, [5], [0], embeds)
+    api.forward(queue, [], embeds, page[0], embeds)
+    await api.get_next_dist(queue, embeds[0])
+    async with Context(api) as context:
+        context.fill("hello, a small")
+        said = (await context.generate(max_tokens=20)).text
+    await api.send("ready")
+    await api.receive()
+    await api.get_next_dist(queue, embeds[0])
+    return said
+'''
+
 PARENT = '''
 from quire.programs.sdk import inferlet
 
@@ -220,6 +241,19 @@ async def test_a_decode_under_way_goes_on(
         kill_engine(node)
     assert texts == ["under way"]
     assert await handle.result() == whole
+
+
+async def test_what_a_program_has_closed_again_does_not_end_it(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    """It knows the answers, and closes what is done once more before that has ended."""
+    node = await started(start_node, model_directory)
+    handle = node.launch(native(tmp_path, CLOSED), tenant=TENANT)
+    assert await asyncio.wait_for(drive(node, handle, kill_at=1), 60) == ["ready"]
+    assert "the program is resumed" in "".join(line.text for line in handle.logs())
+    undisturbed = node.launch(native(tmp_path, CLOSED), tenant=TENANT)
+    await drive(node, undisturbed, kill_at=None)
+    assert await handle.result() == await undisturbed.result()
 
 
 async def test_one_that_does_not_repeat_itself_is_ended(

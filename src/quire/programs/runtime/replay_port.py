@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
@@ -59,6 +60,10 @@ class ReplayPort:
         self._left_out: set[CommandId] = set()
         self._known: dict[CommandId, list[int]] = {}
         """Of decodes that were under way: tokens that the program has, and that come again."""
+        self._remaking: dict[CommandId, QueueId] = {}
+        """Of what is done once more: that which has not ended, and where."""
+        self._num_remaking: Counter[QueueId] = Counter()
+        self._closing: set[QueueId] = set()
         self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
         self._pumping = False
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
@@ -113,7 +118,12 @@ class ReplayPort:
             self._port.reset_queue(queue)
 
     def close_queue(self, queue: QueueId) -> None:
-        if not self._over:
+        """Behind what is done once more there: the program knows the answers, and runs ahead."""
+        if self._over:
+            return
+        if self._num_remaking[queue]:
+            self._closing.add(queue)
+        else:
             self._port.close_queue(queue)
 
     def issue(self, queue: QueueId, commands: list[Command]) -> None:
@@ -148,6 +158,8 @@ class ReplayPort:
             return [entry.sent]
         going = again(entry, self._log.slots, lambda: next(self._own_ids))
         self._dropped.update(one.id for one in going)
+        self._remaking.update((one.id, entry.queue) for one in going)
+        self._num_remaking[entry.queue] += len(going)
         if not going:
             self._left_out.add(number)
         return going
@@ -167,13 +179,26 @@ class ReplayPort:
     # -- ReplySink ---------------------------------------------------------------------------------
 
     def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
-        if self._over or command in self._dropped:
+        if self._over:
+            return
+        if command in self._dropped:
+            if last:
+                self._remade(command)
             return
         if command in self._known:
             reply = self._unheard(command, reply)
             if isinstance(reply, DecodeChunk) and not reply.token_ids and not last:
                 return
         self._hear(command, reply, None, last)
+
+    def _remade(self, command: CommandId) -> None:
+        queue = self._remaking.pop(command, None)
+        if queue is None:
+            return
+        self._num_remaking[queue] -= 1
+        if not self._num_remaking[queue] and queue in self._closing:
+            self._closing.discard(queue)
+            self._port.close_queue(queue)
 
     def _unheard(self, command: CommandId, reply: Reply) -> Reply:
         """``reply`` without the tokens that the program has; they must be the same."""
