@@ -65,7 +65,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     forget: list[str]
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
+class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
     ``hosts``: those that it may reach (``None``: any). ``record``: a program that may begin again
     has the same each time, and answers that it had from other hosts are given to it again.
@@ -97,7 +97,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorRecord
 
 
-class GuestNews(msgspec.Struct, frozen=True):
+class GuestNews(msgspec.Struct, frozen=True, gc=False):
     """Events for one guest, in order."""
 
     guest: int
@@ -114,7 +114,7 @@ class LogText(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-class GuestReport(msgspec.Struct, frozen=True):
+class GuestReport(msgspec.Struct, frozen=True, gc=False):
     """What one guest has asked for, or printed. A guest may have several in one message."""
 
     guest: int

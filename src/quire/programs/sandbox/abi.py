@@ -97,6 +97,9 @@ _COUNTED = frozenset(
 )  # fmt: skip
 """Their ``c`` counts what they name, at most two numbers each."""
 
+_DETOKENIZE = int(Op.DETOKENIZE)
+"""A plain number: to look a member up costs more than what is asked of each entry with it."""
+
 _STATUS_OF_CODE = {
     "invalid_argument": Status.INVALID,
     "invalid_request": Status.INVALID,
@@ -141,8 +144,10 @@ class RingCommand(NamedTuple):
 
 def named_bytes(entry: RingCommand) -> int:
     """What the host has to copy or make for ``entry``."""
-    counted = 8 * entry.c if entry.op in _COUNTED else 0
-    return entry.length + counted + (4 * entry.b if entry.op == Op.DETOKENIZE else 0)
+    op = entry.op
+    if op in _COUNTED:
+        return entry.length + 8 * entry.c
+    return entry.length + (4 * entry.b if op == _DETOKENIZE else 0)
 
 
 class IoArea(NamedTuple):

@@ -42,6 +42,12 @@ class Runner(Protocol):
 class Guest:
     """One program in its instance. ``number`` is the host's name for it."""
 
+    __slots__ = (
+        "_network", "_new_network", "_noted_ns", "answers", "ended", "family", "family_number",
+        "inbox", "io", "limits", "log_bytes_left", "name", "number", "rate", "requests", "runner",
+        "scheduled", "start", "timer",
+    )  # fmt: skip
+
     def __init__(
         self,
         number: int,

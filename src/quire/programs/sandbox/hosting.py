@@ -187,9 +187,10 @@ class GuestHost:
     def _turn(self, guest: Guest, call: Callable[[float], m.Turn]) -> None:
         """One call into the guest; what is wrong with it or its answer ends the guest."""
         try:
-            if guest.turn_s <= 0:
+            limit_s = guest.turn_s
+            if limit_s <= 0:
                 raise _out_of_time(guest)
-            turn = call(guest.turn_s)
+            turn = call(limit_s)
             self._check_rate(guest, turn.calls)
             self._carry_out(guest, turn)
         except GuestTrapped as exc:

@@ -27,6 +27,8 @@ class GuestLimits(msgspec.Struct, frozen=True, kw_only=True):
 class CallRate:
     """A bucket of calls that fills with time. The clock is the caller's."""
 
+    __slots__ = ("_left", "_rate", "_then_s")
+
     def __init__(self, calls_per_s: int, now_s: float) -> None:
         self._rate = calls_per_s
         self._left = float(calls_per_s)

@@ -124,7 +124,7 @@ GuestCalls = (
 )
 
 
-class Turn(msgspec.Struct, frozen=True):
+class Turn(msgspec.Struct, frozen=True, gc=False):
     """What one turn of a guest led to. ``wake_in_s``: it wants a turn then, events or not."""
 
     calls: list[GuestCalls]
@@ -239,7 +239,7 @@ class GuestModel(msgspec.Struct, frozen=True):
     node_traits: frozenset[str]
 
 
-class GuestLaunch(msgspec.Struct, frozen=True):
+class GuestLaunch(msgspec.Struct, frozen=True, gc=False):
     """How a guest begins."""
 
     program: ProgramId

@@ -12,6 +12,8 @@ from quire.programs.sandbox.module_events import RingEvent, failed
 class ModuleInbox:
     """Each method returns the events that the guest is to get for it, in order."""
 
+    __slots__ = ("_is_closed", "_messages", "_num_read", "_receives")
+
     def __init__(self) -> None:
         self._messages: deque[str] = deque()
         self._receives: deque[int] = deque()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -54,6 +54,12 @@ def compile_module(wasm: bytes) -> bytes:
         raise InvalidArgument(f"the module is not valid: {str(exc).strip()}") from exc
     compiled: bytearray = module.serialize()
     return bytes(compiled)
+
+
+@lru_cache(maxsize=256)
+def _store_limits(memory_bytes: int) -> StoreLimits:
+    """Many guests have the same."""
+    return StoreLimits(memory_bytes, _MAX_TABLE_ELEMENTS)
 
 
 class ModuleTemplate:
@@ -104,7 +110,7 @@ class ModuleTemplate:
 
     def new_guest(self, memory_bytes: int) -> ModuleGuest:
         """A guest, whose instance its first turn makes."""
-        return ModuleGuest(self, self._new_instance(StoreLimits(memory_bytes, _MAX_TABLE_ELEMENTS)))
+        return ModuleGuest(self, self._new_instance(_store_limits(memory_bytes)))
 
     def _new_instance(self, limits: StoreLimits) -> Instance:
         if self._direct is None:
