@@ -15,8 +15,12 @@ from benchmarks.machine_limits import MachineProbe
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.peers.catalog import PEERS, Launch
 from benchmarks.peers.process import PeerProcess
+from benchmarks.process_memory import available_bytes
 
 _LIMITS = "the machine's limits"
+_KEPT_FREE_BYTES = 3 << 30
+"""For what contenders take once they run, and for the system's own caches."""
+
 Report = dict[str, float]
 """See ``peers.worker.Stopwatch.report``."""
 
@@ -81,10 +85,10 @@ def run_workloads(
     """All contenders stay loaded while they take turns; memory for all of them is needed."""
     outcomes = []
     with ExitStack() as stack:
-        workers = {
-            name: stack.enter_context(launch.start(num_threads))
-            for name, launch in launches.items()
-        }
+        workers = {}
+        for name, launch in launches.items():
+            workers[name] = stack.enter_context(launch.start(num_threads))
+            _require_memory(list(workers), list(launches))
         probe = stack.enter_context(MachineProbe())
         for workload in workloads:
             random = np.random.default_rng(0)
@@ -99,6 +103,16 @@ def run_workloads(
             memory = {name: worker.pss_bytes() for name, worker in workers.items()}
             outcomes.append(Outcome(model, workload, reports, limits[-num_rounds:], memory))
     return outcomes
+
+
+def _require_memory(started: list[str], wanted: list[str]) -> None:
+    """A machine without memory does not fail, it stands still."""
+    available = available_bytes()
+    if available is not None and available < _KEPT_FREE_BYTES:
+        raise SystemExit(
+            f"{available >> 20} MiB of memory are left with {', '.join(started)} loaded, of "
+            f"{len(wanted)} contenders: measure fewer at a time (--contenders), one in every run"
+        )
 
 
 def _probe(probe: MachineProbe, found: list[Limits]) -> Report:

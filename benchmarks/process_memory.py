@@ -44,4 +44,14 @@ def pss_bytes(pid: int) -> int:
     return total
 
 
-__all__ = ["pss_bytes", "tree"]
+def available_bytes() -> int | None:
+    """What the system could still give without swapping; ``None`` where it does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = (line.split() for line in lines if line.startswith("MemAvailable:"))
+    return next((int(words[1]) * 1024 for words in found), None)
+
+
+__all__ = ["available_bytes", "pss_bytes", "tree"]

@@ -16,6 +16,7 @@ from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
 SEEN_TOKENS = 16
+CHUNK_TOKENS = 64
 
 
 async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
@@ -33,11 +34,14 @@ async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
     """The same with every step in the program's hands, as ``step_program.py`` takes them."""
     end = len(prompt) + num_tokens
     queue = api.create_queue()
-    embeds = api.alloc_emb(queue, len(prompt))
+    embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt)))
     pages = api.alloc_kvpage(queue, -(-end // queue.page_size))
-    api.embed_txt(queue, prompt, list(range(len(prompt))), embeds)
-    api.forward(queue, [], embeds, pages, embeds[-1])
     last = embeds[-1]
+    for start in range(0, len(prompt), CHUNK_TOKENS):
+        chunk = prompt[start : start + CHUNK_TOKENS]
+        used = embeds[-len(chunk) :]
+        api.embed_txt(queue, chunk, list(range(start, start + len(chunk))), used)
+        api.forward(queue, pages if start else [], used, pages, last)
     for position in range(len(prompt), end):
         token = (await api.get_next_dist(queue, last, top_k=SEEN_TOKENS)).max_index()
         if position + 1 < end:

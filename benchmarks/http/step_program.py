@@ -13,6 +13,9 @@ from quire.programs.sdk import inferlet
 SEEN_TOKENS = 16
 """So much of each distribution does the program look at."""
 
+CHUNK_TOKENS = 64
+"""Of a prompt, embedded at a time: no program may have all embeds of an engine."""
+
 
 @inferlet("steps")
 async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
@@ -20,11 +23,14 @@ async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
     prompt: list[int] = json.loads(prompt_json)
     end = len(prompt) + int(num_tokens)
     queue = api.create_queue()
-    embeds = api.alloc_emb(queue, len(prompt))
+    embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt)))
     pages = api.alloc_kvpage(queue, -(-end // queue.page_size))
-    api.embed_txt(queue, prompt, list(range(len(prompt))), embeds)
-    api.forward(queue, [], embeds, pages, embeds[-1])
     last = embeds[-1]
+    for start in range(0, len(prompt), CHUNK_TOKENS):
+        chunk = prompt[start : start + CHUNK_TOKENS]
+        used = embeds[-len(chunk) :]
+        api.embed_txt(queue, chunk, list(range(start, start + len(chunk))), used)
+        api.forward(queue, pages if start else [], used, pages, last)
     for position in range(len(prompt), end):
         token = (await api.get_next_dist(queue, last, top_k=SEEN_TOKENS)).max_index()
         api.send(str(token))

@@ -48,6 +48,7 @@ def completion_request(
     reporting: Reporting,
     priority: int,
     images: tuple[PromptImage, ...] = (),
+    shown_special: frozenset[int] = frozenset(),
 ) -> CompletionRequest:
     """One prompt's request. ``max_tokens`` is the client's, the default is ours.
 
@@ -72,6 +73,7 @@ def completion_request(
         num_logprobs=reporting.num_logprobs,
         num_prompt_logprobs=reporting.num_prompt_logprobs,
         skip_special=fields.skip_special_tokens is not False,
+        shown_special=shown_special,
         cache=fields.cache_salt is None,
         priority=priority,
         images=images,

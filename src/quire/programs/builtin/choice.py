@@ -18,6 +18,7 @@ class Choice:
             stop=request.stop,
             include_stop=request.include_stop,
             skip_special=request.skip_special,
+            shown=request.shown_special,
         )
         self._end_tokens = frozenset(() if request.ignore_eos else model.eos_token_ids)
         self._num_cached_tokens = 0

@@ -44,7 +44,7 @@ class CompletionRequest:
     ``num_logprobs``       alternatives reported with each token; ``None``: no log probabilities.
     ``num_prompt_logprobs`` likewise for each prompt token after the first.
     ``sampler.seed``       choice ``i`` draws with ``seed + i``; ``None``: control picks.
-    ``skip_special``       special tokens add nothing to the text.
+    ``skip_special``       special tokens add nothing to the text, but for ``shown_special``.
     ``priority``           of the queues; higher runs first.
     ``images``             by their start; text follows the last one.
     """
@@ -63,6 +63,7 @@ class CompletionRequest:
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
     skip_special: bool = True
+    shown_special: frozenset[int] = frozenset()
     cache: bool = True
     priority: int = 0
     images: tuple[PromptImage, ...] = ()

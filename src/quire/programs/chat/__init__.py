@@ -5,6 +5,8 @@ Used by the SDK and by servers alike. Knows no HTTP and no wire format.
 
 from quire.programs.chat.answer import AnswerParser, parse_answer
 from quire.programs.chat.detokenize import TextStream
+from quire.programs.chat.dialects import Dialect, dialect_of, marker_tokens
+from quire.programs.chat.hermes_calls import CALL_END, CALL_START
 from quire.programs.chat.pieces import (
     Answer,
     Call,
@@ -17,7 +19,6 @@ from quire.programs.chat.pieces import (
 )
 from quire.programs.chat.reasoning import THINK_START
 from quire.programs.chat.template import ChatTemplate, Message, chat_template
-from quire.programs.chat.tool_calls import CALL_END, CALL_START
 
 __all__ = [
     "CALL_END",
@@ -30,11 +31,14 @@ __all__ = [
     "CallStarted",
     "ChatTemplate",
     "Content",
+    "Dialect",
     "Message",
     "Piece",
     "Reasoning",
     "TextStream",
     "chat_template",
+    "dialect_of",
+    "marker_tokens",
     "parse_answer",
     "whole_answer",
 ]

@@ -2,36 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
 
+from quire.programs.chat.call_pieces import CallPieces, new_call_id, new_short_call_id
+from quire.programs.chat.dialects import Dialect
+from quire.programs.chat.harmony import HarmonyReader
+from quire.programs.chat.hermes_calls import HermesCalls
+from quire.programs.chat.llama_calls import LlamaCalls
+from quire.programs.chat.mistral_calls import MistralCalls
 from quire.programs.chat.pieces import Answer, Content, Piece, Reasoning, whole_answer
 from quire.programs.chat.reasoning import ReasoningSplitter
-from quire.programs.chat.tool_calls import ToolCallParser, new_call_id
+
+
+class TextReader(Protocol):
+    """Splits text into pieces. However it is cut into calls of ``feed``, they add up to the same,
+    and what is read as nothing else is content."""
+
+    @property
+    def open_call(self) -> int | None:
+        """The call before whose arguments' end the text so far ends."""
+        ...
+
+    def feed(self, text: str) -> list[Piece]: ...
+
+    def finish(self) -> list[Piece]: ...
 
 
 class AnswerParser:
     """Splits one answer's text into pieces as it arrives; ``feed``, then ``finish`` once.
 
-    ``reasoning``: ``<think>`` parts are told apart. ``tools``: tool calls are read. With neither,
-    all text is content. However the text is cut into calls of ``feed``, the pieces add up to the
-    same.
+    ``tools``: tool calls are read in the form of ``dialect``, or only those to them where names are
+    given. ``reasoning``: reasoning is told apart (in ``HARMONY`` always). With neither, all text is
+    content. However the text is cut into calls of ``feed``, the pieces add up to the same.
     """
 
     def __init__(
         self,
         *,
-        tools: bool = False,
+        tools: bool | Collection[str] = False,
         reasoning: bool = False,
         starts_in_reasoning: bool = False,
-        new_id: Callable[[], str] = new_call_id,
+        dialect: Dialect = Dialect.HERMES,
+        new_id: Callable[[], str] | None = None,
     ) -> None:
-        self._calls = ToolCallParser(new_id) if tools else None
-        self._reasoning = ReasoningSplitter(starts_open=starts_in_reasoning) if reasoning else None
+        self._reader = _reader(dialect, tools, new_id)
+        splits = reasoning and dialect is not Dialect.HARMONY
+        self._reasoning = ReasoningSplitter(starts_open=starts_in_reasoning) if splits else None
 
     @property
     def open_call(self) -> int | None:
         """The call before whose arguments' end the text so far ends."""
-        return None if self._calls is None else self._calls.open_call
+        return None if self._reader is None else self._reader.open_call
 
     def feed(self, text: str) -> list[Piece]:
         if self._reasoning is None:
@@ -40,7 +62,7 @@ class AnswerParser:
 
     def finish(self) -> list[Piece]:
         pieces = self._split(self._reasoning.finish()) if self._reasoning is not None else []
-        return pieces + (self._calls.finish() if self._calls is not None else [])
+        return pieces + (self._reader.finish() if self._reader is not None else [])
 
     def _split(self, parts: Iterable[Content | Reasoning]) -> list[Piece]:
         pieces: list[Piece] = []
@@ -49,17 +71,40 @@ class AnswerParser:
         return pieces
 
     def _content(self, text: str) -> list[Piece]:
-        if self._calls is not None:
-            return self._calls.feed(text)
+        if self._reader is not None:
+            return self._reader.feed(text)
         return [Content(text)] if text else []
 
 
+def _reader(
+    dialect: Dialect, tools: bool | Collection[str], new_id: Callable[[], str] | None
+) -> TextReader | None:
+    short = dialect is Dialect.MISTRAL
+    calls = CallPieces(new_id or (new_short_call_id if short else new_call_id))
+    if dialect is Dialect.HARMONY:
+        return HarmonyReader(calls, tools=bool(tools))
+    if not tools:
+        return None
+    match dialect:
+        case Dialect.LLAMA:
+            return LlamaCalls(calls, None if isinstance(tools, bool) else tools)
+        case Dialect.MISTRAL:
+            return MistralCalls(calls)
+        case Dialect.HERMES:
+            return HermesCalls(calls)
+
+
 def parse_answer(
-    text: str, *, reasoning: bool = False, new_id: Callable[[], str] = new_call_id
+    text: str,
+    *,
+    reasoning: bool = False,
+    tools: bool | Collection[str] = True,
+    dialect: Dialect = Dialect.HERMES,
+    new_id: Callable[[], str] | None = None,
 ) -> Answer:
     """A whole text with its tool calls."""
-    parser = AnswerParser(tools=True, reasoning=reasoning, new_id=new_id)
+    parser = AnswerParser(tools=tools, reasoning=reasoning, dialect=dialect, new_id=new_id)
     return whole_answer(parser.feed(text) + parser.finish())
 
 
-__all__ = ["AnswerParser", "parse_answer"]
+__all__ = ["AnswerParser", "TextReader", "parse_answer"]

@@ -86,6 +86,14 @@ class CallBody:
             self.phase = "value" if char == ":" else "bad"
             self._begin_value()
 
+    def add_text(self, text: str) -> int:
+        """``add`` up to the object's end; how many characters were used."""
+        for position, char in enumerate(text):
+            self.add(char)
+            if self.phase in ("done", "bad"):
+                return position + 1
+        return len(text)
+
     def take_arguments(self) -> str:
         """Arguments that may be told and have not been; nothing before the name is known."""
         if self.name is None:

@@ -7,7 +7,7 @@ string. Whatever way the tokens are split into calls, the concatenated text is t
 from __future__ import annotations
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from quire.core.interfaces import Tokenizer
 from quire.programs.chat.markers import num_suspect
@@ -17,7 +17,7 @@ class TextStream:
     """The text of one output. ``add`` tokens, then ``finish`` once.
 
     ``stop``: the text ends before the first of these (behind it with ``include_stop``).
-    ``skip_special``: special tokens add nothing, else their own text.
+    ``skip_special``: special tokens add nothing, but for those in ``shown``; else their own text.
     """
 
     def __init__(
@@ -27,11 +27,13 @@ class TextStream:
         stop: Sequence[str] = (),
         include_stop: bool = False,
         skip_special: bool = True,
+        shown: Container[int] = (),
     ) -> None:
         self._tokenizer = tokenizer
         self._stops = [text.encode() for text in stop]
         self._include_stop = include_stop
         self._skip_special = skip_special
+        self._shown = shown
         self._held = b""
         self._undecoded = b""
         self._stopped = False
@@ -78,7 +80,7 @@ class TextStream:
 
     def _bytes(self, token_id: int) -> bytes:
         piece = self._tokenizer.token_bytes(token_id)
-        if not piece and not self._skip_special:
+        if not piece and (not self._skip_special or token_id in self._shown):
             return self._tokenizer.decode([token_id]).encode()
         return piece
 

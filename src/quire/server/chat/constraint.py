@@ -1,8 +1,8 @@
 """Which grammar a request's tools, tool choice and formats ask for.
 
-Owns the translation; must not compile (``grammar_check`` does). A forced call is constrained to the
-form that the ordinary parser reads (``programs/chat/tool_calls.py``), be it the model's own or not,
-so it always parses: the name is one of the tools', the arguments fit the tool's schema.
+Owns the translation; must not compile (``grammar_check`` does). A forced call is constrained to
+the form that ``programs/chat/hermes_calls.py`` reads, be it the model's own or not, so it always
+parses: the name is one of the tools', the arguments fit the tool's schema.
 """
 
 from __future__ import annotations

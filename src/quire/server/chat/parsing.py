@@ -15,6 +15,7 @@ from quire.programs.chat import (
     CallArguments,
     CallStarted,
     Content,
+    Dialect,
     Piece,
     Reasoning,
 )
@@ -32,10 +33,12 @@ from quire.server.schemas.chat import (
 class Reading:
     """How answers are to be read. ``max_calls``: further calls are dropped, as the client asked
     (``parallel_tool_calls: false``); 0: calls are text. ``starts_in_reasoning``: the prompt has
-    opened the model's reasoning already."""
+    opened the model's reasoning already. ``tools``: the names of what may be called."""
 
     max_calls: int | None = 0
     starts_in_reasoning: bool = False
+    dialect: Dialect = Dialect.HERMES
+    tools: frozenset[str] | None = None
 
 
 class ChoiceParser:
@@ -43,10 +46,12 @@ class ChoiceParser:
 
     def __init__(self, reading: Reading) -> None:
         self._max_calls = reading.max_calls
+        known_tools = True if reading.tools is None else reading.tools
         self._parser = AnswerParser(
-            tools=reading.max_calls != 0,
+            tools=known_tools if reading.max_calls != 0 else False,
             reasoning=True,
             starts_in_reasoning=reading.starts_in_reasoning,
+            dialect=reading.dialect,
         )
 
     @property

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle, Turn
 from quire.programs.builtin import CompletionRequest
-from quire.programs.chat import Answer
+from quire.programs.chat import Answer, Dialect, dialect_of, marker_tokens
 from quire.server.chat.constraint import chat_grammar
 from quire.server.chat.conversation import template_messages, turn_of_answer, turns_of
 from quire.server.chat.images import ImageReader
@@ -62,6 +62,9 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
     conversation = _conversation(body, messages, images.files)
     prompt = await context.renderer.render(model, conversation)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    max_calls = _max_calls(body)
+    # what a grammar writes is in the one form that it knows
+    dialect = dialect_of(model) if grammar is None else Dialect.HERMES
     generation = completion_request(
         body,
         model,
@@ -72,8 +75,10 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         reporting=Reporting(num_logprobs),
         priority=priority_of(body),
         images=prompt.images,
+        shown_special=marker_tokens(dialect, model.tokenizer, tools=max_calls != 0),
     )
-    reading = Reading(_max_calls(body), prompt.opens_reasoning)
+    tools = frozenset(tool.function.name for tool in body.tools or ())
+    reading = Reading(max_calls, prompt.opens_reasoning, dialect, tools)
     return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
 
 

@@ -6,38 +6,30 @@ out to be a marker. Text that is no well-formed call stays content; nothing is l
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-
 from quire.programs.chat.call_body import CallBody
+from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
-from quire.programs.chat.pieces import CallArguments, CallStarted, Content, Piece
+from quire.programs.chat.pieces import Content, Piece
 
 CALL_START = "<tool_call>"
 CALL_END = "</tool_call>"
 
 
-def new_call_id() -> str:
-    return f"call_{secrets.token_hex(12)}"
-
-
-class ToolCallParser:
+class HermesCalls:
     """``feed`` text as it comes, ``finish`` once. White space around calls is not content."""
 
-    def __init__(self, new_id: Callable[[], str] = new_call_id) -> None:
-        self._new_id = new_id
+    def __init__(self, calls: CallPieces) -> None:
+        self._calls = calls
         self._held = ""
         self._body: CallBody | None = None
         self._raw = ""
         self._gap = ""
-        self._started = False
-        self._num_calls = 0
 
     @property
     def open_call(self) -> int | None:
         """The call before whose arguments' end the text so far ends."""
-        is_open = self._started and self._body is not None and not self._body.is_whole
-        return self._num_calls - 1 if is_open else None
+        is_open = self._calls.is_started and self._body is not None and not self._body.is_whole
+        return self._calls.num_calls - 1 if is_open else None
 
     def feed(self, text: str) -> list[Piece]:
         self._held += text
@@ -50,8 +42,8 @@ class ToolCallParser:
         """The text has ended, perhaps in the middle of a call."""
         rest, self._held = self._held, ""
         if self._body is not None:
-            rest = "" if self._started else self._gap + self._raw + rest
-        elif self._num_calls:
+            rest = "" if self._calls.is_started else self._gap + self._raw + rest
+        elif self._calls.num_calls:
             rest = rest.rstrip()
         return [Content(rest)] if rest else []
 
@@ -69,7 +61,8 @@ class ToolCallParser:
             told = self._held[:start].rstrip()
             self._gap = self._held[len(told) : start]
             self._held = self._held[start + len(CALL_START) :]
-            self._body, self._raw, self._started = CallBody(), CALL_START, False
+            self._body, self._raw = CallBody(), CALL_START
+            self._calls.begin()
         else:
             keep = num_suspect(self._held, CALL_START)
             told = self._held[: len(self._held) - keep].rstrip()
@@ -79,32 +72,16 @@ class ToolCallParser:
         return start >= 0
 
     def _inside(self, body: CallBody, pieces: list[Piece]) -> bool:
-        used = 0
-        for char in self._held:
-            used += 1
-            body.add(char)
-            if body.phase in ("done", "bad"):
-                break
+        used = body.add_text(self._held)
         self._raw += self._held[:used]
         self._held = self._held[used:]
-        if body.phase == "bad" and not self._started:
+        if body.phase == "bad" and not self._calls.is_started:
             self._no_call(pieces)
             return True
-        self._tell(body, pieces)
+        pieces += self._calls.of_body(body)
         if body.phase == "bad":
             body.phase = "done"  # it has been told; what follows up to the end marker is dropped
         return True
-
-    def _tell(self, body: CallBody, pieces: list[Piece]) -> None:
-        if body.name is None:
-            return
-        if not self._started:
-            self._started = True
-            pieces.append(CallStarted(self._num_calls, self._new_id(), body.name))
-            self._num_calls += 1
-        arguments = body.take_arguments()
-        if arguments:
-            pieces.append(CallArguments(self._num_calls - 1, arguments))
 
     def _no_call(self, pieces: list[Piece]) -> None:
         """What looked like a call is text: the marker is told, the rest is read again."""
@@ -122,4 +99,4 @@ class ToolCallParser:
         return True
 
 
-__all__ = ["CALL_END", "CALL_START", "ToolCallParser", "new_call_id"]
+__all__ = ["CALL_END", "CALL_START", "HermesCalls"]

@@ -1,0 +1,73 @@
+"""In which form a model writes its tool calls and its reasoning.
+
+Owns how a model is known by its chat template, which shows the form of earlier calls to the model
+and so teaches it. Must not know how a form is read (``answer``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+
+from quire.core.interfaces import ServedModel, Tokenizer
+
+
+class Dialect(StrEnum):
+    """``HERMES``   ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen, and
+                 whatever is none of the others ·
+    ``LLAMA``    ``{"name": ..., "parameters": {...}}`` and nothing else: Llama 3.1 to 3.3 ·
+    ``MISTRAL``  ``[TOOL_CALLS]`` and a list of calls, or a name with its ``[ARGS]`` ·
+    ``HARMONY``  channels with headers, a call is a message to a function: gpt-oss.
+
+    All but the last may begin with reasoning between ``<think>`` and ``</think>``.
+    """
+
+    HERMES = "hermes"
+    LLAMA = "llama"
+    MISTRAL = "mistral"
+    HARMONY = "harmony"
+
+
+_CALL_MARKERS: Mapping[Dialect, tuple[str, ...]] = {
+    Dialect.HERMES: ("<tool_call>", "</tool_call>"),
+    Dialect.LLAMA: ("<|python_tag|>",),
+    Dialect.MISTRAL: ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+    Dialect.HARMONY: (),
+}
+_REASONING = ("<think>", "</think>")
+_CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>")
+
+
+def dialect_of(model: ServedModel) -> Dialect:
+    """By what stands in the model's chat template."""
+    return _dialect(model.chat_template or "")
+
+
+@lru_cache(maxsize=64)
+def _dialect(template: str) -> Dialect:
+    if "<tool_call>" in template:
+        return Dialect.HERMES
+    if "<|channel|>" in template and "<|message|>" in template:
+        return Dialect.HARMONY
+    if "[TOOL_CALLS]" in template:
+        return Dialect.MISTRAL
+    if "<|start_header_id|>" in template and '"parameters"' in template:
+        return Dialect.LLAMA
+    return Dialect.HERMES
+
+
+def marker_tokens(dialect: Dialect, tokenizer: Tokenizer, *, tools: bool) -> frozenset[int]:
+    """What the reader of an answer looks for, if it is a special token: its text is to be seen,
+    though special tokens are left out of an answer's text. ``tools``: calls are read."""
+    reasoning = _CHANNELS if dialect is Dialect.HARMONY else _REASONING
+    markers = (*reasoning, *(_CALL_MARKERS[dialect] if tools else ()))
+    tokens = (tokenizer.encode(marker) for marker in markers)
+    return frozenset(
+        token_ids[0]
+        for token_ids in tokens
+        if len(token_ids) == 1 and not tokenizer.token_bytes(token_ids[0])
+    )
+
+
+__all__ = ["Dialect", "dialect_of", "marker_tokens"]

@@ -1,0 +1,103 @@
+"""Tool calls that are a whole answer: ``{"name": ..., "parameters": {...}}``, several with ``;``
+between them.
+
+The convention of Llama 3.1 to 3.3, which may write ``<|python_tag|>`` in front. Nothing marks a
+call but its form, so where the tools' names are known an object counts as one if its name is among
+them; any other answer is content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from quire.programs.chat.call_body import CallBody
+from quire.programs.chat.call_pieces import CallPieces
+from quire.programs.chat.pieces import Content, Piece
+
+PYTHON_TAG = "<|python_tag|>"
+_BETWEEN = " \t\r\n;"
+
+State = Literal["before", "inside", "behind", "content"]
+
+
+class LlamaCalls:
+    """``feed`` text as it comes, ``finish`` once. ``names``: those of the tools, if known."""
+
+    def __init__(self, calls: CallPieces, names: Collection[str] | None = None) -> None:
+        self._calls = calls
+        self._names = names
+        self._state: State = "before"
+        self._held = ""
+        self._body = CallBody()
+        self._raw = ""
+
+    @property
+    def open_call(self) -> int | None:
+        """The call before whose arguments' end the text so far ends."""
+        is_open = self._state == "inside" and self._calls.is_started and not self._body.is_whole
+        return self._calls.num_calls - 1 if is_open else None
+
+    def feed(self, text: str) -> list[Piece]:
+        self._held += text
+        pieces: list[Piece] = []
+        while self._held and self._step(pieces):
+            pass
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """The text has ended, perhaps in the middle of a call."""
+        rest, self._held = self._held, ""
+        if self._state == "inside":
+            rest = "" if self._calls.is_started else self._raw + rest
+        elif self._state == "behind":
+            rest = rest.strip(_BETWEEN)
+        return [Content(rest)] if rest else []
+
+    def _step(self, pieces: list[Piece]) -> bool:
+        """Move on; whether there may be more to do with what is held."""
+        if self._state == "inside":
+            return self._inside(pieces)
+        if self._state == "content":
+            pieces.append(Content(self._held))
+            self._held = ""
+            return False
+        return self._outside()
+
+    def _outside(self) -> bool:
+        """In front of a call, or between two, or of what is none."""
+        bare = self._held.lstrip(_BETWEEN if self._state == "behind" else None)
+        if bare.startswith(PYTHON_TAG):
+            bare = bare.removeprefix(PYTHON_TAG).lstrip()
+        if bare.startswith("{"):
+            self._raw = self._held[: len(self._held) - len(bare)]
+            self._held = bare
+            self._state, self._body = "inside", CallBody()
+            self._calls.begin()
+            return True
+        if PYTHON_TAG.startswith(bare):
+            return False  # white space, or a marker that is not complete
+        if self._state == "behind":
+            self._held = bare
+        self._state = "content"
+        return True
+
+    def _inside(self, pieces: list[Piece]) -> bool:
+        body = self._body
+        used = body.add_text(self._held)
+        self._raw += self._held[:used]
+        self._held = self._held[used:]
+        if not self._calls.is_started and (body.phase == "bad" or not self._is_known(body.name)):
+            self._state = "content"
+            self._held = self._raw + self._held
+            return True
+        pieces += self._calls.of_body(body)
+        if body.phase in ("done", "bad"):
+            self._state = "behind"
+        return True
+
+    def _is_known(self, name: str | None) -> bool:
+        return name is None or self._names is None or name in self._names
+
+
+__all__ = ["PYTHON_TAG", "LlamaCalls"]
