@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
 from quire.programs.chat.call_pieces import CallPieces, new_call_id, new_short_call_id
 from quire.programs.chat.dialects import Dialect
@@ -13,20 +12,7 @@ from quire.programs.chat.llama_calls import LlamaCalls
 from quire.programs.chat.mistral_calls import MistralCalls
 from quire.programs.chat.pieces import Answer, Content, Piece, Reasoning, whole_answer
 from quire.programs.chat.reasoning import ReasoningSplitter
-
-
-class TextReader(Protocol):
-    """Splits text into pieces. However it is cut into calls of ``feed``, they add up to the same,
-    and what is read as nothing else is content."""
-
-    @property
-    def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
-        ...
-
-    def feed(self, text: str) -> list[Piece]: ...
-
-    def finish(self) -> list[Piece]: ...
+from quire.programs.chat.text_reader import TextReader
 
 
 class AnswerParser:
@@ -107,4 +93,4 @@ def parse_answer(
     return whole_answer(parser.feed(text) + parser.finish())
 
 
-__all__ = ["AnswerParser", "TextReader", "parse_answer"]
+__all__ = ["AnswerParser", "parse_answer"]

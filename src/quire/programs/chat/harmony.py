@@ -18,6 +18,7 @@ from quire.programs.chat.call_body import ValueScanner
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
 from quire.programs.chat.pieces import Content, Piece, Reasoning
+from quire.programs.chat.text_reader import TextReader
 
 _MESSAGE = "<|message|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|channel|>")
@@ -30,38 +31,28 @@ _FUNCTIONS = "functions."
 State = Literal["first", "header", "content", "reasoning", "call"]
 
 
-class HarmonyReader:
-    """``feed`` text as it comes, ``finish`` once. ``tools``: calls are read, else they are text."""
+class HarmonyReader(TextReader):
+    """``tools``: calls are read, else they are text."""
 
     def __init__(self, calls: CallPieces, *, tools: bool) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self._tools = tools
         self._state: State = "first"
-        self._held = ""
         self._is_whole = True
         self._scanner = ValueScanner()
 
     @property
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
         return self._calls.num_calls - 1 if self._state == "call" and not self._is_whole else None
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return pieces
-
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps in the middle of a message. A header alone says nothing."""
+        """A header alone says nothing."""
         rest, self._held = self._held, ""
         if self._state == "header" or not rest:
             return []
         return self._told(rest)
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Move on; whether there may be more to do with what is held."""
         if self._state == "first":
             bare = self._held.lstrip()
             if bare.startswith(_MARKER):

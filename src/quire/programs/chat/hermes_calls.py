@@ -10,36 +10,27 @@ from quire.programs.chat.call_body import CallBody
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
 from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.text_reader import TextReader
 
 CALL_START = "<tool_call>"
 CALL_END = "</tool_call>"
 
 
-class HermesCalls:
-    """``feed`` text as it comes, ``finish`` once. White space around calls is not content."""
+class HermesCalls(TextReader):
+    """White space around calls is not content."""
 
     def __init__(self, calls: CallPieces) -> None:
-        self._calls = calls
-        self._held = ""
+        super().__init__(calls)
         self._body: CallBody | None = None
         self._raw = ""
         self._gap = ""
 
     @property
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
         is_open = self._calls.is_started and self._body is not None and not self._body.is_whole
         return self._calls.num_calls - 1 if is_open else None
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return pieces
-
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps in the middle of a call."""
         rest, self._held = self._held, ""
         if self._body is not None:
             rest = "" if self._calls.is_started else self._gap + self._raw + rest
@@ -48,7 +39,6 @@ class HermesCalls:
         return [Content(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Move on; whether there may be more to do with what is held."""
         if self._body is None:
             return self._outside(pieces)
         if self._body.phase == "done":

@@ -14,6 +14,7 @@ from typing import Literal
 from quire.programs.chat.call_body import CallBody
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.text_reader import TextReader
 
 PYTHON_TAG = "<|python_tag|>"
 _BETWEEN = " \t\r\n;"
@@ -21,32 +22,22 @@ _BETWEEN = " \t\r\n;"
 State = Literal["before", "inside", "behind", "content"]
 
 
-class LlamaCalls:
-    """``feed`` text as it comes, ``finish`` once. ``names``: those of the tools, if known."""
+class LlamaCalls(TextReader):
+    """``names``: those of the tools, if known."""
 
     def __init__(self, calls: CallPieces, names: Collection[str] | None = None) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self._names = names
         self._state: State = "before"
-        self._held = ""
         self._body = CallBody()
         self._raw = ""
 
     @property
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
         is_open = self._state == "inside" and self._calls.is_started and not self._body.is_whole
         return self._calls.num_calls - 1 if is_open else None
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return pieces
-
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps in the middle of a call."""
         rest, self._held = self._held, ""
         if self._state == "inside":
             rest = "" if self._calls.is_started else self._raw + rest
@@ -55,7 +46,6 @@ class LlamaCalls:
         return [Content(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Move on; whether there may be more to do with what is held."""
         if self._state == "inside":
             return self._inside(pieces)
         if self._state == "content":

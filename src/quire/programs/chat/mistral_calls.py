@@ -15,6 +15,7 @@ from quire.programs.chat.call_body import CallBody, ValueScanner
 from quire.programs.chat.call_pieces import CallPieces
 from quire.programs.chat.markers import num_suspect
 from quire.programs.chat.pieces import Content, Piece
+from quire.programs.chat.text_reader import TextReader
 
 CALLS_START = "[TOOL_CALLS]"
 _NAMED = re.compile(r"([\w.-]+)\s*(?:\[CALL_ID\]\s*\w*\s*)?(?:\[ARGS\]\s*)?(?=\{)")
@@ -27,13 +28,12 @@ _NAMED_PART = re.compile(
 State = Literal["outside", "begin", "list", "object", "arguments"]
 
 
-class MistralCalls:
-    """``feed`` text as it comes, ``finish`` once. White space around calls is not content."""
+class MistralCalls(TextReader):
+    """White space around calls is not content."""
 
     def __init__(self, calls: CallPieces) -> None:
-        self._calls = calls
+        super().__init__(calls)
         self._state: State = "outside"
-        self._held = ""
         self._raw = ""
         """What of a call has been used and may turn out to be text."""
         self._in_list = False
@@ -42,20 +42,11 @@ class MistralCalls:
 
     @property
     def open_call(self) -> int | None:
-        """The call before whose arguments' end the text so far ends."""
         in_object = self._state == "object" and self._calls.is_started and not self._body.is_whole
         is_open = in_object or self._state == "arguments"
         return self._calls.num_calls - 1 if is_open else None
 
-    def feed(self, text: str) -> list[Piece]:
-        self._held += text
-        pieces: list[Piece] = []
-        while self._held and self._step(pieces):
-            pass
-        return pieces
-
     def finish(self) -> list[Piece]:
-        """The text has ended, perhaps in the middle of a call."""
         rest, self._held = self._held, ""
         if self._state == "begin" or (self._state == "object" and not self._calls.is_started):
             rest = self._raw + rest
@@ -66,7 +57,6 @@ class MistralCalls:
         return [Content(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
-        """Move on; whether there may be more to do with what is held."""
         match self._state:
             case "outside":
                 return self._outside(pieces)
