@@ -2,8 +2,7 @@
 
 The conventions of Mistral's models: ``[TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]``, and
 of newer ones ``[TOOL_CALLS]name[ARGS]{...}`` for each call, with or without a ``[CALL_ID]`` before
-the arguments.
-What follows a marker and is neither stays content.
+the arguments. What follows a marker and is neither stays content.
 """
 
 from __future__ import annotations
