@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from quire.programs.sandbox.machine_memory import available_bytes
+from quire.programs.sandbox.machine_memory import MachineMemory
 
 MIB = 1 << 20
 FREE = 16_000 * MIB
@@ -42,6 +43,10 @@ def v1(group: str, limit: int, used: int, cache: int = 0) -> dict[str, str]:
         f"{folder}/memory.usage_in_bytes": f"{used}\n",
         f"{folder}/memory.stat": f"inactive_file 1\ntotal_inactive_file {cache}\n",
     }
+
+
+def available_bytes(root: Path) -> int | None:
+    return MachineMemory(root).available_bytes()
 
 
 def test_without_a_container_it_is_the_machines(root: Path) -> None:
@@ -88,6 +93,64 @@ def test_the_tightest_of_nested_groups_counts(root: Path) -> None:
     assert available_bytes(root) == 300 * MIB
     write(root, v2("/outer/inner", str(150 * MIB), 100 * MIB))
     assert available_bytes(root) == 50 * MIB
+
+
+def test_what_changes_is_seen_by_who_has_asked_before(root: Path) -> None:
+    write(
+        root,
+        {
+            "proc/self/cgroup": "0::/a\n",
+            **v2("/a", "max", 100 * MIB),
+            **v2("/b", str(300 * MIB), 100 * MIB),
+        },
+    )
+    memory = MachineMemory(root)
+    assert memory.available_bytes() == FREE
+    write(root, v2("/a", str(500 * MIB), 100 * MIB))
+    assert memory.available_bytes() == 400 * MIB
+    write(root, v2("/a", str(500 * MIB), 450 * MIB, cache=100 * MIB))
+    assert memory.available_bytes() == 150 * MIB
+    write(root, {"proc/meminfo": f"MemAvailable: {50 << 10} kB\n"})
+    assert memory.available_bytes() == 50 * MIB
+    write(root, {"proc/meminfo": f"MemAvailable: {FREE >> 10} kB\n"})
+    write(root, {"proc/self/cgroup": "0::/b\n"})
+    assert memory.available_bytes() == 200 * MIB, "the process was moved"
+
+
+def test_files_are_opened_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root, {"proc/self/cgroup": "0::/a\n", **v2("/a", str(500 * MIB), 100 * MIB)})
+    memory = MachineMemory(root)
+    assert memory.available_bytes() == 400 * MIB
+
+    def opens(path: Path, flags: int) -> int:
+        raise AssertionError(path)
+
+    monkeypatch.setattr(os, "open", opens)
+    write(root, v2("/a", str(500 * MIB), 200 * MIB))
+    assert memory.available_bytes() == 300 * MIB
+
+
+def test_files_are_closed(root: Path) -> None:
+    folder = Path("/proc/self/fd")
+    if not folder.exists():
+        pytest.skip("no /proc/self/fd here")
+    write(root, {"proc/self/cgroup": "0::/a\n", **v2("/a", str(500 * MIB), 100 * MIB)})
+
+    def opened() -> list[str]:
+        return [name for one in folder.iterdir() if str(root) in (name := linked(one))]
+
+    memory = MachineMemory(root)
+    assert memory.available_bytes() == 400 * MIB
+    assert opened()
+    del memory
+    assert not opened()
+
+
+def linked(descriptor: Path) -> str:
+    try:
+        return os.readlink(descriptor)
+    except OSError:  # that of the listing itself
+        return ""
 
 
 def test_a_group_without_a_limit_leaves_the_machines(root: Path) -> None:

@@ -25,9 +25,9 @@ MODULE = """
 """
 
 
-@pytest.fixture
-def engine() -> Iterator[WasmEngine]:
-    made = WasmEngine()
+@pytest.fixture(params=[0, 8], ids=["mapped", "pooled"])
+def engine(request: pytest.FixtureRequest) -> Iterator[WasmEngine]:
+    made = WasmEngine(num_places=request.param)
     yield made
     made.close()
 
@@ -52,7 +52,7 @@ def test_all_calls_of_a_turn_share_its_time(engine: WasmEngine, guest: ModuleGue
     def computes_between_two_calls() -> int:
         assert guest.call("add", 1, 2) == 3
         for _ in range(8):
-            engine.raw.increment_epoch()
+            engine.advance_epoch()
         return guest.call("add", 1, 2)
 
     assert guest.turn(10 * EPOCH_S, computes_between_two_calls) == 3

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from quire.programs.sandbox.instance_pool import find_pool
 from quire.programs.sandbox.module_instances import (
     DirectInstance,
     DirectTemplate,
@@ -43,10 +44,12 @@ MODULE = """
 class Module:
     """One compiled module; ``make`` gives instances of it, ``ask`` is its import."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, pooled: bool) -> None:
         config = wasmtime.Config()
         config.epoch_interruption = True
-        self.engine = wasmtime.Engine(config)
+        pool = find_pool(wasmtime, config, 8) if pooled else None
+        assert (pool is not None) == pooled
+        self.engine = wasmtime.Engine(config) if pool is None else pool.engine
         self._module = wasmtime.Module(self.engine, wasmtime.wat2wasm(MODULE))
         self.functions = callable_exports(self._module)
         self.ask: Callable[[int], int] = lambda number: number + 1
@@ -75,9 +78,9 @@ class Module:
         return made
 
 
-@pytest.fixture
-def module() -> Iterator[Module]:
-    made = Module()
+@pytest.fixture(params=[False, True], ids=["mapped", "pooled"])
+def module(request: pytest.FixtureRequest) -> Iterator[Module]:
+    made = Module(pooled=request.param)
     yield made
     for instance in made.instances:
         instance.close()

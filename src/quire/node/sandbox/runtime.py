@@ -62,6 +62,8 @@ class SandboxRuntime:
         self._placed: Counter[SandboxLink] = Counter()
         self._family_numbers = itertools.count(1)
         self._models: tuple[Sequence[ServedModel], tuple[GuestModel, ...]] = ((), ())
+        # most launches have the same quotas
+        self._limits_of = lru_cache(maxsize=1024)(partial(guest_limits, self._config))
         self._calls = LoopCalls()
         self._lock = threading.Lock()
         self._closed = False
@@ -102,7 +104,7 @@ class SandboxRuntime:
         manifest = self._manifests.get(digest)
         if manifest is None:
             self._ensure_thread()
-            work = self._links[0].inspect(code, guest_limits(self._config, Quotas()))
+            work = self._links[0].inspect(code, self._limits_of(Quotas()))
             manifest = await asyncio.wrap_future(self._submit(work))
             self._remember(digest, manifest)
         return GuestProgram(code, digest, manifest)
@@ -174,7 +176,7 @@ class SandboxRuntime:
             is_root = family.num_descendants == 0
             cpu_ms = family.max_cpu_ms
             if is_root:  # one that is sandboxed itself has the node's bound too
-                cpu_ms = guest_limits(self._config, Quotas(max_cpu_ms=cpu_ms)).cpu_ms
+                cpu_ms = self._limits_of(Quotas(max_cpu_ms=cpu_ms)).cpu_ms
             home = _Home(self._link_of(program), next(self._family_numbers), cpu_ms)
             family.home = home
         return home
@@ -253,7 +255,7 @@ class SandboxRuntime:
                 max_message_bytes=LIMITS.max_message_bytes,
                 grace_s=self._grace_s,
             ),
-            limits=guest_limits(self._config, port.quotas),
+            limits=self._limits_of(port.quotas),
             hosts=allowed_hosts(program.manifest.hosts, self._config.hosts),
             allow_private_hosts=self._config.allow_private_hosts,
             record=port.record if isinstance(port, ReplayPort) else None,
@@ -271,7 +273,6 @@ class _Home(msgspec.Struct, frozen=True):
     cpu_ms: int | None = None
 
 
-@lru_cache(maxsize=1024)
 def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
     """The tightest of what the node allows and what the tenant and the program ask for."""
     bounds = tightest(

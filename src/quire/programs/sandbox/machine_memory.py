@@ -2,11 +2,13 @@
 there is none.
 
 A container's limit is that of its control group (cgroups(7)), of version 1 or 2, and of every group
-above it that can be seen from here.
+above it that can be seen from here. Files are found and opened once: that costs several times what
+reading them does, and launches wait for it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +18,19 @@ from quire.core.errors import CapacityError
 KEPT_FREE_BYTES = 512 << 20
 """With less memory left on the machine no further guest begins: those that run may still grow."""
 _CHECK_EVERY = 16
-"""Guests: to ask for the machine's memory costs a twentieth of a launch."""
+"""Guests: to ask for the machine's memory costs as much as half a launch."""
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
 """Version 1 has a number for it, a little below 2**63."""
+_MAX_FILE_BYTES = 1 << 16
 
 
 class MachineRoom:
     """Whether the machine has room for one more guest; all that a process begins ask one of it."""
 
     def __init__(self, available: Callable[[], int | None] | None = None) -> None:
-        self._available = available or available_bytes
+        self._available = available or MachineMemory().available_bytes
         self._num_until_check = 0
 
     def check(self) -> None:
@@ -50,88 +53,126 @@ class MachineRoom:
         self._num_until_check = _CHECK_EVERY
 
 
+class MachineMemory:
+    """``root``: where ``proc`` and ``sys`` are. One thread's."""
+
+    def __init__(self, root: Path = _ROOT) -> None:
+        self._root = root
+        self._machine = _KeptFile(root / "proc/meminfo")
+        self._own_groups = _KeptFile(root / "proc/self/cgroup")
+        self._said = b""
+        self._groups: list[_Group] = []
+
+    def available_bytes(self) -> int | None:
+        """What new programs can have without others losing theirs: of the machine (proc(5),
+        ``MemAvailable``) or of the tightest control group, whichever is less; ``None`` where the
+        system tells neither."""
+        if (said := self._own_groups.read()) != self._said:  # at first, or it was moved
+            self._groups = [_Group(version, path) for version, path in _groups(self._root, said)]
+            self._said = said
+        of_machine = self._machine.number(b"MemAvailable:")
+        known = [] if of_machine is None else [of_machine << 10]
+        known += [left for group in self._groups if (left := group.left_bytes()) is not None]
+        return min(known, default=None)
+
+
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _Version:
     """Where one version of control groups says what. ``cache``: the line of ``memory.stat`` with
     what is counted and can be given up: pages of files that were not used lately."""
 
     mount: str
     limit: str
     used: str
-    cache: str
+    cache: bytes
 
 
-_VERSION_1 = _Group(
+_VERSION_1 = _Version(
     "sys/fs/cgroup/memory",
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
-    "total_inactive_file",
+    b"total_inactive_file",
 )
-_VERSION_2 = _Group("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_VERSION_2 = _Version("sys/fs/cgroup", "memory.max", "memory.current", b"inactive_file")
 
 
-def available_bytes(root: Path = _ROOT) -> int | None:
-    """What new programs can have without others losing theirs: of the machine (proc(5),
-    ``MemAvailable``) or of the tightest control group, whichever is less; ``None`` where the system
-    tells neither. ``root``: where ``proc`` and ``sys`` are."""
-    of_machine = _number(root / "proc/meminfo", "MemAvailable:")
-    known = [] if of_machine is None else [of_machine << 10]
-    for kind, group in _groups(root):
-        left = _left_of(kind, group)
-        if left is not None:
-            known.append(left)
-    return min(known, default=None)
+class _Group:
+    """One control group, if ``path`` is one."""
+
+    def __init__(self, version: _Version, path: Path) -> None:
+        self._limit = _KeptFile(path / version.limit)
+        self._used = _KeptFile(path / version.used)
+        self._statistics = _KeptFile(path / "memory.stat")
+        self._cache = version.cache
+
+    def left_bytes(self) -> int | None:
+        """``None``: it has no limit (now), or is none."""
+        limit = self._limit.number()
+        if limit is None or limit >= _UNLIMITED:
+            return None
+        used = self._used.number()
+        if used is None:
+            return None
+        cache = self._statistics.number(self._cache) or 0
+        return max(0, limit - max(0, used - cache))
 
 
-def _groups(root: Path) -> Iterator[tuple[_Group, Path]]:
+def _groups(root: Path, said: bytes) -> Iterator[tuple[_Version, Path]]:
     """That of this process and those above it, as far as they can be seen: in a container its own
-    is often mounted as the first, and its path names nothing here."""
-    for line in _lines(root / "proc/self/cgroup"):
+    is often mounted as the first, and its path names nothing here. ``said``: what the system says
+    of this process."""
+    for line in os.fsdecode(said).splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if "memory" in controllers.split(","):
-            kind = _VERSION_1
+            version = _VERSION_1
         elif number == "0" and not controllers:
-            kind = _VERSION_2
+            version = _VERSION_2
         else:
             continue
-        mount = root / kind.mount
+        mount = root / version.mount
         group = mount / path.lstrip("/")
         while group != mount:
-            yield kind, group
+            yield version, group
             group = group.parent
-        yield kind, mount
+        yield version, mount
 
 
-def _left_of(kind: _Group, group: Path) -> int | None:
-    """``None``: it has no limit, or is none."""
-    limit = _number(group / kind.limit)
-    if limit is None or limit >= _UNLIMITED:
+class _KeptFile:
+    """A file that the system writes anew for each reading. Nothing is in one that does not
+    exist."""
+
+    __slots__ = ("_descriptor",)
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None
+        try:
+            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._descriptor = None
+
+    def read(self) -> bytes:
+        if self._descriptor is None:
+            return b""
+        try:
+            return os.pread(self._descriptor, _MAX_FILE_BYTES, 0)
+        except OSError:  # what it tells of is gone
+            return b""
+
+    def number(self, name: bytes | None = None) -> int | None:
+        """That of the line that begins with ``name``, or of a file of one line. ``None``: there is
+        no such file or line, or no number ("max")."""
+        for line in self.read().splitlines():
+            words = line.split()
+            if name is None and words:
+                return int(words[0]) if words[0].isdigit() else None
+            if len(words) > 1 and words[0] == name:
+                return int(words[1]) if words[1].isdigit() else None
         return None
-    used = _number(group / kind.used)
-    if used is None:
-        return None
-    cache = _number(group / "memory.stat", kind.cache) or 0
-    return max(0, limit - max(0, used - cache))
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
-def _number(file: Path, name: str | None = None) -> int | None:
-    """That of the line that begins with ``name``, or of a file of one line. ``None``: there is no
-    such file or line, or no number ("max")."""
-    for line in _lines(file):
-        words = line.split()
-        if name is None and words:
-            return int(words[0]) if words[0].isdecimal() else None
-        if len(words) > 1 and words[0] == name:
-            return int(words[1]) if words[1].isdecimal() else None
-    return None
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        return file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-
-
-__all__ = ["KEPT_FREE_BYTES", "MachineRoom", "available_bytes"]
+__all__ = ["KEPT_FREE_BYTES", "MachineMemory", "MachineRoom"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from quire.programs.sandbox.instance_pool import MAX_TABLE_ELEMENTS, MAX_TABLES
 from quire.programs.sandbox.wasm import load_wasmtime
 
 MAX_VALUES = 2
@@ -28,8 +29,8 @@ class StoreLimits:
     """Of one instance. ``table_elements``: of each table."""
 
     memory_bytes: int
-    table_elements: int
-    num_tables: int = 4
+    table_elements: int = MAX_TABLE_ELEMENTS
+    num_tables: int = MAX_TABLES
 
 
 class Instance(Protocol):
@@ -61,14 +62,21 @@ class Instance(Protocol):
         ...
 
     def close(self) -> None:
-        """Free its memory; nothing else may be called any more."""
+        """Free its memory; nothing else may be called any more. Idempotent."""
         ...
+
+
+OnFreed = Callable[[], object]
+"""Called once, when the memory of an instance has been freed."""
 
 
 class PackageInstance:
     """``Instance`` by what the package documents."""
 
-    def __init__(self, engine: Any, instance_pre: Any, limits: StoreLimits) -> None:
+    def __init__(
+        self, engine: Any, instance_pre: Any, limits: StoreLimits, on_freed: OnFreed | None = None
+    ) -> None:
+        self._on_freed = on_freed
         self._instance_pre = instance_pre
         self._store = load_wasmtime().Store(engine)
         self._store.set_limits(
@@ -99,6 +107,9 @@ class PackageInstance:
 
     def close(self) -> None:
         self._store.close()
+        on_freed, self._on_freed = self._on_freed, None
+        if on_freed is not None:
+            on_freed()
 
 
 class DirectCalls:
@@ -187,10 +198,15 @@ class DirectTemplate:
 class DirectInstance:
     """``Instance`` by the C API."""
 
-    __slots__ = ("_address", "_block", "_context", "_found", "_memory", "_store", "_template")
+    __slots__ = (
+        "_address", "_block", "_context", "_found", "_memory", "_on_freed", "_store", "_template",
+    )  # fmt: skip
 
-    def __init__(self, template: DirectTemplate, limits: StoreLimits) -> None:
+    def __init__(
+        self, template: DirectTemplate, limits: StoreLimits, on_freed: OnFreed | None = None
+    ) -> None:
         c = template.c
+        self._on_freed = on_freed
         self._template = template
         self._found: dict[str, int] = {}
         self._block = template.block_type()
@@ -243,6 +259,8 @@ class DirectInstance:
         if store is not None:
             self._template.c.delete_store(store)
             self._context = None
+            if self._on_freed is not None:
+                self._on_freed()
 
     def __del__(self) -> None:
         self.close()
@@ -294,6 +312,7 @@ __all__ = [
     "DirectTemplate",
     "Functions",
     "Instance",
+    "OnFreed",
     "PackageInstance",
     "StoreLimits",
     "find_direct_calls",

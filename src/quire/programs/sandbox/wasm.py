@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError
+from quire.programs.sandbox.instance_pool import NUM_PLACES, find_pool
 
 EPOCH_S = 0.01
 _IDLE_TICKS = 10
@@ -71,13 +72,17 @@ def compile_component(wasm: bytes) -> bytes:
 
 
 def new_engine() -> Any:
-    wasmtime = load_wasmtime()
-    config = wasmtime.Config()
+    """An engine that compiles, and runs what any engine of these settings has compiled."""
+    return load_wasmtime().Engine(_new_config())
+
+
+def _new_config() -> Any:
+    config = load_wasmtime().Config()
     config.epoch_interruption = True
     config.max_wasm_stack = _MAX_STACK_BYTES
     # the interpreter was optimised when it was compiled to WebAssembly: more gains nothing there
     config.cranelift_opt_level = "none"
-    return wasmtime.Engine(config)
+    return config
 
 
 def _thread_clock() -> int | None:
@@ -87,10 +92,12 @@ def _thread_clock() -> int | None:
 
 
 class WasmEngine:
-    """The engine of one process. Made by the thread that calls guests; ``close`` ends the other."""
+    """The engine of one process, and beside it that of its ``pool``, if it has one (of
+    ``num_places``). Made by the thread that calls guests; ``close`` ends the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_places: int = NUM_PLACES) -> None:
         self._engine = new_engine()
+        self.pool = find_pool(load_wasmtime(), _new_config(), num_places) if num_places else None
         self._busy = threading.Event()
         self._num_calls = 0
         self._closed = False
@@ -118,10 +125,16 @@ class WasmEngine:
                 ticks = int((self._computed_s() - then_s) / EPOCH_S)
                 then_s += ticks * EPOCH_S
                 for _ in range(ticks):
-                    self._engine.increment_epoch()
+                    self.advance_epoch()
             self._busy.clear()
             if seen != self._num_calls or self.current is not None:
                 self._busy.set()  # a call began just now, and found it set
+
+    def advance_epoch(self) -> None:
+        """One tick, for every instance."""
+        self._engine.increment_epoch()
+        if self.pool is not None:
+            self.pool.engine.increment_epoch()
 
     def _computed_s(self) -> float:
         """Processor time of the thread that calls guests, so that a busy machine ends nobody; where

@@ -8,6 +8,7 @@ WASI that there is.
 from __future__ import annotations
 
 import ctypes
+import logging
 import time
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -21,6 +22,7 @@ from quire.programs.sandbox.module_instances import (
     DirectTemplate,
     Functions,
     Instance,
+    OnFreed,
     PackageInstance,
     StoreLimits,
     find_direct_calls,
@@ -35,9 +37,7 @@ from quire.programs.sandbox.wasm import (
     trapped,
 )
 
-_MAX_TABLE_ELEMENTS = 1 << 16
-"""Of each table: they lie outside the guest's memory, 8 bytes an element."""
-
+logger = logging.getLogger(__name__)
 
 INITIALISE = "_initialize"
 
@@ -59,7 +59,34 @@ def compile_module(wasm: bytes) -> bytes:
 @lru_cache(maxsize=256)
 def _store_limits(memory_bytes: int) -> StoreLimits:
     """Many guests have the same."""
-    return StoreLimits(memory_bytes, _MAX_TABLE_ELEMENTS)
+    return StoreLimits(memory_bytes)
+
+
+class LinkedModule:
+    """A ``module`` of one of the process's engines, ``raw``, its imports bound there."""
+
+    def __init__(self, engine: WasmEngine, raw: Any, module: Any) -> None:
+        self._raw = raw
+        linker = load_wasmtime().Linker(raw)
+        linker.allow_shadowing = True
+        linker.define_unknown_imports_as_traps(module)
+        for entry in module.imports:
+            if entry.module == WASI_MODULE and entry.name in WASI_FUNCTIONS:
+                body = partial(_call_wasi, engine, WASI_FUNCTIONS[entry.name])
+                linker.define_func(WASI_MODULE, entry.name, entry.type, body)
+        self._instance_pre = linker.instantiate_pre(module)
+        self.functions = callable_exports(module)
+        direct = find_direct_calls()
+        self._direct = (
+            None
+            if direct is None
+            else DirectTemplate(direct, raw, self._instance_pre, self.functions)
+        )
+
+    def new_instance(self, limits: StoreLimits, on_freed: OnFreed | None = None) -> Instance:
+        if self._direct is None:
+            return PackageInstance(self._raw, self._instance_pre, limits, on_freed)
+        return DirectInstance(self._direct, limits, on_freed)
 
 
 class ModuleTemplate:
@@ -70,52 +97,63 @@ class ModuleTemplate:
     """
 
     def __init__(self, engine: WasmEngine, compiled: Path, exports: Mapping[str, int]) -> None:
-        self.wasmtime = wasmtime = load_wasmtime()
+        self.wasmtime = load_wasmtime()
         self.engine = engine
-        self._module = wasmtime.Module.deserialize_file(engine.raw, str(compiled))
-        self._check(wasmtime, exports)
-        linker = wasmtime.Linker(engine.raw)
-        linker.allow_shadowing = True
-        linker.define_unknown_imports_as_traps(self._module)
-        for entry in self._module.imports:
-            if entry.module == WASI_MODULE and entry.name in WASI_FUNCTIONS:
-                body = partial(_call_wasi, engine, WASI_FUNCTIONS[entry.name])
-                linker.define_func(WASI_MODULE, entry.name, entry.type, body)
-        self._instance_pre = linker.instantiate_pre(self._module)
-        functions = callable_exports(self._module)
-        self.initialises = INITIALISE in functions
-        direct = find_direct_calls()
-        self._direct = (
-            None
-            if direct is None
-            else DirectTemplate(direct, engine.raw, self._instance_pre, functions)
-        )
+        module = self.wasmtime.Module.deserialize_file(engine.raw, str(compiled))
+        self.exports = _checked_exports(module, exports)
+        self._linked = LinkedModule(engine, engine.raw, module)
+        self.initialises = INITIALISE in self._linked.functions
+        self._pooled = self._linked_in_pool(compiled)
 
-    def _check(self, wasmtime: Any, exports: Mapping[str, int]) -> None:
-        """``exports``: functions of i32 to one i32, with how many parameters."""
-        i32 = wasmtime.ValType.i32()
-        found = {one.name: one.type for one in self._module.exports}
-        for name, num_parameters in exports.items():
-            kind: Any = found.get(name)
-            wanted = ([i32] * num_parameters, [i32])
-            is_function = isinstance(kind, wasmtime.FuncType)
-            if not is_function or (list(kind.params), list(kind.results)) != wanted:
-                raise InvalidArgument(
-                    f"the module exports no function {name} of {num_parameters} i32 to one i32: "
-                    "see the guest ABI"
-                )
-        if not isinstance(found.get("memory"), wasmtime.MemoryType):
-            raise InvalidArgument("the module exports no memory: see the guest ABI")
-        self.exports = frozenset(found)
+    def _linked_in_pool(self, compiled: Path) -> LinkedModule | None:
+        """The same machine code: when it is loaded, the runtime compares the settings that it was
+        compiled with, and what the module needs with the size of a place."""
+        pool = self.engine.pool
+        if pool is None:
+            return None
+        try:
+            module = self.wasmtime.Module.deserialize_file(pool.engine, str(compiled))
+        except self.wasmtime.WasmtimeError as exc:
+            logger.info("a module has no places in the pool, its guests begin slower: %s", exc)
+            return None
+        return LinkedModule(self.engine, pool.engine, module)
+
+    @property
+    def fits_pool(self) -> bool:
+        return self._pooled is not None
 
     def new_guest(self, memory_bytes: int) -> ModuleGuest:
         """A guest, whose instance its first turn makes."""
         return ModuleGuest(self, self._new_instance(_store_limits(memory_bytes)))
 
     def _new_instance(self, limits: StoreLimits) -> Instance:
-        if self._direct is None:
-            return PackageInstance(self.engine.raw, self._instance_pre, limits)
-        return DirectInstance(self._direct, limits)
+        pool = self.engine.pool
+        if self._pooled is None or pool is None or not pool.take():
+            return self._linked.new_instance(limits)
+        return self._pooled.new_instance(limits, pool.give_back)
+
+
+def _checked_exports(module: Any, wanted: Mapping[str, int]) -> frozenset[str]:
+    """The names of all. ``wanted``: functions of i32 to one i32, with how many parameters.
+
+    Raises:
+        InvalidArgument: one is missing or has another type, or there is no memory.
+    """
+    wasmtime = load_wasmtime()
+    i32 = wasmtime.ValType.i32()
+    found = {one.name: one.type for one in module.exports}
+    for name, num_parameters in wanted.items():
+        kind: Any = found.get(name)
+        types = ([i32] * num_parameters, [i32])
+        is_function = isinstance(kind, wasmtime.FuncType)
+        if not is_function or (list(kind.params), list(kind.results)) != types:
+            raise InvalidArgument(
+                f"the module exports no function {name} of {num_parameters} i32 to one i32: "
+                "see the guest ABI"
+            )
+    if not isinstance(found.get("memory"), wasmtime.MemoryType):
+        raise InvalidArgument("the module exports no memory: see the guest ABI")
+    return frozenset(found)
 
 
 def callable_exports(module: Any) -> Functions:
