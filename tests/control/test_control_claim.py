@@ -6,8 +6,7 @@ from itertools import count
 
 import pytest
 
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry, Program
 from quire.control.resources.content import ChainNode, Content
 from quire.control.resources.pages import Page
 from quire.control.scheduler.claim import Claim
@@ -38,7 +37,7 @@ def entry_of(program: Program, *contents: Content, arrival_s: float = 0.0) -> En
     entry = Entry(AllocPages(id=CommandId(next(numbers)), pages=[]), queue, arrival_s)
     pages = []
     for content in contents:
-        page = Page(PageId(next(numbers)), ENGINE, queue)
+        page = Page(PageId(next(numbers)), ENGINE, queue.id)
         page.content = content
         content.num_refs += 1
         pages.append(page)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from test_control_claim import chain, entry_of, start_program
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.content import Content
 from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.engine_state import EngineState

@@ -10,8 +10,7 @@ from operator import attrgetter
 from typing import Any
 
 from quire.control.families import require_room
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue
+from quire.control.program import CommandQueue, Program
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (

@@ -17,8 +17,8 @@ from quire.control.holdings import Holdings
 from quire.control.host_commands import HostCommands
 from quire.control.outbox import Outbox
 from quire.control.policies import create_policy
-from quire.control.process_table import ProcessRow, ProcessTable, Program
-from quire.control.queues import CommandQueue
+from quire.control.process_table import ProcessRow, ProcessTable
+from quire.control.program import CommandQueue, Program
 from quire.control.scheduler.dispatch import create_dispatch_policy
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.engine_state import EngineState

@@ -13,7 +13,7 @@ from quire.control.holdings import Holdings
 from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NoEmbeds, NotYet
 from quire.control.outbox import Outbox
 from quire.control.process_table import ProcessTable
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.states import CommandState
 from quire.control.validation import Validator
@@ -297,7 +297,7 @@ class Flow:
 
     def free_orphans(self, queue: CommandQueue) -> None:
         """Deallocs that failed or were cancelled take effect now."""
-        self._holdings.free(queue.orphans)
+        self._holdings.free(queue.program, queue.orphans)
 
     def _settle(self, entry: Entry) -> None:
         """The command has ended: unpin what it named, wake who waits for it."""

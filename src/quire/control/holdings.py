@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry, Program
 from quire.control.resources.embeds import Embed
 from quire.control.resources.pages import Page
 from quire.control.scheduler.engine_state import EngineState
@@ -84,14 +83,15 @@ class Holdings:
 
     def _alloc_pages(self, command: c.AllocPages, entry: Entry) -> None:
         self._create_pages(command, entry)
-        self.count([entry.program.pages[page_id] for page_id in command.pages])
+        program = entry.program
+        self.count(program, [program.pages[page_id] for page_id in command.pages])
 
     def _create_pages(
         self, command: c.AllocPages | c.ImportPages | c.ImportPrefix, entry: Entry
     ) -> None:
         queue = entry.queue
         for page_id in command.pages:
-            page = Page(page_id, queue.engine, queue)
+            page = Page(page_id, queue.engine, queue.id)
             queue.program.pages[page_id] = page
             queue.pages[page] = None
         queue.program.account.num_pages += len(command.pages)
@@ -99,7 +99,7 @@ class Holdings:
     def _alloc_embeds(self, command: c.AllocEmbeds, entry: Entry) -> None:
         queue, program = entry.queue, entry.program
         for embed_id in command.embeds:
-            embed = Embed(embed_id, queue.engine, queue)
+            embed = Embed(embed_id, queue.engine, queue.id)
             program.embeds[embed_id] = embed
             queue.embeds[embed] = None
             embed.is_counted = True
@@ -109,42 +109,42 @@ class Holdings:
     def _release_pages(self, command: c.DeallocPages, entry: Entry) -> None:
         pages = entry.program.pages
         entry.freed = tuple([pages[page_id] for page_id in command.pages])
-        self._release(entry.freed)
+        self._release(entry)
 
     def _release_embeds(self, command: c.DeallocEmbeds, entry: Entry) -> None:
         embeds = entry.program.embeds
         entry.freed = tuple([embeds[embed_id] for embed_id in command.embeds])
-        self._release(entry.freed)
+        self._release(entry)
 
-    def _release(self, things: Iterable[Page | Embed]) -> None:
-        for thing in things:
+    def _release(self, entry: Entry) -> None:
+        for thing in entry.freed:
             thing.is_released = True
             if thing.is_counted:
-                self._uncount(thing)
+                self._uncount(entry.program, thing)
 
-    def count(self, pages: Iterable[Page]) -> None:
-        """They are held from now on, as quotas see it."""
+    def count(self, program: Program, pages: Iterable[Page]) -> None:
+        """``program`` holds them from now on, as quotas see it."""
         for page in pages:
             page.is_counted = True
-            page.owner.program.num_held_pages += 1
+            program.num_held_pages += 1
 
-    def _uncount(self, thing: Page | Embed) -> None:
+    def _uncount(self, program: Program, thing: Page | Embed) -> None:
         thing.is_counted = False
         if isinstance(thing, Page):
-            thing.owner.program.num_held_pages -= 1
+            program.num_held_pages -= 1
         else:
-            thing.owner.program.num_held_embeds -= 1
+            program.num_held_embeds -= 1
 
     def unpin(self, entry: Entry) -> None:
         """The command has ended: what it alone kept goes."""
         for page in entry.pages:
             page.num_pins -= 1
             if page.is_freed:
-                self._free_page_if_unused(page)
+                self._free_page_if_unused(entry.program, page)
         for embed in entry.embeds:
             embed.num_pins -= 1
             if embed.is_freed:
-                self._free_embed_if_unused(embed)
+                self._free_embed_if_unused(entry.program, embed)
         entry.pages, entry.embeds = (), ()
 
     def undo_allocation(self, entry: Entry) -> None:
@@ -152,76 +152,78 @@ class Holdings:
         command = entry.command
         if isinstance(command, c.AllocPages | c.ImportPages | c.ImportPrefix):
             for page in entry.pages:
-                self.forget_page(page)
+                self.forget_page(entry.program, page)
         elif isinstance(command, c.AllocEmbeds):
-            self.free(entry.embeds)
+            self.free(entry.program, entry.embeds)
 
-    def forget_page(self, page: Page) -> None:
+    def forget_page(self, program: Program, page: Page) -> None:
         """The page never came to be: commands behind that name it will not find it."""
         if page.content is None and page.appender is None:
             page.is_void = page.is_lost = True
-        self._free_page(page)
+        self._free_page(program, page)
 
     def keep_orphans(self, entry: Entry) -> None:
         """A dealloc has failed: what it names is held until its queue is reset or closed."""
+        program, queue = entry.program, entry.queue
         for thing in entry.freed:
-            if not self._is_held(thing) or thing.is_freed:
+            if not self._is_held(program, thing) or thing.is_freed:
                 continue
-            thing.orphan_of = entry.queue
-            entry.queue.orphans[thing] = None
+            thing.orphan_of = queue.id
+            queue.orphans[thing] = None
             if thing.is_counted:
                 continue
             if isinstance(thing, Page):
-                self.count((thing,))
+                self.count(program, (thing,))
             else:
                 thing.is_counted = True
-                thing.owner.program.num_held_embeds += 1
+                program.num_held_embeds += 1
 
-    def _is_held(self, thing: Page | Embed) -> bool:
+    def _is_held(self, program: Program, thing: Page | Embed) -> bool:
         """Whether its id still means it."""
-        program = thing.owner.program
         if isinstance(thing, Page):
             return program.pages.get(thing.id) is thing
         return program.embeds.get(thing.id) is thing
 
-    def free(self, things: Iterable[Page | Embed]) -> None:
-        """They go, as their pins allow; those that have gone before are left alone."""
+    def free(self, program: Program, things: Iterable[Page | Embed]) -> None:
+        """``things`` of ``program`` go, as their pins allow; those that have gone before are left
+        alone."""
         for thing in list(things):
             if isinstance(thing, Page):
-                self._free_page(thing)
+                self._free_page(program, thing)
             else:
-                self._free_embed(thing)
+                self._free_embed(program, thing)
 
-    def _free_page(self, page: Page) -> None:
+    def _free_page(self, program: Program, page: Page) -> None:
         page.is_released = page.is_freed = True
-        self._let_go(page)
-        self._free_page_if_unused(page)
+        self._let_go(program, page)
+        self._free_page_if_unused(program, page)
 
-    def _let_go(self, thing: Page | Embed) -> None:
+    def _let_go(self, program: Program, thing: Page | Embed) -> None:
         """Nobody counts on its going any more: it goes."""
         if thing.is_counted:
-            self._uncount(thing)
+            self._uncount(program, thing)
         if thing.orphan_of is not None:
-            thing.orphan_of.orphans.pop(thing, None)
+            if (queue := program.queues.get(thing.orphan_of)) is not None:
+                queue.orphans.pop(thing, None)
             thing.orphan_of = None
 
-    def _free_page_if_unused(self, page: Page) -> None:
-        if not page.is_freed or page.num_pins or page.owner.program.pages.get(page.id) is not page:
+    def _free_page_if_unused(self, program: Program, page: Page) -> None:
+        if not page.is_freed or page.num_pins or program.pages.get(page.id) is not page:
             return
         if page.content is not None:
             self._engines[page.engine].memory.release(page.content)
             page.content = None
-        del page.owner.program.pages[page.id]
-        page.owner.program.account.num_pages -= 1
-        page.owner.pages.pop(page, None)
+        del program.pages[page.id]
+        program.account.num_pages -= 1
+        if (queue := program.queues.get(page.owner)) is not None:
+            queue.pages.pop(page, None)
 
-    def _free_embed(self, embed: Embed) -> None:
+    def _free_embed(self, program: Program, embed: Embed) -> None:
         embed.is_released = embed.is_freed = True
-        self._let_go(embed)
-        self._free_embed_if_unused(embed)
+        self._let_go(program, embed)
+        self._free_embed_if_unused(program, embed)
 
-    def _free_embed_if_unused(self, embed: Embed) -> None:
-        program = embed.owner.program
+    def _free_embed_if_unused(self, program: Program, embed: Embed) -> None:
         if not embed.is_freed or embed.num_pins or program.embeds.get(embed.id) is not embed:
             return
         if embed.slot is not None:
@@ -229,12 +231,13 @@ class Holdings:
             embed.slot = None
         del program.embeds[embed.id]
         program.account.num_embeds -= 1
-        embed.owner.embeds.pop(embed, None)
+        if (queue := program.queues.get(embed.owner)) is not None:
+            queue.embeds.pop(embed, None)
 
     def free_queue(self, queue: CommandQueue) -> None:
         """Free everything that was allocated through ``queue``, as its pins allow."""
-        self.free(reversed(queue.pages))
-        self.free(queue.embeds)
+        self.free(queue.program, reversed(queue.pages))
+        self.free(queue.program, queue.embeds)
         if queue.engine in self._engines:
             self._engines[queue.engine].free_token_slots(queue)
 
@@ -248,18 +251,21 @@ class Holdings:
     def _check_counts(self, program: Program) -> None:
         things: list[Page | Embed] = [*program.pages.values(), *program.embeds.values()]
         for thing in things:
-            assert self._is_held(thing)
+            assert self._is_held(program, thing)
             assert not thing.is_freed or not thing.is_counted, "what is freed counts no more"
-            queue = thing.orphan_of
-            assert queue is None or (thing in queue.orphans and thing.is_counted)
+            if thing.orphan_of is not None:
+                assert thing in program.queues[thing.orphan_of].orphans
+                assert thing.is_counted, "an orphan is held"
         pages = sum(page.is_counted for page in program.pages.values())
         assert pages == program.num_held_pages, "pages are counted while they are held"
         embeds = sum(embed.is_counted for embed in program.embeds.values())
         assert embeds == program.num_held_embeds, "embeds are counted while they are held"
         for queue in program.queues.values():
             for thing in queue.orphans:
-                assert thing.orphan_of is queue
-                assert self._is_held(thing), "an orphan waits for its queue's reset or close"
+                assert thing.orphan_of == queue.id
+                assert self._is_held(program, thing), (
+                    "an orphan waits for its queue's reset or close"
+                )
 
 
 __all__ = ["Holdings"]

@@ -12,8 +12,7 @@ from typing import Any, NoReturn
 from quire.control.checks import require_page_quota
 from quire.control.families import num_pages_left, require_room
 from quire.control.holdings import Holdings
-from quire.control.process_table import Program
-from quire.control.queues import Entry
+from quire.control.program import Entry, Program
 from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
 from quire.control.resources.exports import Export, ExportTable, PageSnapshot
@@ -89,7 +88,7 @@ class HostCommands:
     def _dealloc(
         self, entry: Entry, command: c.DeallocPages | c.DeallocEmbeds, now_s: float
     ) -> None:
-        self._holdings.free(entry.freed)
+        self._holdings.free(entry.program, entry.freed)
 
     def _alloc_embeds(self, entry: Entry, command: c.AllocEmbeds, now_s: float) -> None:
         pool, num_more = self._engines[entry.queue.engine].embeds, len(entry.embeds)
@@ -266,9 +265,10 @@ class HostCommands:
         """The reply; ids that were offered and not needed do not exist."""
         size = self._engines[entry.queue.engine].page_size
         used, unused = entry.pages[:num_pages], entry.pages[num_pages:]
-        self._holdings.count(page for page in used if not page.is_released)
+        program = entry.program
+        self._holdings.count(program, [page for page in used if not page.is_released])
         for page in unused:
-            self._holdings.forget_page(page)
+            self._holdings.forget_page(program, page)
         return c.Imported(
             pages=[
                 c.ImportedPage(page.id, page.fill, list(page.positions), page.visible_flags(size))

@@ -1,6 +1,6 @@
 """The process table (Autellix 4.2): one entry per program, of any form.
 
-Owns what is known of each program and in which order idle ones became idle. Decides nothing.
+Owns which programs there are and in which order idle ones became idle. Decides nothing.
 """
 
 from __future__ import annotations
@@ -8,32 +8,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from quire.control.accounts import Account
-from quire.control.failures import Failures
-from quire.control.id_ranges import IdRanges
-from quire.control.queues import CommandQueue, Entry
-from quire.control.resources.embeds import Embed
-from quire.control.resources.pages import Page
+from quire.control.program import Entry, Program, ProgramState
 from quire.core.config import TenantTotals
-from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramForm, ProgramStarted
-from quire.core.ids import (
-    CommandId,
-    EmbedId,
-    EngineId,
-    PageId,
-    ProgramId,
-    QueueId,
-    TenantId,
-    TokenSlotId,
-)
-
-MAX_REFUSED_QUEUES = 256
-"""Of one program, the latest: what is issued on them is told why there is none."""
-
-ProgramState = Literal["idle", "waiting", "running"]
+from quire.core.ids import EngineId, ProgramId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,95 +40,6 @@ class ProcessRow:
     last_arrival_s: float | None
     last_completion_s: float | None
     num_preemptions: int
-
-
-class Program:
-    """Everything control knows of one program.
-
-    ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
-    ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
-    ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
-    generated too.
-    """
-
-    def __init__(
-        self, started: ProgramStarted, serial: int, account: Account | None = None
-    ) -> None:
-        self.account = account or Account(started.tenant)
-        self.id = started.program
-        self.tenant = started.tenant
-        self.form: ProgramForm = started.form
-        self.name = started.name
-        self.client_id = started.client_id
-        self.parent = started.parent
-        self.launcher: Program | None = None
-        self.launched: dict[ProgramId, Program] = {}
-        self.priority = started.priority
-        self.deadline_s = started.deadline_s
-        self.idle_ttl_s = started.idle_ttl_s
-        self.quotas = started.quotas
-        self.serial = serial
-        self.started_s = started.time_s
-        self.idle_since_s = started.time_s
-        self.queues: dict[QueueId, CommandQueue] = {}
-        self.refused_queues: dict[QueueId, ErrorRecord] = {}
-        self.entries: dict[CommandId, Entry] = {}
-        self.ended = IdRanges()
-        self.failed = Failures()
-        self.pages: dict[PageId, Page] = {}
-        self.embeds: dict[EmbedId, Embed] = {}
-        self.token_slots: dict[tuple[EngineId, TokenSlotId], int] = {}
-        self.num_held_pages = 0
-        self.num_held_embeds = 0
-        self.num_running = 0
-        self.num_generated_tokens = 0
-        self.num_family_tokens = 0
-        self.num_prefilled_tokens = 0
-        self.num_cached_tokens = 0
-        self.service_s = 0.0
-        self.waiting_s = 0.0
-        self.last_arrival_s: float | None = None
-        self.last_completion_s: float | None = None
-        self.num_preemptions = 0
-
-    @property
-    def state(self) -> ProgramState:
-        if not self.entries:
-            return "idle"
-        return "running" if self.num_running else "waiting"
-
-    def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
-        """Its creation is not answered, so its first commands are."""
-        self.refused_queues[queue] = error
-        if len(self.refused_queues) > MAX_REFUSED_QUEUES:
-            del self.refused_queues[next(iter(self.refused_queues))]
-
-    def row(self) -> ProcessRow:
-        contents = {
-            id(page.content): page.content for page in self.pages.values() if page.content
-        }.values()
-        return ProcessRow(
-            program=self.id,
-            tenant=self.tenant,
-            form=self.form,
-            name=self.name,
-            client_id=self.client_id,
-            state=self.state,
-            num_queues=len(self.queues),
-            num_pages=len(self.pages),
-            num_device_blocks=sum(content.block is not None for content in contents),
-            num_host_blocks=sum(content.host_block is not None for content in contents),
-            num_pending_commands=len(self.entries),
-            num_generated_tokens=self.num_generated_tokens,
-            num_prefilled_tokens=self.num_prefilled_tokens,
-            num_cached_tokens=self.num_cached_tokens,
-            service_s=self.service_s,
-            waiting_s=self.waiting_s,
-            started_s=self.started_s,
-            last_arrival_s=self.last_arrival_s,
-            last_completion_s=self.last_completion_s,
-            num_preemptions=self.num_preemptions,
-        )
 
 
 class ProcessTable:
@@ -232,7 +123,7 @@ class ProcessTable:
         return list(self._programs.values())
 
     def rows(self) -> tuple[ProcessRow, ...]:
-        return tuple(program.row() for program in self._programs.values())
+        return tuple(_row(program) for program in self._programs.values())
 
     def check_invariants(self) -> None:
         for program in self._programs.values():
@@ -253,4 +144,32 @@ class ProcessTable:
         assert account.num_embeds >= sum(len(program.embeds) for program in programs)
 
 
-__all__ = ["ProcessRow", "ProcessTable", "Program", "ProgramState"]
+def _row(program: Program) -> ProcessRow:
+    contents = {
+        id(page.content): page.content for page in program.pages.values() if page.content
+    }.values()
+    return ProcessRow(
+        program=program.id,
+        tenant=program.tenant,
+        form=program.form,
+        name=program.name,
+        client_id=program.client_id,
+        state=program.state,
+        num_queues=len(program.queues),
+        num_pages=len(program.pages),
+        num_device_blocks=sum(content.block is not None for content in contents),
+        num_host_blocks=sum(content.host_block is not None for content in contents),
+        num_pending_commands=len(program.entries),
+        num_generated_tokens=program.num_generated_tokens,
+        num_prefilled_tokens=program.num_prefilled_tokens,
+        num_cached_tokens=program.num_cached_tokens,
+        service_s=program.service_s,
+        waiting_s=program.waiting_s,
+        started_s=program.started_s,
+        last_arrival_s=program.last_arrival_s,
+        last_completion_s=program.last_completion_s,
+        num_preemptions=program.num_preemptions,
+    )
+
+
+__all__ = ["ProcessRow", "ProcessTable"]

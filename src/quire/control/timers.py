@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
-from quire.control.process_table import ProcessTable, Program
+from quire.control.process_table import ProcessTable
+from quire.control.program import Program
 from quire.control.resources.exports import ExportTable
 from quire.core.ids import ProgramId
 

@@ -26,8 +26,7 @@ from quire.control.checks import (
     require_page_quota,
 )
 from quire.control.families import require_room
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue
+from quire.control.program import CommandQueue, Program
 from quire.control.resources.blocks import num_reserved
 from quire.control.wire_types import WireTypes
 from quire.core import commands as c

@@ -5,17 +5,13 @@ Owns the binding from a program's ids to physical numbers and what control knows
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quire.core.ids import EmbedId, EngineId
-
-if TYPE_CHECKING:
-    from quire.control.queues import CommandQueue
+from quire.core.ids import EmbedId, EngineId, QueueId
 
 
 class Embed:
     """One embed slot that a program holds.
 
+    ``owner``        the queue of its program that it was allocated through.
     ``slot``         physical slot, bound when its ``AllocEmbeds`` takes effect.
     ``position``     where a token made of it stands: of its ``EmbedText``, or one behind the token
                      whose hidden state it is.
@@ -42,7 +38,7 @@ class Embed:
         "token",
     )
 
-    def __init__(self, embed_id: EmbedId, engine: EngineId, owner: CommandQueue) -> None:
+    def __init__(self, embed_id: EmbedId, engine: EngineId, owner: QueueId) -> None:
         self.id = embed_id
         self.engine = engine
         self.owner = owner
@@ -55,7 +51,7 @@ class Embed:
         self.is_released = False
         self.is_freed = False
         self.num_pins = 0
-        self.orphan_of: CommandQueue | None = None
+        self.orphan_of: QueueId | None = None
 
     def write(self, position: int, token: int | None) -> None:
         self.position = position

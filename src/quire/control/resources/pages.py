@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from quire.control.resources.content import ChainNode, Content
-from quire.core.ids import EngineId, PageId
-
-if TYPE_CHECKING:
-    from quire.control.queues import CommandQueue
+from quire.core.ids import EngineId, PageId, QueueId
 
 
 class Page:
     """One page of one program.
 
+    ``owner``     the queue of its program that it was allocated through.
     ``fill``      slots written, as this holder sees it; ``positions`` has one entry for each.
     ``mask``      bit i set: the holder does not hide slot i. Bits from ``fill`` on are set.
     ``num_pins``  unfinished commands that name it: a freed page stays until they have ended.
@@ -29,7 +26,8 @@ class Page:
     ``is_void``  what was to create it did not; lost too, and there for as long as it is pinned, so
     that its id means nothing else to whoever named it.
     ``orphan_of``  the queue behind whose failure its dealloc stands.
-    ``appender``  the queue whose started commands append to it (``num_appends`` of them).
+    ``appender``  the serial of the queue whose started commands append to it (``num_appends`` of
+    them): unlike its id, no later queue can have it.
     """
 
     __slots__ = (
@@ -51,7 +49,7 @@ class Page:
         "positions",
     )
 
-    def __init__(self, page_id: PageId, engine: EngineId, owner: CommandQueue) -> None:
+    def __init__(self, page_id: PageId, engine: EngineId, owner: QueueId) -> None:
         self.id = page_id
         self.engine = engine
         self.owner = owner
@@ -60,14 +58,14 @@ class Page:
         self.positions: list[int] = []
         self.mask = -1
         self.num_pins = 0
-        self.appender: CommandQueue | None = None
+        self.appender: int | None = None
         self.num_appends = 0
         self.is_counted = False
         self.is_released = False
         self.is_freed = False
         self.is_lost = False
         self.is_void = False
-        self.orphan_of: CommandQueue | None = None
+        self.orphan_of: QueueId | None = None
 
     @property
     def visible(self) -> int:
@@ -90,9 +88,9 @@ class Page:
             and (self.mask == -1 or self.is_plain)
         )
 
-    def lock(self, queue: CommandQueue) -> None:
-        assert self.appender in (None, queue)
-        self.appender = queue
+    def lock(self, queue_serial: int) -> None:
+        assert self.appender in (None, queue_serial)
+        self.appender = queue_serial
         self.num_appends += 1
 
     def unlock(self) -> None:

@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.content import Content
 from quire.control.resources.pages import Page
 from quire.control.scheduler.decode_run import DecodeRun

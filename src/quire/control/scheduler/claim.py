@@ -25,8 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quire.control.process_table import Program
-from quire.control.queues import Entry
+from quire.control.program import Entry, Program
 from quire.control.resources.content import Content
 from quire.control.scheduler.restorer import RestoreJob
 from quire.core.ids import ProgramId

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from quire.control.families import count_tokens, num_tokens_left, require_tokens
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry
 from quire.control.scheduler.batch_builder import InFlight, Part, Stage
 from quire.control.scheduler.decode_lowering import DecodeLowering
 from quire.control.scheduler.decode_run import DecodeRun

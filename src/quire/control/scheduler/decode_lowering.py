@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from quire.control.families import require_tokens
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.pages import Page
 from quire.control.resources.residency import secure
@@ -59,12 +59,12 @@ class DecodeLowering:
     def _start(self, entry: Entry, command: Decode) -> DecodeRun | None:
         context = find_pages(entry, command.context)
         output = find_pages(entry, command.output)
-        if any(page.appender not in (None, entry.queue) for page in output):
+        if any(page.appender not in (None, entry.queue.serial) for page in output):
             return None
         run = self._create(entry, command, context, self._tail(output))
         self._map_cached(run)
         for page in run.cursor.pages:
-            page.lock(entry.queue)
+            page.lock(entry.queue.serial)
         entry.run = run
         return run
 

@@ -6,7 +6,7 @@ one is open. It neither builds rows nor finds memory (``lowering`` and ``engine_
 
 from __future__ import annotations
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.append_cursor import AppendCursor
 from quire.control.resources.content import Content
 from quire.control.resources.pages import Page

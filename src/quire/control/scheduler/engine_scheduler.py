@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.scheduler.anticipation import Anticipation
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.chunk_time import ChunkTime

@@ -12,12 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 
 from quire.control.checks import find_adapter
-from quire.control.process_table import Program
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry, Program
 from quire.control.resources.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.resources.blocks import NumberPool
 from quire.control.resources.content import Content
-from quire.control.resources.copy_on_write import make_writable, needs
 from quire.control.resources.exports import ExportTable
 from quire.control.resources.memory import Memory, Reclaim
 from quire.control.resources.operations import OperationList
@@ -28,7 +26,7 @@ from quire.control.resources.tables import ResidentTable, TableCache
 from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.core.batch import I32
-from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, Sample
+from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, PageLost, PoolExhausted
 from quire.core.ids import EngineId, SequenceId, TokenSlotId
@@ -150,54 +148,6 @@ class EngineState:
         shown."""
         blocks, words = table_entries(pages, hidden)
         return self.tables.place(queue.serial, blocks, words, step, self.operations)
-
-    def copy_slots(
-        self,
-        source: Page,
-        target: Page,
-        command: CopyPage,
-        builder: BatchBuilder,
-        reclaim: Reclaim,
-    ) -> bool:
-        """Lower a ``CopyPage`` whose ranges have been checked; False if there is no room."""
-        assert source.content is not None
-        resident, num_new = needs(target)
-        contents = [source.content] if resident is None else [source.content, resident]
-        if not self.are_present(contents, builder):
-            return False
-        pinned = secure(self.memory, contents, num_new, reclaim)
-        if pinned is None:
-            return False
-        builder.pins += pinned
-        make_writable(target, self.memory, self.operations)
-        assert target.content is not None
-        self.memory.pin(target.content)
-        builder.pins.append(target.content)
-        assert source.content.block is not None
-        assert target.content.block is not None
-        self.operations.copy_slots(
-            source.content.block * self.page_size + command.source_offset,
-            target.content.block * self.page_size + command.target_offset,
-            command.num_slots,
-        )
-        self._note_copy(source, target, target.content, command)
-        return True
-
-    def _note_copy(self, source: Page, target: Page, content: Content, command: CopyPage) -> None:
-        start, num = command.target_offset, command.num_slots
-        original = source.content
-        assert original is not None
-        is_whole = command.source_offset == start == 0 and num >= target.fill
-        content.forget_tokens_from(0)
-        content.canonical = is_whole and original.canonical and source.is_plain
-        if content.canonical:
-            content.parent, content.tokens = original.parent, original.tokens[:num]
-            content.adapter = original.adapter
-            content.node = original.node if num == self.page_size else None
-        copied = source.positions[command.source_offset : command.source_offset + num]
-        target.positions[start : start + num] = copied
-        target.fill = max(target.fill, start + num)
-        target.mask |= ((1 << num) - 1) << start
 
     def token_slots_for(self, queue: CommandQueue, names: Sequence[TokenSlotId]) -> list[int]:
         """Physical token slots for ``names``, bound where they are new.

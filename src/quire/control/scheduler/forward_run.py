@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.append_cursor import AppendCursor
 from quire.control.resources.content import Content
 from quire.control.resources.embeds import Embed

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from quire.control.families import count_tokens, require_tokens
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.resources.append_cursor import Prefix
 from quire.control.resources.embeds import Embed
 from quire.control.resources.memory import Reclaim
@@ -17,6 +17,7 @@ from quire.control.resources.pages import Page, canonical_chain
 from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.page_copy import copy_slots
 from quire.control.scheduler.seeds import SeedSource
 from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, GetNextDist, Sample
 from quire.core.errors import InvalidArgument, NeverFits, PageLost, UnknownHandle
@@ -160,7 +161,7 @@ class Lowering:
                 f"{source.fill}) to slot {command.target_offset} of page {target.id} (filled to "
                 f"{target.fill}): copy written slots, and leave no gap in the target"
             )
-        if self._engine.copy_slots(source, target, command, builder, reclaim):
+        if copy_slots(self._engine, source, target, command, builder, reclaim):
             builder.operation(entry)
             return _ADDED
         return Outcome.NO_ROOM
@@ -222,7 +223,7 @@ class Lowering:
         size = self._engine.page_size
         tail = find_room(output, len(command.inputs), size)
         for page in tail:
-            if page.appender is not None and page.appender is not entry.queue:
+            if page.appender not in (None, entry.queue.serial):
                 return None
         inputs = find_embeds(entry, command.inputs, written=True)
         outputs = find_embeds(entry, command.outputs, written=False)
@@ -240,7 +241,7 @@ class Lowering:
                 )
         run = ForwardRun(entry, command, context, cursor, inputs, outputs, adapter, size)
         for page in tail:
-            page.lock(entry.queue)
+            page.lock(entry.queue.serial)
         entry.run = run
         return run
 

@@ -12,7 +12,7 @@ from typing import Any
 from quire.control.flow import Flow
 from quire.control.host_commands import HostCommands
 from quire.control.process_table import ProcessTable
-from quire.control.queues import CommandQueue, Entry
+from quire.control.program import CommandQueue, Entry
 from quire.control.resources.memory import Reclaim
 from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.claim import Claim

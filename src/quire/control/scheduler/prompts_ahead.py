@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.scheduler.batch_builder import InFlight
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.decode_run import DecodeRun

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from quire.control.host_commands import HostCommands
-from quire.control.process_table import ProcessTable, Program
-from quire.control.queues import Entry
+from quire.control.process_table import ProcessTable
+from quire.control.program import Entry, Program
 from quire.control.resources.content import Content
 from quire.control.resources.exports import Export
 from quire.control.scheduler.claim import Claim

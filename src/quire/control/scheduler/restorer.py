@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from quire.control.process_table import Program
-from quire.control.queues import Entry, Seniority
+from quire.control.program import Entry, Program, Seniority
 from quire.control.resources.content import ChainNode, Content
 from quire.control.resources.memory import Reclaim
 from quire.control.resources.residency import secure

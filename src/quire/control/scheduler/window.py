@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from quire.control.queues import Entry
+from quire.control.program import Entry
 from quire.control.scheduler.batch_builder import STAGE_ORDER, Stage
 from quire.core.commands import (
     Command,

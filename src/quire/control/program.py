@@ -1,0 +1,261 @@
+"""What control knows of one program: its queues, the commands in them, what it holds and has used.
+
+Owns order within a queue (FIFO, poison, the place of each command) and the counts; three classes
+that name one another. What a command does is known to ``host_commands`` and ``scheduler``; when the
+next one may start is decided in ``flow``, when what is held goes in ``holdings``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Literal
+
+from quire.control.accounts import Account
+from quire.control.failures import Failures
+from quire.control.id_ranges import IdRanges
+from quire.control.resources.embeds import Embed
+from quire.control.resources.pages import Page
+from quire.control.states import TRANSITIONS, CommandState
+from quire.core.actions import Reply
+from quire.core.commands import Command
+from quire.core.errors import ErrorRecord
+from quire.core.events import ProgramForm, ProgramStarted
+from quire.core.ids import (
+    CommandId,
+    EmbedId,
+    EngineId,
+    PageId,
+    ProgramId,
+    QueueId,
+    ThreadId,
+    TokenSlotId,
+)
+
+MAX_REFUSED_QUEUES = 256
+"""Of one program, the latest: what is issued on them is told why there is none."""
+
+ProgramState = Literal["idle", "waiting", "running"]
+
+Seniority = tuple[float, ...]
+
+_QUEUED = CommandState.QUEUED
+"""Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
+
+class Program:
+    """Everything control knows of one program.
+
+    ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
+    ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
+    ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
+    generated too.
+    """
+
+    def __init__(
+        self, started: ProgramStarted, serial: int, account: Account | None = None
+    ) -> None:
+        self.account = account or Account(started.tenant)
+        self.id = started.program
+        self.tenant = started.tenant
+        self.form: ProgramForm = started.form
+        self.name = started.name
+        self.client_id = started.client_id
+        self.parent = started.parent
+        self.launcher: Program | None = None
+        self.launched: dict[ProgramId, Program] = {}
+        self.priority = started.priority
+        self.deadline_s = started.deadline_s
+        self.idle_ttl_s = started.idle_ttl_s
+        self.quotas = started.quotas
+        self.serial = serial
+        self.started_s = started.time_s
+        self.idle_since_s = started.time_s
+        self.queues: dict[QueueId, CommandQueue] = {}
+        self.refused_queues: dict[QueueId, ErrorRecord] = {}
+        self.entries: dict[CommandId, Entry] = {}
+        self.ended = IdRanges()
+        self.failed = Failures()
+        self.pages: dict[PageId, Page] = {}
+        self.embeds: dict[EmbedId, Embed] = {}
+        self.token_slots: dict[tuple[EngineId, TokenSlotId], int] = {}
+        self.num_held_pages = 0
+        self.num_held_embeds = 0
+        self.num_running = 0
+        self.num_generated_tokens = 0
+        self.num_family_tokens = 0
+        self.num_prefilled_tokens = 0
+        self.num_cached_tokens = 0
+        self.service_s = 0.0
+        self.waiting_s = 0.0
+        self.last_arrival_s: float | None = None
+        self.last_completion_s: float | None = None
+        self.num_preemptions = 0
+
+    @property
+    def state(self) -> ProgramState:
+        if not self.entries:
+            return "idle"
+        return "running" if self.num_running else "waiting"
+
+    def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
+        """Its creation is not answered, so its first commands are."""
+        self.refused_queues[queue] = error
+        if len(self.refused_queues) > MAX_REFUSED_QUEUES:
+            del self.refused_queues[next(iter(self.refused_queues))]
+
+
+class CommandQueue:
+    """One queue of one program on one engine.
+
+    ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
+    ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
+    """
+
+    __slots__ = (
+        "depth",
+        "embeds",
+        "engine",
+        "entries",
+        "id",
+        "num_started",
+        "orphans",
+        "pages",
+        "poison",
+        "priority",
+        "program",
+        "serial",
+        "thread",
+        "token_slots",
+    )
+
+    def __init__(
+        self,
+        queue: QueueId,
+        program: Program,
+        engine: EngineId,
+        thread: ThreadId,
+        depth: int,
+        priority: int,
+        serial: int,
+    ) -> None:
+        self.id = queue
+        self.program = program
+        self.engine = engine
+        self.thread = thread
+        self.depth = depth
+        self.priority = priority
+        self.serial = serial
+        self.entries: deque[Entry] = deque()
+        self.num_started = 0
+        self.poison: CommandId | None = None
+        self.pages: dict[Page, None] = {}
+        self.embeds: dict[Embed, None] = {}
+        self.token_slots: set[TokenSlotId] = set()
+        self.orphans: dict[Page | Embed, None] = {}
+
+    @property
+    def next_entry(self) -> Entry | None:
+        """The first command that has not begun."""
+        entries, index = self.entries, self.num_started
+        return entries[index] if index < len(entries) else None
+
+    @property
+    def is_closed(self) -> bool:
+        """Its program has closed it; what is in flight still ends."""
+        return self.program.queues.get(self.id) is not self
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing has begun that has not ended."""
+        return self.num_started == 0
+
+    def begin(self, entry: Entry, state: CommandState) -> None:
+        """The next command is ``STARTED``, or ``FINISHED`` at once."""
+        assert self.next_entry is entry
+        entry.move(state)
+        self.num_started += 1
+
+    def pop_front(self) -> Entry:
+        entry = self.entries.popleft()
+        self.num_started -= 1
+        return entry
+
+    def remove(self, entry: Entry) -> None:
+        """Take out an entry that ends without having begun, or that begun and is torn down."""
+        if entry.state is not _QUEUED:
+            self.num_started -= 1
+        self.entries.remove(entry)
+
+
+class Entry:
+    """A command's place in its queue, from issue to end. ``id`` and ``program`` are its command's.
+
+    ``pages`` and ``embeds``  what it names and therefore pins ·
+    ``freed``  what it deallocates: the things that its ids meant when it was issued ·
+    ``num_blockers``  commands named by ``after`` that have not ended ·
+    ``dependents``  commands that wait for this one ·
+    ``service_tokens``  tokens that the engine has computed for it ·
+    ``num_in_flight``  messages in flight that carry it ·
+    ``error``  set when it has to fail as soon as it is out of flight ·
+    ``is_answered``  its end was reported already (its program is gone) ·
+    ``reply``  what will be delivered once it is at the front.
+    """
+
+    __slots__ = (
+        "arrival_s",
+        "command",
+        "dependents",
+        "embeds",
+        "error",
+        "freed",
+        "id",
+        "is_answered",
+        "is_cancelled",
+        "num_blockers",
+        "num_in_flight",
+        "num_tokens_next",
+        "pages",
+        "program",
+        "queue",
+        "ready_s",
+        "reply",
+        "run",
+        "service_tokens",
+        "state",
+    )
+
+    def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
+        self.id = command.id
+        self.command = command
+        self.queue = queue
+        self.program = queue.program
+        self.state = _QUEUED
+        self.arrival_s = now_s
+        self.ready_s = now_s
+        self.pages: tuple[Page, ...] = ()
+        self.embeds: tuple[Embed, ...] = ()
+        self.freed: tuple[Page | Embed, ...] = ()
+        self.num_blockers = 0
+        self.dependents: tuple[Entry, ...] = ()
+        self.service_tokens = 0
+        self.num_tokens_next = 1
+        self.is_cancelled = False
+        self.is_answered = False
+        self.num_in_flight = 0
+        self.run: object | None = None
+        self.reply: Reply = None
+        self.error: ErrorRecord | None = None
+
+    @property
+    def seniority(self) -> Seniority:
+        """The smaller, the more senior; it never changes. Programs by age, a program's commands as
+        they were issued."""
+        return (self.program.serial, self.arrival_s, self.id)
+
+    def move(self, to: CommandState) -> None:
+        """Every change of ``state``: an impossible history is found where it happens."""
+        assert to in TRANSITIONS[self.state], f"a command cannot go from {self.state} to {to}"
+        self.state = to
+
+
+__all__ = ["MAX_REFUSED_QUEUES", "CommandQueue", "Entry", "Program", "ProgramState", "Seniority"]
