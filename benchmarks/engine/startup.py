@@ -1,18 +1,18 @@
 """From ``quire serve`` to ready, and the memory that a node takes beyond weights and KV cache.
 
-    python benchmarks/engine/startup.py [--models small] [--with-vllm] [--quick]
+    python benchmarks/engine/startup.py [--models small] [--systems quire vllm] [--quick]
 
 Ready is the moment when ``/ready`` (vLLM: ``/health``) answers 200; files are in the page cache and
 modules compiled, since a first start that is not counted comes before. Memory is the sum of the
 proportional set sizes of all processes after a few requests, less the checkpoint's weights and the
-part of the KV cache that has been touched (at most ``--kv-cache-bytes``).
+part of the KV cache that has been touched (at most ``--kv-cache-bytes``). What ``quire-fine`` and
+``quire-torch`` are, ``http/systems.py`` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.http.servers import Server, start_quire, start_vllm
-from benchmarks.http.stream_client import completion_body, stream_all
+from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import Figure, figure, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
@@ -33,13 +32,12 @@ from benchmarks.report import emit, print_table
 NUM_REQUESTS, PROMPT, OUTPUT = 8, 128, 32
 
 
-def start_and_use(start: Callable[[], Server], model: str) -> dict[str, float]:
+def start_and_use(system: System, model: str, cache: Path) -> dict[str, float]:
     """One life of a server: seconds to ready, memory after some work."""
     random = np.random.default_rng(0)
     prompts = random.integers(3, SHAPES[model].vocab_size, (NUM_REQUESTS, PROMPT)).tolist()
-    with start() as server:
-        bodies = [completion_body(model, prompt, OUTPUT) for prompt in prompts]
-        asyncio.run(stream_all(server.completions_url, bodies))
+    with system.start(model, cache) as server:
+        asyncio.run(system.ask_all(server, model, prompts, OUTPUT))
         return {"ready_s": server.ready_s, "pss_bytes": server.pss_bytes()}
 
 
@@ -65,21 +63,21 @@ def row(model: str, name: str, rounds: list[dict[str, float]], known_bytes: int)
 
 def main() -> None:
     made = parser(__doc__)
-    made.add_argument("--with-vllm", action="store_true", help="start vLLM's server too (slow)")
+    made.add_argument(
+        "--systems",
+        nargs="+",
+        choices=SYSTEMS,
+        default=[name for name in SYSTEMS if name != "vllm"],
+        help="vllm takes a minute a round (default: %(default)s)",
+    )
     arguments = made.parse_args()
     rows = []
     for model in arguments.models:
-        starts = {"quire": partial(start_quire, model, arguments.cache)}
-        starts["quire, PyTorch"] = partial(
-            start_quire, model, arguments.cache, "--backend", "torch"
-        )
-        if arguments.with_vllm:
-            starts["vllm"] = partial(start_vllm, model, arguments.cache)
-        results = take_turns(
-            f"starting on {model}",
-            {name: partial(start_and_use, start, model) for name, start in starts.items()},
-            rounds_of(arguments),
-        )
+        lives = {
+            name: partial(start_and_use, SYSTEMS[name], model, arguments.cache)
+            for name in arguments.systems
+        }
+        results = take_turns(f"starting on {model}", lives, rounds_of(arguments))
         known = weight_bytes(model, arguments.cache) + touched_kv_bytes(model)
         rows += [row(model, name, rounds, known) for name, rounds in results.items()]
     print_table(

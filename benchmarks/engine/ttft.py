@@ -4,15 +4,15 @@
 
 Cold: offline, one request with a fresh random prompt, next to vLLM, openvino-genai and
 transformers. Hit: over HTTP with streaming, the same prompt again, next to vLLM's server; the time
-runs from the request's first byte to its first event, so reading the body, matching the prefix and
-computing the one token that no cache gives are all in it.
+runs from the request's first byte to its first token, so reading the body, matching the prefix and
+computing the one token that no cache gives are all in it. What ``quire-fine`` and ``quire-torch``
+are over HTTP, ``http/systems.py`` says.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,8 @@ import numpy as np
 
 from benchmarks.checkpoints import SHAPES
 from benchmarks.generation_rounds import Outcome, Workload, run_workloads
-from benchmarks.http.servers import Server, start_quire, start_vllm
-from benchmarks.http.stream_client import completion_body, stream
+from benchmarks.http.servers import Server
+from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import figure, take_turns
 from benchmarks.options import add_contenders, parser, rounds_of
 from benchmarks.peers.catalog import OURS, PeerMissing, available
@@ -33,31 +33,33 @@ from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 
 PROMPT, OUTPUT = 1024, 2
-SERVERS: dict[str, Callable[[str, Path], Server]] = {"quire": start_quire, "vllm": start_vllm}
 
 
-def run_twice(server: Server, model: str, random: np.random.Generator) -> dict[str, float]:
-    """A fresh prompt, then the same one again; seconds to the first event of each."""
+def run_twice(
+    system: System, server: Server, model: str, random: np.random.Generator
+) -> dict[str, float]:
+    """A fresh prompt, then the same one again; seconds to the first token of each."""
     prompt = random.integers(3, SHAPES[model].vocab_size, PROMPT).tolist()
-    body = completion_body(model, prompt, OUTPUT)
     first_s = []
     for _ in range(2):
-        answer = asyncio.run(stream(server.completions_url, body))
+        answer = asyncio.run(system.ask(server, model, prompt, OUTPUT))
         first_s.append(answer.event_s[0])
     return {"cold_s": first_s[0], "hit_s": first_s[1]}
 
 
-def measure_http(model: str, num_rounds: int, cache: Path) -> dict[str, list[dict[str, float]]]:
+def measure_http(
+    model: str, num_rounds: int, cache: Path, systems: list[str]
+) -> dict[str, list[dict[str, float]]]:
     random = np.random.default_rng(1)
     with ExitStack() as stack:
         turns = {}
-        for name, start in SERVERS.items():
+        for name in systems:
             try:
-                server = stack.enter_context(start(model, cache))
+                server = stack.enter_context(SYSTEMS[name].start(model, cache))
             except PeerMissing as exc:
                 print(f"without {name}: {exc}", file=sys.stderr)
                 continue
-            turns[name] = partial(run_twice, server, model, random)
+            turns[name] = partial(run_twice, SYSTEMS[name], server, model, random)
         return take_turns(f"{model}, prefix hits over HTTP", turns, num_rounds)
 
 
@@ -94,7 +96,13 @@ def shown(one: dict[str, Any]) -> dict[str, object]:
 def main() -> None:
     made = parser(__doc__)
     add_contenders(made, ("quire", "quire-fine", "quire-torch", "vllm", "openvino", "transformers"))
-    made.add_argument("--no-http", action="store_true", help="cold prompts alone")
+    made.add_argument(
+        "--systems",
+        nargs="*",
+        choices=SYSTEMS,
+        default=list(SYSTEMS),
+        help="over HTTP; none: cold prompts alone (default: %(default)s)",
+    )
     arguments = made.parse_args()
     rows, outcomes = [], []
     for model in arguments.models:
@@ -102,7 +110,7 @@ def main() -> None:
         workload = Workload(1, PROMPT, OUTPUT)
         num_rounds = rounds_of(arguments)
         (outcome,) = run_workloads(model, launches, [workload], num_rounds, arguments.num_threads)
-        http = {} if arguments.no_http else measure_http(model, num_rounds, arguments.cache)
+        http = measure_http(model, num_rounds, arguments.cache, arguments.systems)
         outcomes.append(outcome)
         rows.append(row(model, outcome, http))
     for one in rows:

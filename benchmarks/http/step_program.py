@@ -1,5 +1,6 @@
 """A greedy completion whose program takes every step and tells its client each token.
 
+What the prefix cache has of the prompt is not computed again, as with the node's own completions.
 Self-contained: the node gets this file's text.
 """
 
@@ -23,10 +24,12 @@ async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
     prompt: list[int] = json.loads(prompt_json)
     end = len(prompt) + int(num_tokens)
     queue = api.create_queue()
-    embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt)))
-    pages = api.alloc_kvpage(queue, -(-end // queue.page_size))
+    cached = await api.import_prefix(queue, prompt)
+    embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt) - cached.num_tokens))
+    num_pages = -(-end // queue.page_size)
+    pages = [*cached.pages, *api.alloc_kvpage(queue, num_pages - len(cached.pages))]
     last = embeds[-1]
-    for start in range(0, len(prompt), CHUNK_TOKENS):
+    for start in range(cached.num_tokens, len(prompt), CHUNK_TOKENS):
         chunk = prompt[start : start + CHUNK_TOKENS]
         used = embeds[-len(chunk) :]
         api.embed_txt(queue, chunk, list(range(start, start + len(chunk))), used)
