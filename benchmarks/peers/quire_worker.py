@@ -11,12 +11,14 @@ import asyncio
 from typing import Any
 
 from fused_loop import FusedLoop
+from serving import prepare_interpreter
 from worker import Arrived, Model, Prompts, serve
 
 from quire import __version__
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import StopSpec
 from quire.core.ids import ModelId, TenantId
+from quire.core.interpreter import settle
 from quire.node import Node
 from quire.programs.api import Api
 from quire.programs.inferlet import Inferlet
@@ -50,7 +52,9 @@ class NodeModel:
         self._program = {"decode": decode, "fine": fine}[order["mode"]]
         self._runner = asyncio.Runner()
         self._node = Node(NodeConfig(engines=(engine_config(order),)))
+        prepare_interpreter()
         self._runner.run(self._node.start())
+        settle()
 
     def generate(self, prompts: Prompts, num_tokens: int, arrived: Arrived) -> None:
         self._runner.run(self._generate(prompts, num_tokens, arrived))

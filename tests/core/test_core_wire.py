@@ -139,6 +139,26 @@ def test_events_and_actions_are_tagged_unions() -> None:
         assert actions.decode(actions.encode(action)) == action
 
 
+def test_what_a_result_has_nothing_of_is_not_sent() -> None:
+    codec: Codec[BatchResult] = Codec(BatchResult)
+    bare = BatchResult(step=3, elapsed_s=0.25)
+    assert len(codec.encode(bare)) == 1
+    assert same(codec.decode(codec.encode(bare)), bare)
+    sampled = BatchResult(step=3, elapsed_s=0.25, samples=np.arange(2, dtype=np.int32))
+    assert len(codec.encode(sampled)) == 2
+    assert same(codec.decode(codec.encode(sampled)), sampled)
+
+
+@pytest.mark.parametrize("length", [4, 1 << 16])
+def test_arrays_are_sent_in_their_own_order(length: int) -> None:
+    """However they lie in memory, small ones and large ones."""
+    codec: Codec[EmbedRows] = Codec(EmbedRows)
+    tokens, embeds = np.arange(2 * length, dtype=np.int32).reshape(length, 2).T
+    back = codec.decode(codec.encode(EmbedRows(tokens=tokens[::-1], embeds=embeds)))
+    np.testing.assert_array_equal(back.tokens, tokens[::-1])
+    np.testing.assert_array_equal(back.embeds, embeds)
+
+
 def test_decoded_arrays_cannot_be_written() -> None:
     codec: Codec[EmbedRows] = Codec(EmbedRows)
     rows = codec.decode(

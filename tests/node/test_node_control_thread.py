@@ -10,6 +10,7 @@ import pytest
 
 from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
 from quire.core.batch import Batch
+from quire.core.commands import Sampled
 from quire.core.errors import ConfigError, EngineLost, ErrorRecord
 from quire.core.events import EngineUp, Event, ProgramEnded, ProgramStarted, QueueCreated, Tick
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId
@@ -122,6 +123,15 @@ async def test_replies_arrive_in_order_on_the_programs_loop(rig: Rig) -> None:
     rig.controller.script = lambda event: [deliver(1), fail, deliver(3)]
     rig.start_program()
     assert await rig.sink.want(3) == [(1, None, True), (2, ERROR), (3, None, True)]
+
+
+async def test_what_was_done_before_a_reply_arrives_before_it(rig: Rig) -> None:
+    before = (CommandId(1), CommandId(2))
+    told = Deliver(program=PROGRAM, command=CommandId(3), reply=Sampled([7]), done_before=before)
+    rig.controller.script = lambda event: [told, deliver(4)]
+    rig.start_program()
+    expected = [(1, None, True), (2, None, True), (3, Sampled([7]), True), (4, None, True)]
+    assert await rig.sink.want(4) == expected
 
 
 async def test_one_call_per_loop_and_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,41 @@ async def test_a_side_that_reads_late_gets_everything_in_order() -> None:
     other.socket.close()
 
 
+async def test_a_side_that_answers_while_it_reads_misses_nothing() -> None:
+    bound, other = await connected()
+    other.socket._on_message = other.socket.send
+    for number in range(500):
+        bound.socket.send([number.to_bytes(4, "little")])
+        if number % 7 == 0:
+            await asyncio.sleep(0)
+    await bound.hears(501)
+    assert bound.heard[1:] == [number.to_bytes(4, "little") for number in range(500)]
+    bound.socket.close()
+    other.socket.close()
+
+
+async def test_a_message_that_cannot_be_taken_costs_no_other() -> None:
+    bound, other = await connected()
+    failed: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, why: failed.append(why))
+    hear = other.socket._on_message
+
+    def fail_once(frames: list[bytes]) -> None:
+        other.socket._on_message = hear
+        other.socket.send(frames)
+        raise ValueError("a fault of the test")
+
+    other.socket._on_message = fail_once
+    for part in (b"first", b"second", b"third"):
+        bound.socket.send([part])
+    await bound.hears(2)
+    await other.hears(2)
+    assert other.heard == [b"second", b"third"]
+    assert len(failed) == 1
+    bound.socket.close()
+    other.socket.close()
+
+
 async def test_what_is_said_to_a_side_that_has_gone_is_dropped() -> None:
     """An engine that dies is noticed here before its end is told, and control may say something
     in between: that must not end control."""

@@ -39,6 +39,7 @@ class _NewestFirst:
     """Starves: the suite must notice."""
 
     name = "newest"
+    counts_service = False
 
     def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]:
         return (-command.arrival_s,)

@@ -74,6 +74,16 @@ def count_tokens(program: Program, num_tokens: int) -> None:
         owner = owner.launcher
 
 
+def has_token_bound(program: Program) -> bool:
+    """Whether any quota bounds the tokens that it may generate."""
+    owner: Program | None = program
+    while owner is not None:
+        if owner.quotas.max_generated_tokens is not None:
+            return True
+        owner = owner.launcher
+    return False
+
+
 def num_tokens_left(program: Program) -> int | None:
     """How many more tokens it may generate; None: no quota bounds it."""
     left = [limit - owner.num_family_tokens for owner, limit in _token_bounds(program)]
@@ -147,6 +157,7 @@ def _of_family(owner: Program) -> str:
 __all__ = [
     "check_family",
     "count_tokens",
+    "has_token_bound",
     "join_family",
     "leave_family",
     "num_pages_left",

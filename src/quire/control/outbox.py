@@ -12,29 +12,63 @@ from quire.core.ids import CommandId, EngineId, ProgramId
 
 
 class Outbox:
-    """Collects actions; ``take`` hands them over."""
+    """Collects actions; ``take`` hands them over.
+
+    ``_done``: commands of ``_program`` that have ended one behind the other with nothing to say.
+    The next reply of that program tells them, or the last of them tells the others.
+    """
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
+        self._program = ProgramId(0)
+        self._done: list[CommandId] = []
 
     def deliver(
         self, program: ProgramId, command: CommandId, reply: Reply = None, last: bool = True
     ) -> None:
-        self._actions.append(Deliver(program=program, command=command, reply=reply, last=last))
+        if program != self._program:
+            self._tell_done()
+            self._program = program
+        self._done.append(command)
+        if reply is not None or not last:
+            self._tell(reply, last)
+
+    def _tell_done(self) -> None:
+        if self._done:
+            self._tell(None, True)
+
+    def _tell(self, reply: Reply, last: bool) -> None:
+        """What is to be told of the last command, and that the others are done."""
+        done, self._done = self._done, []
+        command = done.pop()
+        self._actions.append(
+            Deliver(
+                program=self._program,
+                command=command,
+                reply=reply,
+                last=last,
+                done_before=tuple(done),
+            )
+        )
 
     def fail(self, program: ProgramId, command: CommandId, error: ErrorRecord) -> None:
-        self._actions.append(Fail(program=program, command=command, error=error))
+        self._add(Fail(program=program, command=command, error=error))
 
     def dispatch(self, engine: EngineId, batch: Batch) -> None:
-        self._actions.append(Dispatch(engine=engine, batch=batch))
+        self._add(Dispatch(engine=engine, batch=batch))
 
     def terminate(self, program: ProgramId, error: ErrorRecord) -> None:
-        self._actions.append(Terminate(program=program, error=error))
+        self._add(Terminate(program=program, error=error))
 
     def set_timer(self, at_s: float) -> None:
-        self._actions.append(SetTimer(at_s=at_s))
+        self._add(SetTimer(at_s=at_s))
+
+    def _add(self, action: Action) -> None:
+        self._tell_done()
+        self._actions.append(action)
 
     def take(self) -> list[Action]:
+        self._tell_done()
         taken, self._actions = self._actions, []
         return taken
 

@@ -26,12 +26,17 @@ class Dispatch(ActionBase, frozen=True, kw_only=True):
 
 
 class Deliver(ActionBase, frozen=True, kw_only=True):
-    """A reply to a command. ``last`` marks the command's end as *done*."""
+    """A reply to a command. ``last`` marks the command's end as *done*.
+
+    ``done_before``: commands of the program that were done before it, in this order, each with
+    nothing to say: mostly it is the last of a few whose answer anybody waits for.
+    """
 
     program: ProgramId
     command: CommandId
     reply: Reply = None
     last: bool = True
+    done_before: tuple[CommandId, ...] = ()
 
 
 class Fail(ActionBase, frozen=True, kw_only=True):

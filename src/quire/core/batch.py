@@ -41,6 +41,7 @@ A position axes (1 for text, 3 for M-RoPE), G layer groups.
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -60,6 +61,20 @@ MAX_PAGE_SIZE = 64
 
 def no_i32() -> I32:
     return np.empty(0, np.int32)
+
+
+def _nothing(num_axes: int, dtype: type) -> NDArray[Any]:
+    array: NDArray[Any] = np.empty((0,) * num_axes, dtype)
+    array.flags.writeable = False
+    return array
+
+
+NO_I32: I32 = _nothing(1, np.int32)
+NO_F32: F32 = _nothing(1, np.float32)
+NO_I32_ROWS: I32 = _nothing(2, np.int32)
+NO_F32_ROWS: F32 = _nothing(2, np.float32)
+"""What a result has nothing of. These very arrays are left out when it is sent: most results have
+tokens or samples and nothing else, and an array costs its message more than its few bytes."""
 
 
 class Operation(msgspec.Struct, tag=True, kw_only=True):
@@ -282,7 +297,7 @@ class SequenceEnd(IntEnum):
     FAILED = 6
 
 
-class SequenceTokens(msgspec.Struct, kw_only=True):
+class SequenceTokens(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Tokens sampled by sequences, ragged over S (every sequence of the message, in order:
     first those of ``forward``, then those of ``advance``).
 
@@ -297,9 +312,9 @@ class SequenceTokens(msgspec.Struct, kw_only=True):
     tokens: I32
     ends: I32
     matched: I32
-    logprobs: F32
-    top_ids: I32
-    top_logprobs: F32
+    logprobs: F32 = NO_F32
+    top_ids: I32 = NO_I32_ROWS
+    top_logprobs: F32 = NO_F32_ROWS
 
 
 class RowFailure(msgspec.Struct, kw_only=True):
@@ -310,7 +325,7 @@ class RowFailure(msgspec.Struct, kw_only=True):
     error: ErrorRecord
 
 
-class BatchResult(msgspec.Struct, kw_only=True, tag=True):
+class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
     """What one message did.
 
     ``elapsed_s`` is the engine's own time for it. ``dist_starts`` [D+1], ``dist_ids`` and
@@ -327,15 +342,15 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True):
     elapsed_s: float
     num_tokens: int = 0
     sequences: SequenceTokens | None = None
-    dist_starts: I32 = msgspec.field(default_factory=no_i32)
-    dist_ids: I32 = msgspec.field(default_factory=no_i32)
-    dist_probs: F32 = msgspec.field(default_factory=lambda: np.empty(0, np.float32))
-    samples: I32 = msgspec.field(default_factory=no_i32)
-    score_logprobs: F32 = msgspec.field(default_factory=lambda: np.empty(0, np.float32))
-    score_ids: I32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.int32))
-    score_top: F32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.float32))
-    attention_starts: I32 = msgspec.field(default_factory=no_i32)
-    attention_mass: F32 = msgspec.field(default_factory=lambda: np.empty((0, 0), np.float32))
+    dist_starts: I32 = NO_I32
+    dist_ids: I32 = NO_I32
+    dist_probs: F32 = NO_F32
+    samples: I32 = NO_I32
+    score_logprobs: F32 = NO_F32
+    score_ids: I32 = NO_I32_ROWS
+    score_top: F32 = NO_F32_ROWS
+    attention_starts: I32 = NO_I32
+    attention_mass: F32 = NO_F32_ROWS
     failures: list[RowFailure] = msgspec.field(default_factory=list)
 
 
@@ -343,6 +358,10 @@ __all__ = [
     "F32",
     "I32",
     "MAX_PAGE_SIZE",
+    "NO_F32",
+    "NO_F32_ROWS",
+    "NO_I32",
+    "NO_I32_ROWS",
     "U64",
     "AdvanceRows",
     "Batch",

@@ -117,6 +117,12 @@ class Policy(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def counts_service(self) -> bool:
+        """Whether it is told what is served (``on_served``). It stays as it is: control asks
+        once, and spares each row of each message the call."""
+        ...
+
     def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]: ...
 
     def on_served(self, command: ReadyCommand, num_tokens: int, now_s: float) -> None:

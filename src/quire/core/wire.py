@@ -23,8 +23,13 @@ Frame = bytes | memoryview
 _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("int32", "int64", "uint64", "float32", "uint8")
 }
+_COPIED_BYTES = 1 << 14
+"""A buffer up to this size is copied, which takes less time than looking at it in place."""
+
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 """numpy builds ``dtype.name`` anew each time, which costs more than the array."""
+
+_VERSIONED = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 T = TypeVar("T")
 
@@ -43,13 +48,13 @@ class Codec(Generic[T]):
         self._frames: Sequence[Frame] = ()
 
     def encode(self, message: T) -> list[Frame]:
-        """The frames of ``message``, header first. Array buffers are not copied."""
+        """The frames of ``message``, header first. Large array buffers are not copied."""
         frames: list[Frame] = []
 
         def array_out(value: Any) -> Any:
             if not isinstance(value, np.ndarray):
                 raise TypeError(f"cannot send a {type(value).__name__}")
-            frames.append(np.ascontiguousarray(value).data.cast("B") if value.size else b"")
+            frames.append(_frame(value))
             return [_NAMES.get(value.dtype) or value.dtype.name, value.shape, len(frames)]
 
         header = msgspec.msgpack.encode((PROTOCOL_VERSION, message), enc_hook=array_out)
@@ -65,37 +70,56 @@ class Codec(Generic[T]):
             raise ProtocolMismatch("an empty message: the peer does not speak Quire's protocol")
         self._frames = frames
         try:
-            _check_version(frames[0])
-            message: T = self._decoder.decode(frames[0])[1]
+            decoded: tuple[int, T] = self._decoder.decode(frames[0])
         except (msgspec.DecodeError, ValueError, TypeError) as exc:
-            raise ProtocolMismatch(f"a message that cannot be read: {exc}") from exc
+            raise _unreadable(frames[0], exc) from exc
         finally:
             self._frames = ()
+        version, message = decoded
+        if version != PROTOCOL_VERSION:
+            raise _another_version(version)
         return message
 
     def _array_in(self, type_: type, value: Any) -> Any:
         if getattr(type_, "__origin__", type_) is not np.ndarray:
             raise TypeError(f"no decoder for {type_}")
         name, shape, index = value
-        if name not in _DTYPES:
+        dtype = _DTYPES.get(name)
+        if dtype is None:
             raise ValueError(f"arrays of dtype {name!r} are not sent")
-        dtype = _DTYPES[name]
-        if not 0 < index < len(self._frames) or any(size < 0 for size in shape):
+        if not 0 < index < len(self._frames) or min(shape, default=0) < 0:
             raise ValueError(f"array names frame {index} of {len(self._frames)}")
-        if math.prod(shape) * dtype.itemsize != len(self._frames[index]):
+        frame = self._frames[index]
+        if math.prod(shape) * dtype.itemsize != len(frame):
             raise ValueError(f"array {name}{shape} does not fill its frame")
-        array = np.frombuffer(self._frames[index], dtype).reshape(shape)
-        array.flags.writeable = False
-        return array
+        array = np.frombuffer(frame, dtype)
+        if type(frame) is not bytes:
+            array.flags.writeable = False
+        return array if len(shape) == 1 else array.reshape(shape)
 
 
-def _check_version(header: Frame) -> None:
-    version, _ = msgspec.msgpack.decode(header, type=tuple[int, msgspec.Raw])
+def _frame(array: np.ndarray[Any, Any]) -> Frame:
+    if array.nbytes <= _COPIED_BYTES:
+        return array.tobytes()
+    return np.ascontiguousarray(array).data.cast("B")
+
+
+def _unreadable(header: Frame, why: Exception) -> ProtocolMismatch:
+    """A header that does not fit: perhaps because it is of another version."""
+    try:
+        version, _ = _VERSIONED.decode(header)
+    except (msgspec.DecodeError, ValueError, TypeError):
+        version = PROTOCOL_VERSION
     if version != PROTOCOL_VERSION:
-        raise ProtocolMismatch(
-            f"the peer speaks protocol version {version}, this node {PROTOCOL_VERSION}: "
-            "run the same release of quire on both sides"
-        )
+        return _another_version(version)
+    return ProtocolMismatch(f"a message that cannot be read: {why}")
+
+
+def _another_version(version: int) -> ProtocolMismatch:
+    return ProtocolMismatch(
+        f"the peer speaks protocol version {version}, this node {PROTOCOL_VERSION}: "
+        "run the same release of quire on both sides"
+    )
 
 
 __all__ = ["PROTOCOL_VERSION", "Codec", "Frame"]

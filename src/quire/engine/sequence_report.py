@@ -11,7 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import F32, I32, SequenceEnd, SequenceTokens
+from quire.core.batch import (
+    F32,
+    I32,
+    NO_F32,
+    NO_F32_ROWS,
+    NO_I32_ROWS,
+    SequenceEnd,
+    SequenceTokens,
+)
 from quire.engine.sampling.logprobs import RowLogprobs
 from quire.engine.sequences import NO_TOKEN, Sequences
 
@@ -104,7 +112,7 @@ class SequenceReport:
     def _logprobs(self, order: I64) -> tuple[F32, I32, F32]:
         wanted = [step.logprobs for step in self._steps if step.logprobs is not None]
         if not wanted:
-            return np.empty(0, np.float32), np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
+            return NO_F32, NO_I32_ROWS, NO_F32_ROWS
         width = max(step.top_ids.shape[1] for step in wanted)
         chosen = np.full(len(order), np.nan, np.float32)
         top_ids = np.full((len(order), width), -1, np.int32)

@@ -137,13 +137,16 @@ class LatencyObserver:
         """Nothing is buffered."""
 
     def _issued(self, event: CommandsIssued) -> None:
+        for command in event.commands:
+            if isinstance(command, Decode):
+                self._began(event, command)
+
+    def _began(self, event: CommandsIssued, command: Decode) -> None:
         engine = self._queues.get(event.program, {}).get(event.queue)
         if engine is None:
             return  # control refuses commands on a queue that does not exist
-        for command in event.commands:
-            if isinstance(command, Decode):
-                latency = self._engines.setdefault(engine, _EngineLatency())
-                self._requests[event.program, command.id] = _Request(latency, event.time_s)
+        latency = self._engines.setdefault(engine, _EngineLatency())
+        self._requests[event.program, command.id] = _Request(latency, event.time_s)
 
     def _delivered(self, action: Deliver, now_s: float) -> None:
         request = self._requests.get((action.program, action.command))

@@ -66,6 +66,8 @@ def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:
     for sink, delivery in deliveries:
         try:
             if isinstance(delivery, Deliver):
+                for command in delivery.done_before:
+                    sink.on_reply(command, None, True)
                 sink.on_reply(delivery.command, delivery.reply, delivery.last)
             else:
                 _deliver_end(sink, delivery)

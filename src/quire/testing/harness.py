@@ -233,6 +233,10 @@ class ControlHarness:
     def _account(self, action: Deliver | Fail | Terminate) -> None:
         match action:
             case Deliver(program=program, command=command, reply=reply, last=last):
+                for earlier in action.done_before:
+                    outcome = self._open_outcome(program, earlier)
+                    outcome.replies.append(None)
+                    self._end(outcome, "done")
                 outcome = self._open_outcome(program, command)
                 outcome.replies.append(reply)
                 if last:

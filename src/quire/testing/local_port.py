@@ -49,6 +49,8 @@ class LocalPort(EventPort):
         """For the node: hand an answer to the program."""
         match action:
             case Deliver(command=command, reply=reply, last=last):
+                for earlier in action.done_before:
+                    self._loop.call_soon_threadsafe(self._sink.on_reply, earlier, None, True)
                 self._loop.call_soon_threadsafe(self._sink.on_reply, command, reply, last)
             case Fail(command=command, error=error):
                 self._loop.call_soon_threadsafe(self._sink.on_failure, command, error)

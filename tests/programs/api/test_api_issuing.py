@@ -314,6 +314,25 @@ async def test_decode_streams_chunks_and_notes_what_is_written(api: Api, ports: 
     assert decodes[-1].position == 6
 
 
+async def test_only_its_end_wakes_who_awaits_a_whole_decode(api: Api, ports: Ports) -> None:
+    ports.port.answer = lambda c: ScriptedPort.HOLD if isinstance(c, Decode) else None
+    stream = api.decode([], [5], api.alloc_kvpage(1), stop=StopSpec(2))
+    whole = stream.__await__()
+    waits_for = next(whole)
+    reader = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(0)
+    first, last = DecodeChunk([7]), DecodeChunk([8], finish_reason="length")
+    stream.on_reply(first, last=False)
+    assert not waits_for.done()
+    assert await reader == first
+    stream.on_reply(last, last=True)
+    assert waits_for.done()
+    with pytest.raises(StopIteration) as end:
+        next(whole)
+    assert end.value.value.token_ids == [7, 8]
+    assert stream.take_all() == [last]
+
+
 async def test_a_page_behind_a_running_decode_is_not_guessed(api: Api, ports: Ports) -> None:
     ports.port.answer = lambda c: ScriptedPort.HOLD if isinstance(c, Decode) else None
     kv, emb = api.alloc_kvpage(1), api.alloc_emb(1)

@@ -13,6 +13,10 @@ class FirstComeFirstServed:
     def name(self) -> str:
         return "fcfs"
 
+    @property
+    def counts_service(self) -> bool:
+        return False
+
     def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]:
         return (command.arrival_s, command.program, command.queue, command.command)
 

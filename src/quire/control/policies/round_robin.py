@@ -17,6 +17,10 @@ class RoundRobin:
     def name(self) -> str:
         return "round_robin"
 
+    @property
+    def counts_service(self) -> bool:
+        return True
+
     def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]:
         turn = self._last_turn.get(command.program, 0)
         return (turn, command.arrival_s, command.program, command.queue, command.command)

@@ -135,19 +135,39 @@ class AppendCursor:
     def _record_in_page(self, positions: Sequence[int], tokens: Sequence[int | None]) -> bool:
         """``record`` for what most steps of a decode do: go on in a canonical page, not to its end.
         False: it is something else, and nothing was done."""
-        page = self.pages[self._first] if self._first < len(self.pages) else None
-        if page is None or page.content is None:
+        page = None if None in tokens else self._page_for(len(tokens))
+        if page is None:
             return False
-        content, fill = page.content, page.fill
-        goes_on = fill > 0 and fill + len(tokens) < self._memory.page_size
-        is_known = content.canonical and len(content.tokens) == fill and None not in tokens
-        if not (goes_on and is_known and self.prefix.is_canonical):
-            return False
-        content.tokens += cast(Sequence[int], tokens)
-        page.fill = fill + len(tokens)
+        assert page.content is not None
+        page.content.tokens += cast(Sequence[int], tokens)
+        page.fill += len(tokens)
         page.positions += positions
         self.num_free_slots -= len(tokens)
         return True
+
+    def record_next(self, position: int, token: int) -> bool:
+        """``record`` for one known token, where it does what most steps of a decode do: go on in a
+        canonical page, not to its end. False: it is something else, and nothing was done."""
+        page = self._page_for(1)
+        if page is None:
+            return False
+        assert page.content is not None
+        page.content.tokens.append(token)
+        page.positions.append(position)
+        page.fill += 1
+        self.num_free_slots -= 1
+        return True
+
+    def _page_for(self, num_tokens: int) -> Page | None:
+        """The page at hand, if it is begun and canonical, and so many known tokens do not fill
+        it."""
+        page = self.pages[self._first] if self._first < len(self.pages) else None
+        if page is None or not 0 < page.fill < self._memory.page_size - num_tokens:
+            return None
+        content = page.content
+        if content is None or not content.canonical or len(content.tokens) != page.fill:
+            return None
+        return page if self.prefix.is_canonical else None
 
     def _record_tokens(self, page: Page, content: Content, tokens: Sequence[int | None]) -> None:
         content.forget_tokens_from(page.fill)

@@ -86,15 +86,16 @@ class InFlight:
 
     ``restores``: forward rows that compute lost contents again.
 
-    ``sequences``: runs and their steps, in the order of the result; the first ``num_opened`` were
-    opened in this message. ``epochs``: the same runs under the epoch that they had.
+    ``runs``: in the order of the result; the first ``num_opened`` were opened in this message.
+    ``steps`` and ``epochs``: how far each may go in it, and the epoch under which it does.
     """
 
     step: int
     num_steps: int
     parts: list[Part]
-    sequences: list[tuple[DecodeRun, int]]
-    epochs: list[tuple[DecodeRun, int]]
+    runs: list[DecodeRun]
+    steps: list[int]
+    epochs: list[int]
     num_opened: int
     pins: list[Content]
     filled: list[Content]
@@ -104,7 +105,7 @@ class InFlight:
     @property
     def num_advanced(self) -> int:
         """Sequences that were open before."""
-        return len(self.sequences) - self.num_opened
+        return len(self.runs) - self.num_opened
 
     @property
     def has_image(self) -> bool:
@@ -291,14 +292,14 @@ class BatchBuilder:
         )
 
     def in_flight(self, num_steps: int, max_steps: list[int]) -> InFlight:
-        sequences = [(run, num_steps) for run in self.opened]
-        sequences += list(zip(self.advanced, max_steps, strict=True))
+        runs = self.opened + self.advanced
         return InFlight(
             step=self.step,
             num_steps=num_steps,
             parts=self.parts,
-            sequences=sequences,
-            epochs=[(run, run.epoch) for run, _ in sequences],
+            runs=runs,
+            steps=[num_steps] * len(self.opened) + max_steps,
+            epochs=[run.epoch for run in runs],
             num_opened=len(self.opened),
             pins=self.pins,
             filled=self.filled,

@@ -8,7 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from quire.control.families import count_tokens, num_tokens_left, require_tokens
+from quire.control.families import (
+    count_tokens,
+    has_token_bound,
+    num_tokens_left,
+    require_tokens,
+)
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.program import CommandQueue, Entry
@@ -31,6 +36,8 @@ _FORWARD, _DISTS, _SAMPLES = Stage.FORWARD, Stage.DISTS, Stage.SAMPLES
 
 _ENDS = list(SequenceEnd)
 """By value, which counts from 0."""
+
+_RUNNING, _FAILED = SequenceEnd.RUNNING, SequenceEnd.FAILED
 
 _REASONS: dict[SequenceEnd, FinishReason] = {
     SequenceEnd.STOP_TOKEN: "stop",
@@ -58,6 +65,7 @@ class Completion:
         self._restorer = restorer
         self._flow = flow
         self._policy = policy
+        self._tells_policy = policy.counts_service
         self._outbox = outbox
         engine.abandon = self.abandon
 
@@ -66,9 +74,9 @@ class Completion:
         failures = {(failure.stage, failure.index): failure.error for failure in result.failures}
         for part in message.parts:
             part.entry.num_in_flight -= 1
-        for run, steps in message.sequences:
-            run.num_outstanding -= steps
-        for run, _ in message.sequences[message.num_opened :]:
+        for index, run in enumerate(message.runs):
+            run.num_outstanding -= message.steps[index]
+        for run in message.runs[message.num_opened :]:
             run.entry.num_in_flight -= 1
         if not any(stage == "forward" for stage, _ in failures):
             self._engine.memory.add_to_index(message.filled)
@@ -86,29 +94,31 @@ class Completion:
             self._read_part(part, result, error)
         self._read_sequences(message, result, failures)
         # a decode that goes on leaves its queue as it was
-        queues |= {
-            run.entry.queue: None for run, _ in message.sequences if run.entry.run is not run
-        }
+        queues |= {run.entry.queue: None for run in message.runs if run.entry.run is not run}
         for queue in queues:
             self._flow.advance(queue)
         return queues
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
         """Share the message's time by tokens; tell the policy who was served."""
-        served: list[tuple[Entry, int]] = []
+        total = sum([part.num_tokens for part in message.parts])
+        total += sum(message.steps[message.num_opened :])
         for part in message.parts:
             if part.num_tokens:
-                served.append((part.entry, part.num_tokens))
                 if part.stage is _FORWARD:
                     part.entry.program.num_prefilled_tokens += part.num_tokens
-        served += [(run.entry, steps) for run, steps in message.sequences[message.num_opened :]]
-        total = sum(num for _, num in served)
-        for entry, num_tokens in served:
-            entry.service_tokens += num_tokens
-            entry.ready_s = self._flow.now_s
-            entry.program.service_s += result.elapsed_s * num_tokens / total
-            if not entry.is_answered:
-                self._policy.on_served(ready_command(entry), num_tokens, self._flow.now_s)
+                self._serve(part.entry, part.num_tokens, result.elapsed_s * part.num_tokens / total)
+        for index in range(message.num_opened, len(message.runs)):
+            steps = message.steps[index]
+            self._serve(message.runs[index].entry, steps, result.elapsed_s * steps / total)
+
+    def _serve(self, entry: Entry, num_tokens: int, service_s: float) -> None:
+        now_s = self._flow.now_s
+        entry.service_tokens += num_tokens
+        entry.ready_s = now_s
+        entry.program.service_s += service_s
+        if self._tells_policy and not entry.is_answered:
+            self._policy.on_served(ready_command(entry), num_tokens, now_s)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -194,17 +204,18 @@ class Completion:
         result: BatchResult,
         failures: dict[tuple[str, int], ErrorRecord],
     ) -> None:
-        if not message.sequences:
+        if not message.runs:
             return
         reported = result.sequences
-        if reported is None or len(reported.sequences) != len(message.sequences):
+        if reported is None or len(reported.sequences) != len(message.runs):
             raise EngineFault(
                 f"engine {self._engine.id} reports the wrong sequences for message {message.step}"
             )
         # as lists at once: reading numbers one by one from arrays costs more than all else here
         starts, all_tokens = reported.token_starts.tolist(), reported.tokens.tolist()
         epochs, ends = reported.epochs.tolist(), reported.ends.tolist()
-        for index, (run, epoch) in enumerate(message.epochs):
+        for index, run in enumerate(message.runs):
+            epoch = message.epochs[index]
             is_current = run.entry.run is run and run.is_open and run.epoch == epoch
             if is_current and epochs[index] == epoch:
                 advanced = index - message.num_opened
@@ -227,15 +238,15 @@ class Completion:
         tokens, over_quota = self._within_quota(entry, tokens)
         self._append(run, tokens)
         logprobs = None
-        if run.command.num_logprobs is not None:
-            logprobs = self._logprobs(run, run.command.num_logprobs, reported, index, tokens)
+        if run.num_logprobs is not None:
+            logprobs = self._logprobs(run, run.num_logprobs, reported, index, tokens)
         if over_quota is not None:
             self._deliver(run, tokens, logprobs)
             self._end(entry, over_quota)
-        elif end is SequenceEnd.FAILED or error is not None:
+        elif end is _FAILED or error is not None:
             self._deliver(run, tokens, logprobs)
             self._end(entry, error or _unexplained(run))
-        elif end is SequenceEnd.RUNNING or entry.is_cancelled:
+        elif end is _RUNNING or entry.is_cancelled:
             self._deliver(run, tokens, logprobs)
             self._end_if_unwanted(entry)
         else:
@@ -247,8 +258,10 @@ class Completion:
         self, entry: Entry, tokens: list[int]
     ) -> tuple[list[int], ErrorRecord | None]:
         """``tokens`` as far as the program's quotas go, and its error if that cuts them."""
-        left = num_tokens_left(entry.program)
-        allowed = tokens if left is None else tokens[:left]
+        if not has_token_bound(entry.program):  # as most have none
+            count_tokens(entry.program, len(tokens))
+            return tokens, None
+        allowed = tokens[: num_tokens_left(entry.program)]
         count_tokens(entry.program, len(allowed))
         try:
             require_tokens(entry.program, len(tokens) - len(allowed))
@@ -262,7 +275,12 @@ class Completion:
         num_new = len(run.tokens) - 1 - run.num_run
         if num_new <= 0:
             return
-        position, new = run.position, run.tokens[run.num_run : -1]
+        position = run.position
+        if num_new == 1 and run.cursor.record_next(position, run.tokens[-2]):
+            run.num_run += 1
+            run.next_slot += 1
+            return
+        new = run.tokens[run.num_run : -1]
         filled = run.cursor.record(range(position, position + num_new), new)
         run.num_run += num_new
         run.next_slot += num_new

@@ -44,6 +44,8 @@ class DecodeRun:
         self.sampler = sampler
         self.max_tokens = max_tokens
         self.tokens = list(command.tokens)
+        self.start_position = command.position
+        self.num_logprobs = command.num_logprobs
         self.num_prompt = len(command.tokens)
         self.num_run = 0
         self.num_cached = 0
@@ -68,7 +70,7 @@ class DecodeRun:
     @property
     def position(self) -> int:
         """Position of the first token that has not been run."""
-        return self.command.position + self.num_run
+        return self.start_position + self.num_run
 
     @property
     def num_generated(self) -> int:

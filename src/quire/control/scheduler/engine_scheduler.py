@@ -86,7 +86,7 @@ class EngineScheduler:
         if not waiting:
             self.planner.restorer.sweep()
             return
-        oldest_s = min(entry.ready_s for entry in waiting)
+        oldest_s = min([entry.ready_s for entry in waiting])
         at_s = self._dispatch.ready_at_s(len(waiting), oldest_s, 0, now_s)
         if not engine.running:  # decodes wait for nobody
             at_s = self.anticipation.wait_until_s(now_s) or at_s
@@ -179,7 +179,7 @@ class EngineScheduler:
     ) -> list[int]:
         """Add what ``message`` decodes and may go on unseen; the steps of each."""
         max_steps = []
-        for run, _ in message.sequences:
+        for run in message.runs:
             if builder.budget <= 0 or not self._may_run_ahead(run):
                 continue
             steps = self._num_steps_of(run, num_steps)
@@ -192,7 +192,7 @@ class EngineScheduler:
         """The next command of each queue that ``message`` serves. None at all, if one has not been
         issued yet or cannot be sent ahead: its program would fall out of step with the others."""
         entries = []
-        for queue in dict.fromkeys(part.entry.queue for part in message.parts):
+        for queue in dict.fromkeys([part.entry.queue for part in message.parts]):
             entry = self._flow.next_for_engine(queue)
             if entry is None or any(isinstance(e.run, DecodeRun) for e in queue.entries):
                 return []
@@ -215,8 +215,8 @@ class EngineScheduler:
             part.entry.num_in_flight += 1
         for run in builder.advanced:
             run.entry.num_in_flight += 1
-        for run, steps in message.sequences:
-            run.num_outstanding += steps
+        for index, run in enumerate(message.runs):
+            run.num_outstanding += message.steps[index]
         engine.next_step += 1
         if not engine.in_flight:
             self._prompts.began(self._flow.now_s)

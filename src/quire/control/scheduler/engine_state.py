@@ -211,7 +211,7 @@ class EngineState:
         for message in self.in_flight:
             for part in message.parts:
                 entries[part.entry] = None
-            for run, _ in message.sequences:
+            for run in message.runs:
                 entries[run.entry] = None
                 run.num_outstanding = 0
             for content in message.pins:

@@ -65,13 +65,13 @@ class PromptsAhead:
         """Every open decode takes part in ``message``, and so can take part in the next."""
         if not message.parts or message.restores or message.has_image:
             return False
-        serving = {run.entry for run, _ in message.sequences}
+        serving = {run.entry for run in message.runs}
         return all(entry in serving for entry in self._engine.running)
 
     def _fill_a_message(
         self, waiting: Sequence[Entry], message: InFlight, prompt_limit: int | None
     ) -> bool:
-        room = self._engine.info.pool.max_batch_tokens - len(message.sequences)
+        room = self._engine.info.pool.max_batch_tokens - len(message.runs)
         if prompt_limit is not None:
             room = min(room, prompt_limit)
         if not all(isinstance(entry.command, Decode) for entry in waiting):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import F32, I32, AdvanceRows, SequenceTokens
+from quire.core.batch import AdvanceRows, SequenceTokens
 from quire.engine.cpu.model_abi import AdvanceMessage, SequenceColumns
 from quire.engine.model_runner import Advanced, SequenceState
 
@@ -39,10 +39,6 @@ _SEQUENCE_COLUMNS = (
     ),
 )
 _TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
-
-_NO_LOGPROBS: F32 = np.empty(0, np.float32)
-_NO_TOP_IDS: I32 = np.empty((0, 0), np.int32)
-_NO_TOP: F32 = np.empty((0, 0), np.float32)
 
 
 class AdvanceArguments:
@@ -97,9 +93,6 @@ class AdvanceArguments:
             tokens=tokens[: starts[-1]],
             ends=out[:count],
             matched=out[count : 2 * count],
-            logprobs=_NO_LOGPROBS,
-            top_ids=_NO_TOP_IDS,
-            top_logprobs=_NO_TOP,
         )
         return Advanced(answer, int(message.num_tokens), int(message.num_failed))
 

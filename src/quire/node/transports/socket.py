@@ -37,6 +37,7 @@ class PairSocket:
         self._on_message = on_message
         self._directory: Path | None = None
         self._closed = True
+        self._is_draining = False
 
     def open(self) -> str:
         """Bind and start to listen; returns the endpoint to connect to."""
@@ -85,16 +86,24 @@ class PairSocket:
             self._socket.send(pack(frames), _NOBLOCK)
         except zmq.Again:  # nothing bounds what waits, so there is nobody for whom it could wait
             return
-        # The descriptor is edge-triggered, and sending may have taken the edge of an arrival.
-        if self._has_message():
+        # The descriptor is edge-triggered, and sending may have taken the edge of an arrival. An
+        # answer that is sent while messages are taken needs no look: they are taken to the last.
+        if not self._is_draining and self._has_message():
             self._loop.call_soon(self._drain)
 
     def _has_message(self) -> bool:
         return bool(cast(int, self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
     def _drain(self) -> None:
-        while not self._closed and self._has_message():
-            self._on_message(_frames(self._socket.recv(_NOBLOCK)))
+        self._is_draining = True
+        try:
+            while not self._closed and self._has_message():
+                self._on_message(_frames(self._socket.recv(_NOBLOCK)))
+        except BaseException:
+            self._loop.call_soon(self._drain)  # what is left is not lost with this one
+            raise
+        finally:
+            self._is_draining = False
 
     def close(self) -> None:
         """Idempotent; nothing to do before ``open``."""

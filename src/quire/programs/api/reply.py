@@ -72,7 +72,7 @@ class Answer:
     async def ended(self) -> None:
         """Wait for the end, whatever it is; raises nothing of the command's own."""
         while not self._done:
-            await self.news()
+            await self.end()
 
     def on_reply(self, reply: actions.Reply, last: bool) -> None:
         """For the issuer: a reply has arrived; ``last`` ends the command."""
@@ -90,6 +90,10 @@ class Answer:
         future = asyncio.get_running_loop().create_future()
         self._waiters += (future,)
         return future
+
+    def end(self) -> asyncio.Future[None]:
+        """As ``news``, for who waits for the command's end alone."""
+        return self.news()
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, ()

@@ -6,7 +6,7 @@ has been written to them.
 
 from __future__ import annotations
 
-from collections import deque
+import asyncio
 from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -41,8 +41,8 @@ class DecodeStream(Answer):
     """
 
     __slots__ = (
-        "_chunks", "_listener", "_num_noted", "_num_sampled", "_output", "_page", "_position",
-        "_seen",
+        "_at_end", "_chunks", "_listener", "_num_noted", "_num_read", "_num_sampled", "_output",
+        "_page", "_position",
     )  # fmt: skip
 
     def __init__(
@@ -54,8 +54,9 @@ class DecodeStream(Answer):
         position: int,
     ) -> None:
         super().__init__(owner, lane, command)
-        self._chunks: deque[DecodeChunk] = deque()
-        self._seen: list[DecodeChunk] = []
+        self._chunks: list[DecodeChunk] = []
+        self._num_read = 0
+        self._at_end: tuple[asyncio.Future[None], ...] = ()
         self._output = list(output)
         self._page = 0
         self._position = position
@@ -67,7 +68,7 @@ class DecodeStream(Answer):
     def __await__(self) -> Generator[Any, None, Decoded]:
         """Wait for the end; everything as one ``Decoded``, whether chunks were read or not."""
         while not self._done:
-            yield from self.news()
+            yield from self.end()
         error = self.exception()
         if error is not None:
             raise error
@@ -83,10 +84,10 @@ class DecodeStream(Answer):
         return self
 
     async def __anext__(self) -> DecodeChunk:
-        while not self._chunks and not self._done:
+        while (chunk := self._next()) is None and not self._done:
             await self.news()
-        if self._chunks:
-            return self._chunks.popleft()
+        if chunk is not None:
+            return chunk
         error = self.exception()
         if error is not None:
             raise error
@@ -99,28 +100,42 @@ class DecodeStream(Answer):
 
     def take(self) -> DecodeChunk | None:
         """A chunk that has arrived, ``None`` if there is none now; raises the decode's failure."""
-        if self._chunks:
-            return self._chunks.popleft()
+        chunk = self._next()
+        if chunk is not None:
+            return chunk
         error = self.exception()
         if error is not None:
             raise error
         return None
 
+    def _next(self) -> DecodeChunk | None:
+        """The first chunk that was not read."""
+        chunks, index = self._chunks, self._num_read
+        if index == len(chunks):
+            return None
+        self._num_read = index + 1
+        return chunks[index]
+
     def take_all(self) -> list[DecodeChunk]:
         """The chunks that have arrived and were not read."""
-        chunks = list(self._chunks)
-        self._chunks.clear()
+        chunks = self._chunks[self._num_read :]
+        self._num_read = len(self._chunks)
         return chunks
+
+    def end(self) -> asyncio.Future[None]:
+        """Its chunks wake nobody who waits for all of them."""
+        self._owner.flush()
+        future = asyncio.get_running_loop().create_future()
+        self._at_end = (*(other for other in self._at_end if not other.done()), future)
+        return future
 
     def on_reply(self, reply: actions.Reply, last: bool) -> None:
         chunk = cast(DecodeChunk, reply)
         self._chunks.append(chunk)
-        self._seen.append(chunk)
         self._num_sampled += len(chunk.token_ids)
         if last:
             self.note_written()
-            self._done = True
-            self._release()
+            self._finish()
         if self._listener is not None:
             self._listener()
         if self._waiters:
@@ -129,9 +144,8 @@ class DecodeStream(Answer):
     def on_failure(self, error: ErrorRecord) -> None:
         for page in self._output:
             page.lose_track()
-        self._release()
         self._error = error
-        self._done = True
+        self._finish()
         self._tell()
 
     def _tell(self) -> None:
@@ -139,9 +153,12 @@ class DecodeStream(Answer):
             self._listener()
         self._wake()
 
-    def _release(self) -> None:
+    def _finish(self) -> None:
         for page in self._output:
             page.decode_ended(self)
+        self._done = True
+        self._waiters += self._at_end
+        self._at_end = ()
 
     def note_written(self) -> None:
         """For its pages: every sampled token but the last one has been run, and stands in them."""
@@ -157,7 +174,7 @@ class DecodeStream(Answer):
             num_written -= num_here
 
     def _whole(self) -> Decoded:
-        chunks = self._seen
+        chunks = self._chunks
         first, last = chunks[0], chunks[-1]
         logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
         assert last.finish_reason is not None, "the last chunk says why the decode ended"

@@ -9,6 +9,9 @@ import numpy as np
 from quire.core.batch import (
     F32,
     I32,
+    NO_F32,
+    NO_F32_ROWS,
+    NO_I32_ROWS,
     U64,
     AdvanceRows,
     ForwardRows,
@@ -188,7 +191,7 @@ def _logprobs(states: list[SequenceState | None], emitted: list[Emitted]) -> tup
         if state is not None and state.opened.num_logprobs is not None
     ]
     if not asked:
-        return np.empty(0, np.float32), np.empty((0, 0), np.int32), np.empty((0, 0), np.float32)
+        return NO_F32, NO_I32_ROWS, NO_F32_ROWS
     shape = (len(emitted), max(asked))
     top_ids, top_logprobs = np.full(shape, -1, np.int32), np.full(shape, np.nan, np.float32)
     for i, token in enumerate(emitted):
