@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from control_world import ENGINE, World, alone
 
 from quire.control.resources.prefix_index import PrefixIndex
 from quire.core import commands as c
 from quire.core.decoding import StopSpec
+from quire.core.engine_info import AdapterInfo
 from quire.core.errors import ConfigError
 from quire.core.ids import TenantId
 from quire.testing import (
@@ -18,6 +20,7 @@ from quire.testing import (
     token_content,
 )
 from quire.testing.fake_engine import fake_pool
+from quire.testing.harness import Outcome
 
 NAMES = ("formal", "brief")
 USED = (None, "formal", "brief")
@@ -120,6 +123,109 @@ def test_an_engine_that_comes_back_with_other_adapters_is_refused() -> None:
     world.harness.lose_engine(ENGINE)
     with pytest.raises(ConfigError, match="adapters"):
         world.harness.start_engine(ENGINE, FakeEngine(fake_pool(), adapters=["brief", "formal"]))
+
+
+def info(name: str, digest: str | None = None, problem: str = "") -> AdapterInfo:
+    """Of ``FakeEngine``, unless it is said otherwise."""
+    digest = f"fake-{name}" if digest is None else digest
+    return AdapterInfo(name=name, digest=digest, rank=1, problem=problem)
+
+
+GONE = info("formal", digest="", problem="/adapters/formal is not there")
+
+
+def start_again(world: World, *adapters: AdapterInfo, digest: str = "fake-1") -> None:
+    engine = FakeEngine(world.engine.info.pool, adapters=adapters)
+    engine._info = msgspec.structs.replace(engine.info, digest=digest)
+    world.harness.start_engine(ENGINE, engine)
+
+
+def lost_with_answers_begun() -> tuple[World, dict[int, Outcome]]:
+    """The engine is lost when decodes with "formal" and without it have been preempted, each with
+    tokens told: these go on with the next engine."""
+    for num_steps in range(1, 100):
+        world, running = world_of(num_blocks=12, page_size=4), {}
+        for program in range(1, 9):
+            world.program(program)
+            decode = world.decode(range(6), begin_of(program), 12, adapter=adapter_of(program))
+            running[program] = world.issue(program, world.alloc(range(6)), decode)[1]
+        for _ in range(num_steps):
+            world.harness.step()
+        world.harness.lose_engine(ENGINE)
+        begun = {
+            program: outcome
+            for program, outcome in running.items()
+            if outcome.status == "pending" and outcome.tokens
+        }
+        used = {adapter_of(program) for program in begun}
+        if "formal" in used and len(used) > 1:
+            return world, begun
+    raise AssertionError("the pool is large enough for all of them")
+
+
+def begin_of(program: int) -> list[int]:
+    return [program, *range(50, 58)]
+
+
+def adapter_of(program: int) -> str | None:
+    return USED[program % 3]
+
+
+def check_ends(world: World, begun: dict[int, Outcome], why: str) -> None:
+    """Of ``begun`` those with "formal" have ended with ``why``, the others with their answers."""
+    world.run()
+    for program, outcome in begun.items():
+        adapter = adapter_of(program)
+        if adapter != "formal":
+            assert outcome.tokens == expected(begin_of(program), 12, adapter)
+            continue
+        assert outcome.error is not None
+        assert (outcome.error.code, outcome.error.retriable) == ("engine_lost", True)
+        assert why in outcome.error.message
+
+
+def test_an_answer_that_has_begun_does_not_go_on_with_other_weights() -> None:
+    world, begun = lost_with_answers_begun()
+    start_again(world, info("formal", digest="trained anew"), info("brief"))
+    check_ends(world, begun, "adapter 'formal' has other weights now: ask again")
+    world.program(9)
+    decode = world.decode(range(6), PROMPT, 4, adapter="formal")
+    assert world.do(9, world.alloc(range(6)), decode)[1].tokens == expected(PROMPT, 4, "formal")
+
+
+def test_without_an_adapter_that_is_gone_the_others_go_on() -> None:
+    world, begun = lost_with_answers_begun()
+    start_again(world, GONE, info("brief"))
+    check_ends(world, begun, GONE.problem)
+    world.program(9)
+    decode = world.decode(range(6), PROMPT, 4, adapter="formal")
+    refused = world.do(9, world.alloc(range(6)), decode)[1].error
+    assert refused is not None
+    assert refused.code == "invalid_argument"
+    assert GONE.problem in refused.message
+
+
+def test_a_model_with_other_weights_ends_all_that_has_begun() -> None:
+    world, begun = lost_with_answers_begun()
+    start_again(world, info("formal"), info("brief"), digest="fake-2")
+    world.run()
+    errors = [outcome.error for outcome in begun.values()]
+    assert {error.code for error in errors if error is not None} == {"engine_lost"}
+    assert None not in errors
+
+
+def test_pages_of_an_adapter_that_is_gone_are_lost_and_not_computed_without_it() -> None:
+    world = world_of()
+    world.program(1)
+    world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 4, adapter="formal"))
+    world.harness.lose_engine(ENGINE)
+    start_again(world, GONE, info("brief"))
+    known = [*PROMPT, *expected(PROMPT, 4, "formal")]
+    decode = world.decode(range(8), known[-1:], 2, position=len(known) - 1)
+    error = world.do(1, decode)[0].error
+    assert error is not None
+    assert error.code == "page_lost"
+    assert GONE.problem in error.message
 
 
 def test_a_page_that_two_adapters_wrote_is_no_prefix_of_either() -> None:

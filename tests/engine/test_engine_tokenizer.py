@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
 
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
@@ -56,6 +56,18 @@ def test_sentencepiece_bytes() -> None:
         "é".encode(),
         b"<tool>",
     ]
+
+
+@pytest.mark.parametrize(("template", "start"), [("<s> $A", (0,)), ("<s> $A </s>", (0,)), ("", ())])
+def test_what_stands_before_a_text_is_said_by_the_file(
+    template: str, start: tuple[int, ...], checkpoint: Callable[[str], Path]
+) -> None:
+    """What stands behind one does not: an answer is to follow."""
+    plain = Tokenizer.from_file(str(checkpoint("llama") / "tokenizer.json"))
+    plain.post_processor = processors.TemplateProcessing(
+        single=template or "$A", special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    assert HuggingFaceTokenizer(plain.to_str(), (1,)).text_start == start
 
 
 def test_truncation_and_padding_of_the_file_are_ignored(

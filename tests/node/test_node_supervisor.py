@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from quire.core.batch import Batch, BatchResult
-from quire.core.config import EngineConfig
-from quire.core.engine_info import EngineInfo
+from quire.core.config import AdapterConfig, EngineConfig
+from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
 from quire.node.clock import SystemClock
@@ -17,7 +17,9 @@ from quire.node.health import EngineState, node_health
 from quire.node.supervisor import EngineSupervisor, RestartLimits
 from quire.testing import FakeEngine
 
-CONFIG = EngineConfig(source="fake", name=ModelId("m"))
+CONFIG = EngineConfig(
+    source="fake", name=ModelId("m"), adapters=(AdapterConfig("formal", "/adapters/formal"),)
+)
 ENGINE = EngineId("m")
 FAST = RestartLimits(max_losses=3, first_pause_s=0.0, max_pause_s=0.0)
 
@@ -57,8 +59,9 @@ class Control:
 class Transport:
     """Starts (or raises ``error``); the test then calls ``lose``."""
 
-    def __init__(self, error: QuireError | None) -> None:
+    def __init__(self, error: QuireError | None, info: EngineInfo) -> None:
         self.error = error
+        self.info = info
         self.closed = False
 
     async def start(
@@ -67,7 +70,7 @@ class Transport:
         if self.error is not None:
             raise self.error
         self.on_result, self.lose = on_result, on_lost
-        return FakeEngine().info
+        return self.info
 
     def send(self, batch: Batch) -> None: ...
 
@@ -78,13 +81,15 @@ class Transport:
 class Rig:
     def __init__(self, *errors: QuireError | None) -> None:
         self.errors = list(errors)
+        self.info = FakeEngine().info
         self.prepared: asyncio.Future[None] | None = None
         self.transports: list[Transport] = []
+        self.configs: list[EngineConfig] = []
         self.control = Control()
         self.ready: list[EngineInfo] = []
         self.supervisor = EngineSupervisor(
             CONFIG,
-            lambda config, on_progress: self._make(),
+            lambda config, on_progress: self._make(config),
             self.control,  # type: ignore[arg-type]
             clock=SystemClock(),
             prepare=self._prepare,
@@ -97,8 +102,9 @@ class Rig:
         if self.prepared is not None:
             await self.prepared
 
-    def _make(self) -> Transport:
-        self.transports.append(Transport(self.errors.pop(0) if self.errors else None))
+    def _make(self, config: EngineConfig) -> Transport:
+        self.configs.append(config)
+        self.transports.append(Transport(self.errors.pop(0) if self.errors else None, self.info))
         return self.transports[-1]
 
 
@@ -128,6 +134,25 @@ async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     assert told == ["up", EngineLost("killed").record(), "up"]
     assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (EngineState.READY, 1)
     assert len(rig.ready) == 2
+
+
+async def test_what_has_served_comes_up_again_without_an_adapter_that_is_gone(
+    rigs: Callable[..., Rig], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its first start needs all of them: a name that is misspelt must not go unnoticed."""
+    rig = rigs()
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    assert rig.supervisor.health.detail == ""
+    gone = AdapterInfo(name="formal", digest="", rank=0, problem="no such directory")
+    rig.info = FakeEngine(adapters=[gone]).info
+    rig.transports[0].lose("killed")
+    await rig.control.want(3)
+    assert [config.adapters[0].is_needed for config in rig.configs] == [True, False]
+    health = rig.supervisor.health
+    assert health.state is EngineState.READY
+    assert health.detail == "without adapter formal: no such directory"
+    assert health.detail in caplog.text
 
 
 async def test_control_hears_of_an_engine_when_its_files_are_there_too(
@@ -210,7 +235,7 @@ async def test_stopping_is_idempotent_and_answers_those_who_wait(rigs: Callable[
 
 async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    rig._make = lambda: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
+    rig._make = lambda config: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
     await rig.supervisor.start()
     with pytest.raises(EngineLost, match="a bug"):
         await rig.supervisor.wait_ready()

@@ -9,6 +9,8 @@ import pytest
 from scripted_server import MODEL, TOKENIZER, running_server
 
 from quire.core.decoding import StopSpec
+from quire.core.engine_info import AdapterInfo
+from quire.core.ids import EngineId
 from quire.testing import FakeEngine, expected_tokens, fake_pool
 
 NAMES = ("formal", "brief")
@@ -47,6 +49,48 @@ def test_the_answer_is_that_of_the_adapter(url: str, model: str, adapter: int) -
     tokens = expected_tokens(list(range(40, 60)), StopSpec(max_tokens=8), adapter=adapter)
     answer = completion(url, model).json()
     assert answer["choices"][0]["text"] == TOKENIZER.decode(tokens, skip_special=True)
+
+
+class Restarted:
+    """An engine that is lost when it is told to, and comes up again without "formal"."""
+
+    def __init__(self) -> None:
+        self.engines: list[FakeEngine] = []
+
+    def load(self) -> FakeEngine:
+        gone = AdapterInfo(name="formal", digest="", rank=0, problem="its directory is gone")
+        adapters = (gone, "brief") if self.engines else NAMES
+        pool = fake_pool(page_size=16, num_blocks=256)
+        engine = FakeEngine(pool, tokenizer=TOKENIZER, model=MODEL, adapters=adapters)
+        self.engines.append(engine)
+        return engine
+
+
+def test_an_adapter_that_is_gone_when_its_engine_restarts_is_missed_alone() -> None:
+    restarted = Restarted()
+    with running_server(load=restarted.load, adapters=NAMES) as server:
+        assert completion(server.url, "formal").status_code == 200
+        restarted.engines[0].close()  # it faults at the next message
+        assert completion(server.url, MODEL).status_code == 503
+        server.wait(
+            server.node.wait_health(
+                lambda health: health.ready and health.engines[EngineId(MODEL)].restarts == 1
+            )
+        )
+        refused = completion(server.url, "formal")
+        assert refused.status_code == 503
+        assert "its directory is gone" in refused.json()["error"]["message"]
+        assert completion(server.url, f"{MODEL}:formal").status_code == 503
+        for model, adapter in ((MODEL, -1), ("brief", 1)):
+            tokens = expected_tokens(list(range(40, 60)), StopSpec(max_tokens=8), adapter=adapter)
+            answer = completion(server.url, model).json()
+            assert answer["choices"][0]["text"] == TOKENIZER.decode(tokens, skip_special=True)
+        listed = httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"]
+        assert [one["id"] for one in listed] == [MODEL, "brief"]
+        health = httpx.get(f"{server.url}/health", timeout=60)
+        assert health.status_code == 200
+        detail = health.json()["engines"][MODEL]["detail"]
+        assert detail == "without adapter formal: its directory is gone"
 
 
 @pytest.mark.parametrize("model", ["rude", f"{MODEL}:rude", f"{MODEL}:{MODEL}", "formal:brief"])

@@ -36,14 +36,20 @@ def distinct(what: str, values: Collection[Hashable]) -> None:
 
 
 def find_adapter(name: str, info: EngineInfo) -> int:
-    """The index of the engine's adapter ``name``; ``InvalidArgument`` if it has none such."""
+    """The index of the engine's adapter ``name``; ``InvalidArgument`` if it has none such, or could
+    not load it."""
     names = [adapter.name for adapter in info.adapters]
     require(
         name in names,
         f"model {info.model} has no adapter {name!r}; it has {', '.join(names) or 'none'}: load it "
         "when the engine starts, or name another",
     )
-    return names.index(name)
+    index = names.index(name)
+    if problem := info.adapters[index].problem:
+        raise InvalidArgument(
+            f"adapter {name!r} is not loaded since model {info.model} was started again: {problem}"
+        )
+    return index
 
 
 def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:

@@ -6,6 +6,7 @@ gone.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from quire.control.flow import Flow
@@ -13,6 +14,7 @@ from quire.control.host_commands import HostCommands
 from quire.control.outbox import Outbox
 from quire.control.process_table import ProcessTable
 from quire.control.scheduler.completion import Completion
+from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.fairness import FairShare
@@ -55,7 +57,7 @@ class EngineLife:
         if known is not None:
             if known.is_up:
                 self._lose(known, _replaced(event.engine))
-            known.restart(event.info)
+            self._end_outdated(known, known.restart(event.info))
             self._resume(known)
             return
         engine = EngineState(event.engine, event.info)
@@ -106,6 +108,15 @@ class EngineLife:
                     run.unlock()
                     entry.run = None
 
+    def _end_outdated(self, engine: EngineState, changed: Collection[int]) -> None:
+        """What was begun with weights that are others now does not go on with those: its answer
+        would be of neither."""
+        for entry in list(engine.unfinished):
+            run = entry.run
+            if isinstance(run, DecodeRun) and run.cursor.adapter in changed:
+                error = entry.error or _outdated(engine, run.cursor.adapter)
+                self.flow.fail(entry, error)
+
     def _resume(self, engine: EngineState) -> None:
         """Queues that waited for the engine go on."""
         for program in list(self.table.active.values()):
@@ -116,6 +127,15 @@ class EngineLife:
 
 def _replaced(engine: EngineId) -> ErrorRecord:
     return EngineLost(f"engine {engine} came up again without having gone down: retry").record()
+
+
+def _outdated(engine: EngineState, index: int) -> ErrorRecord:
+    adapter = None if index < 0 else engine.info.adapters[index]
+    what = "the model" if adapter is None else f"adapter {adapter.name!r}"
+    why = (adapter.problem if adapter is not None else "") or f"{what} has other weights now"
+    return EngineLost(
+        f"engine {engine.id} was started again while this was under way, and {why}: ask again"
+    ).record()
 
 
 __all__ = ["EngineLife"]

@@ -21,10 +21,15 @@ _SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """A LoRA adapter to load with a model. ``source``: a directory in the format of PEFT."""
+    """A LoRA adapter to load with a model. ``source``: a directory in the format of PEFT.
+
+    ``is_needed``: an engine does not come up without it, as when it is first started. Else the
+    adapter keeps its place, and says in ``AdapterInfo.problem`` why nothing can run with it.
+    """
 
     name: str
     source: str
+    is_needed: bool = True
 
     def __post_init__(self) -> None:
         if not self.name or not self.source:

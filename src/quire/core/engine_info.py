@@ -37,11 +37,16 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A LoRA adapter that an engine has loaded. ``digest`` identifies its weights and scaling,
-    ``rank`` is the largest of its modules."""
+    ``rank`` is the largest of its modules.
+
+    ``problem``: why it could not be loaded; empty for one that is there. Messages do not name one
+    that is not.
+    """
 
     name: str
     digest: str
     rank: int
+    problem: str = ""
 
 
 class ImageFraming(msgspec.Struct, frozen=True, kw_only=True):

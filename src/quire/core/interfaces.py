@@ -164,6 +164,7 @@ class ServedModel:
     itself. What runs on a queue of it runs with the adapter.
 
     ``special_tokens``: bos_token, eos_token and the like, as chat templates expect them.
+    ``text_start``: what its tokenizer puts before a text that no template has rendered.
     ``node_traits``: what the node serves beside it.
     """
 
@@ -176,6 +177,7 @@ class ServedModel:
     special_tokens: Mapping[str, str] = field(default_factory=dict)
     adapter: str | None = None
     node_traits: frozenset[str] = NODE_TRAITS
+    text_start: tuple[int, ...] = ()
 
     @property
     def traits(self) -> frozenset[str]:
@@ -187,6 +189,7 @@ class ServedModel:
         adapted = [
             replace(self, id=ModelId(adapter.name), adapter=adapter.name)
             for adapter in self.info.adapters
+            if not adapter.problem
         ]
         return [self, *adapted]
 

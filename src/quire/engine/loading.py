@@ -9,7 +9,7 @@ import torch
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
-from quire.engine.adapters.peft_directory import load_adapter
+from quire.engine.adapters.peft_directory import load_adapters
 from quire.engine.config_reader import ConfigReader
 from quire.engine.cpu.library import kernel_report
 from quire.engine.device import choose_device, choose_dtype, dtype_name
@@ -67,7 +67,7 @@ def load_model(
     blank = Parameters(torch.device("meta"), torch.float32)
     whole = family.build(shape, blank)
     modules = module_shapes(whole)
-    adapters = [load_adapter(adapter, modules) for adapter in config.adapters]
+    adapters = load_adapters(config.adapters, modules)
     seeing = _read_vision(reader, directory, family, shape) if shard.size == 1 else None
     with Checkpoint(directory, scheme_of(reader)) as checkpoint:
         if seeing is not None:

@@ -10,6 +10,8 @@ import json
 import re
 from collections.abc import Sequence
 from functools import cached_property
+from itertools import takewhile
+from operator import itemgetter
 from typing import Any
 
 import tokenizers
@@ -70,6 +72,13 @@ class HuggingFaceTokenizer:
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
         return self._eos_token_ids
+
+    @cached_property
+    def text_start(self) -> tuple[int, ...]:
+        """What the tokenizer's post-processor puts before a text: a BOS, or nothing."""
+        encoded = self._recognising.encode("a", add_special_tokens=True)
+        marked = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
+        return tuple(token_id for token_id, _ in takewhile(itemgetter(1), marked))
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of ``text``; nothing (no BOS) is added to it.

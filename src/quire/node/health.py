@@ -38,7 +38,8 @@ TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """``detail`` says why it is not ready (or what it is loading); ``progress`` is 0 to 1."""
+    """``detail`` says why it is not ready (or what it is loading), or what a ready one lacks;
+    ``progress`` is 0 to 1."""
 
     state: EngineState
     detail: str = ""

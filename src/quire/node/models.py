@@ -28,12 +28,14 @@ SHIPPED_MODEL = "quire-mini"
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What stands in a model's directory besides weights. ``defaults`` are sampling defaults."""
+    """What stands in a model's directory besides weights. ``defaults`` are sampling defaults,
+    ``text_start`` are the tokens that the tokenizer puts before a text."""
 
     tokenizer: Tokenizer
     chat_template: str | None = None
     defaults: Mapping[str, Any] = field(default_factory=dict)
     special_tokens: Mapping[str, str] = field(default_factory=dict)
+    text_start: tuple[int, ...] = ()
 
 
 def read_model_files(config: EngineConfig) -> ModelFiles:
@@ -43,11 +45,13 @@ def read_model_files(config: EngineConfig) -> ModelFiles:
         ModelNotFound, ModelFormatError, UnsupportedModel: see ``quire.engine``.
     """
     card = read_model_card(config.source)
+    tokenizer = load_tokenizer(config.source)
     return ModelFiles(
-        tokenizer=load_tokenizer(config.source),
+        tokenizer=tokenizer,
         chat_template=card.chat_template,
         defaults=card.defaults,
         special_tokens=card.special_tokens,
+        text_start=tokenizer.text_start,
     )
 
 
@@ -95,6 +99,7 @@ class ModelTable:
         }
         self._order = list(self._engines)
         self._loaded: dict[ModelId, ServedModel] = {}
+        self._problems: dict[ModelId, str] = {}
         self._models: tuple[ServedModel, ...] = ()
         self._lock = threading.Lock()
 
@@ -124,7 +129,13 @@ class ModelTable:
         return EngineId(self._engines[name])
 
     def get(self, name: ModelId) -> ServedModel:
-        """Raises ``EngineLost`` for one that is configured, but not loaded yet."""
+        """Raises ``EngineLost`` for one that is configured, but not loaded yet, or for an adapter
+        without which its engine has come up again."""
+        if problem := self._problems.get(name):
+            raise EngineLost(
+                f"adapter {name} is not served since its model was started again: {problem}; put "
+                "that right and start the node again"
+            )
         model = self._loaded.get(name)
         if model is None:
             raise EngineLost(f"model {name} is still being loaded: try again in a moment")
@@ -140,10 +151,14 @@ class ModelTable:
             chat_template=model_files.chat_template,
             defaults=model_files.defaults,
             special_tokens=model_files.special_tokens,
+            text_start=model_files.text_start,
             node_traits=self._node_traits,
         )
         with self._lock:
-            self._loaded |= {one.id: one for one in model.with_adapters()}
+            problems = {ModelId(adapter.name): adapter.problem for adapter in info.adapters}
+            others = {known: one for known, one in self._loaded.items() if known not in problems}
+            self._problems = {**self._problems, **problems}
+            self._loaded = others | {one.id: one for one in model.with_adapters()}
             self._models = tuple(
                 self._loaded[known] for known in self._order if known in self._loaded
             )

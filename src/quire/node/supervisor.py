@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.batch import BatchResult
 from quire.core.config import EngineConfig
@@ -141,14 +141,14 @@ class EngineSupervisor:
             if not lost.done():
                 lost.set_result(reason)
 
-        transport = self.transport = self._factory(self._config, self._on_progress)
+        transport = self.transport = self._factory(self._wanted(), self._on_progress)
         try:
             info = await self._start_engine(transport, on_result, on_lost)
             self._info = info
             # control first: whoever sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
             self._on_ready(info)
-            self._move(EngineState.READY)
+            self._move(EngineState.READY, self._lacks(info))
             self._settled.set()
             error: QuireError = EngineLost(await lost)
             self._control.engine_down(self.engine, error.record())
@@ -172,6 +172,21 @@ class EngineSupervisor:
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+
+    def _wanted(self) -> EngineConfig:
+        """What has served comes up again without an adapter whose files are gone meanwhile."""
+        if self._info is None:
+            return self._config
+        adapters = tuple(replace(one, is_needed=False) for one in self._config.adapters)
+        return replace(self._config, adapters=adapters)
+
+    def _lacks(self, info: EngineInfo) -> str:
+        lacks = "; ".join(
+            f"without adapter {one.name}: {one.problem}" for one in info.adapters if one.problem
+        )
+        if lacks:
+            logger.error("engine %s is up %s", self.engine, lacks)
+        return lacks
 
     def _may_restart(self, error: QuireError) -> bool:
         if isinstance(error, _HOPELESS):

@@ -101,6 +101,24 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_one_that_is_gone_does_not_move_the_others(
+    backend: str, tmp_path: Path, checkpoint: Checkpoint, reference: Reference
+) -> None:
+    """Messages go on calling each by its old number."""
+    base, recipe = reference("llama"), RECIPES["all"]
+    adapters = (
+        AdapterConfig("gone", str(tmp_path / "gone"), is_needed=False),
+        AdapterConfig("all", str(write_adapter(tmp_path / "all", base, recipe))),
+    )
+    driver = EngineDriver(make_engine(checkpoint("llama"), adapters, fake_pool(), backend))
+    assert [bool(one.problem) for one in driver.info.adapters] == [True, False]
+    (prompt,) = prompts(1)
+    rows = [RowSpec(None, prompt, range(len(prompt)), adapter=adapter) for adapter in (-1, 1)]
+    wanted = [expected(base, prompt), expected(merged(base, recipe), prompt)]
+    np.testing.assert_allclose(driver.forward(rows), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "model",
     ["llama", "qwen2", "qwen3", "llama-mqa-head-dim", "gemma2", "granite", "olmo2", "phi3"],

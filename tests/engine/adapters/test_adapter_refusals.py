@@ -18,7 +18,7 @@ from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.errors import ModelFormatError, ModelNotFound, QuireError, UnsupportedModel
 from quire.core.ids import ModelId
 from quire.engine.adapters.peft_config import read_peft_config
-from quire.engine.adapters.peft_directory import ModuleShape, load_adapter
+from quire.engine.adapters.peft_directory import ModuleShape, load_adapter, load_adapters
 
 Q = "base_model.model.model.layers.0.self_attn.q_proj"
 SMALL = Recipe(targets=("layers.0.self_attn.q_proj",))
@@ -44,6 +44,20 @@ def change_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], 
     tensors = load_file(path)
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+
+
+def test_one_that_is_not_needed_keeps_its_place_and_its_problem(directory: Path) -> None:
+    gone = directory.parent / "gone"
+    wanted = [
+        AdapterConfig("gone", str(gone), is_needed=False),
+        AdapterConfig("here", str(directory), is_needed=False),
+    ]
+    missing, there = load_adapters(wanted, SHAPES)
+    assert (missing.name, missing.rank, missing.digest) == ("gone", 0, "")
+    assert str(gone) in missing.problem
+    assert (there.name, there.rank, there.problem) == ("here", 4, "")
+    with pytest.raises(ModelNotFound):
+        load_adapters([AdapterConfig("gone", str(gone))], SHAPES)
 
 
 def test_what_is_changed_below_is_served_as_it_is(directory: Path) -> None:

@@ -7,7 +7,7 @@ into the next message is decided in ``engine_scheduler``.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -134,8 +134,18 @@ class EngineState:
                 raise PageLost(
                     "a page was lost with its engine and its tokens are not known: write it anew"
                 )
+            self._require_adapter(content.adapter)
         builder.lost += lost
         return not lost
+
+    def _require_adapter(self, index: int) -> None:
+        """Raises ``PageLost`` if what a page was computed with has not come back."""
+        adapter = None if index < 0 else self.info.adapters[index]
+        if adapter is not None and adapter.problem:
+            raise PageLost(
+                f"a page was lost with its engine, and so was adapter {adapter.name!r} that it was "
+                f"computed with: {adapter.problem}"
+            )
 
     def place_table(
         self,
@@ -240,8 +250,11 @@ class EngineState:
         self.operations.take()
         self.tables = TableCache()
 
-    def restart(self, info: EngineInfo) -> None:
+    def restart(self, info: EngineInfo) -> Collection[int]:
         """The engine is up again, with empty memory.
+
+        Returns the adapters whose weights are others than before; with the model's own all of them
+        are, and -1, which stands for none of them.
 
         Raises:
             ConfigError: its pool or its adapters are others, which what programs hold would not
@@ -259,10 +272,14 @@ class EngineState:
                 f"engine {self.id} came back with another pool ({info.pool}) than it had "
                 f"({self.info.pool}): start it as it was configured before"
             )
-        self.info = info
+        before, self.info = self.info, info
         self.memory.resize(info)
         self.is_up = True
         self.next_step = 0
+        if info.digest != before.digest:
+            return range(-1, len(info.adapters))
+        pairs = zip(before.adapters, info.adapters, strict=True)
+        return {index for index, (old, new) in enumerate(pairs) if old.digest != new.digest}
 
     def check_invariants(self, programs: Iterable[Program], exports: ExportTable) -> None:
         """Pools, index and reference counts agree with what programs and exports hold."""

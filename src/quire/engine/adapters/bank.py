@@ -104,7 +104,9 @@ def attach_adapters(
         if pairs:
             linear.delta = LinearDelta(step, pairs)
     infos = [
-        AdapterInfo(name=adapter.name, digest=adapter.digest, rank=adapter.rank)
+        AdapterInfo(
+            name=adapter.name, digest=adapter.digest, rank=adapter.rank, problem=adapter.problem
+        )
         for adapter in adapters
     ]
     return AdapterBank(tuple(infos), step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from quire.core.config import AdapterConfig
-from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.core.errors import ModelError, ModelFormatError, UnsupportedModel
 from quire.engine.adapters.peft_config import CONFIG_FILE, MAX_RANK, PeftConfig, read_peft_config
 from quire.engine.model_directory import ModelDirectory, locate
 
@@ -52,15 +52,38 @@ class ModuleAdapter:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Adapter:
-    """An adapter's weights in float32 on the host, by module path. ``digest``: of its files."""
+    """An adapter's weights in float32 on the host, by module path. ``digest``: of its files.
+
+    ``problem``: why it has no modules, of one that could not be loaded and is not needed.
+    """
 
     name: str
     digest: str
     modules: Mapping[str, ModuleAdapter]
+    problem: str = ""
 
     @property
     def rank(self) -> int:
-        return max(module.rank for module in self.modules.values())
+        return max((module.rank for module in self.modules.values()), default=0)
+
+
+def load_adapters(
+    adapters: Sequence[AdapterConfig], shapes: Mapping[str, ModuleShape]
+) -> list[Adapter]:
+    """All of ``adapters``, in their order.
+
+    Raises:
+        ModelError: see ``load_adapter``; of one that is not needed it is the adapter's ``problem``.
+    """
+    loaded = []
+    for adapter in adapters:
+        try:
+            loaded.append(load_adapter(adapter, shapes))
+        except ModelError as exc:
+            if adapter.is_needed:
+                raise
+            loaded.append(Adapter(adapter.name, "", {}, problem=exc.message))
+    return loaded
 
 
 def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> Adapter:

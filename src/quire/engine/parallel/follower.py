@@ -88,6 +88,10 @@ class FollowingRank:
 def loaded_answer(loaded: LoadedModel, runner: TorchRunner) -> m.Loaded:
     """What all ranks of a model must agree on."""
     pool = runner.pool
+    adapters = () if loaded.adapters is None else loaded.adapters.infos
     return m.Loaded(
-        digest=loaded.digest, num_blocks=pool.num_blocks, num_host_blocks=pool.num_host_blocks
+        digest=loaded.digest,
+        adapter_digests=tuple(adapter.digest for adapter in adapters),
+        num_blocks=pool.num_blocks,
+        num_host_blocks=pool.num_host_blocks,
     )

@@ -134,9 +134,10 @@ class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to ``Load``; ``digest`` and pool sizes must be rank 0's."""
+    """The answer to ``Load``; the digests and pool sizes must be rank 0's."""
 
     digest: str = ""
+    adapter_digests: tuple[str, ...] = ()
     num_blocks: int = 0
     num_host_blocks: int = 0
     error: ErrorRecord | None = None

@@ -23,7 +23,7 @@ class Adapter(TraitFunctions):
         adapter.
         """
         served = model.served if model is not None else self._issuer.model()
-        return [adapter.name for adapter in served.info.adapters]
+        return [adapter.name for adapter in served.info.adapters if not adapter.problem]
 
     @queued
     def forward_with_adapter(

@@ -92,7 +92,7 @@ class FakeEngine:
     """See the module docstring.
 
     ``script`` makes it say given tokens (see ``ScriptedModel``); everything else stays the same.
-    ``adapters``: names of the adapters that it pretends to have.
+    ``adapters``: names of the adapters that it pretends to have, or what it says of them.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class FakeEngine:
         max_model_len: int = 4096,
         script: Script | None = None,
         step_time: StepTime | None = None,
-        adapters: Sequence[str] = (),
+        adapters: Sequence[str | AdapterInfo] = (),
         images: ImageInput | None = None,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
@@ -126,7 +126,8 @@ class FakeEngine:
             pool=pool or fake_pool(),
             traits=sorted(trait.value for trait in traits if adapters or trait != Trait.ADAPTER),
             adapters=tuple(
-                AdapterInfo(name=name, digest=f"fake-{name}", rank=1) for name in adapters
+                AdapterInfo(name=one, digest=f"fake-{one}", rank=1) if isinstance(one, str) else one
+                for one in adapters
             ),
             images=images,
         )
