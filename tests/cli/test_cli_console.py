@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -41,6 +42,43 @@ def test_a_long_wait_is_told_where_there_is_no_terminal(
     with waiting("a sandbox is built", quiet_s=1000.0):
         pass
     assert capsys.readouterr().err == ""
+
+
+def screen_of(written: str, width: int) -> list[str]:
+    """What a terminal shows once ``written`` was: text that wraps, and the commands used here."""
+    screen, row, column = [[" "] * width], 0, 0
+    for found in re.finditer(r"\x1b\[([?0-9;]*)([A-Za-z])|(.)", written, re.DOTALL):
+        amount, command, text = found.groups()
+        if command == "A":
+            row = max(0, row - int(amount or 1))
+        elif command == "K":
+            assert amount == "2"
+            screen[row] = [" "] * width
+        elif text == "\r":
+            column = 0
+        elif text is not None:
+            if text == "\n" or column == width:
+                row, column = row + 1, 0
+                screen += [[" "] * width] if row == len(screen) else []
+            if text != "\n":
+                screen[row][column] = text
+                column += 1
+    return ["".join(line).rstrip() for line in screen]
+
+
+@pytest.mark.parametrize("width", [20, 30, 75, 200])
+def test_nothing_is_left_of_what_was_waited_for(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not when it is interrupted, and not of a text that is longer than the terminal is wide."""
+    for name, value in (("TTY_COMPATIBLE", "1"), ("TERM", "xterm"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+    text = "[programs]/my_agent.py is checked; a node's first program waits"
+    with suppress(KeyboardInterrupt), waiting(text):
+        raise KeyboardInterrupt
+    written = capsys.readouterr().err
+    assert "checked;" in written
+    assert not any(screen_of(written, width)), screen_of(written, width)
 
 
 @pytest.mark.parametrize("terminal", [False, True])

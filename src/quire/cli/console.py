@@ -42,9 +42,15 @@ def messages() -> Console:
     return _console(stderr=True)
 
 
-def _console(*, stderr: bool) -> Console:
+def live() -> Console:
+    """The console for what is drawn again and again in its place, on stderr. Its lines end where
+    the terminal's do: rich takes away as many as it knows of."""
+    return _console(stderr=True, soft_wrap=False)
+
+
+def _console(*, stderr: bool, soft_wrap: bool = True) -> Console:
     """Text of programs, models and clients stays as it is: ``[x]`` and ``:x:`` are no commands."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()) -> Table:
@@ -103,7 +109,7 @@ def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
             timer.cancel()
             timer.join()
         return
-    with console.status(text):
+    with live().status(Text(text)):
         yield
 
 
@@ -130,6 +136,7 @@ def escaped(text: str) -> str:
 
 __all__ = [
     "escaped",
+    "live",
     "messages",
     "output",
     "print_error",

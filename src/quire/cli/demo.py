@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.console import output, table
+from quire.cli.console import live, output, table
 from quire.cli.demonstration import Demonstration, Tell, demonstrate
 from quire.cli.processes import process_table
 from quire.cli.server_process import server_process
@@ -85,7 +85,7 @@ async def _demo(console: Console) -> Demonstration:
 def _waiting(console: Console, text: str) -> Iterator[None]:
     """A spinner in a terminal, a line elsewhere."""
     if console.is_terminal:
-        with console.status(text):
+        with live().status(Text(text)):
             yield
     else:
         console.print(f"{text} ...")

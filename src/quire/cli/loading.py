@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from quire.cli.console import messages
+from quire.cli.console import live
 
 ShowProgress = Callable[[str, float], None]
 """Called with a stage and how far it is, 0 to 1; from any thread."""
@@ -16,8 +16,8 @@ ShowProgress = Callable[[str, float], None]
 @contextmanager
 def loading_progress() -> Iterator[ShowProgress]:
     """What to give ``Node.start``. The bars vanish at the end."""
-    console = messages()
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = live()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     if not console.is_terminal:
         yield lambda stage, fraction: None
         return
