@@ -9,14 +9,16 @@ from typing import Any
 
 
 class RequestLines(logging.Handler):
-    """The JSON lines of ended requests, as they come."""
+    """The JSON lines of ended requests, as they come; ``refused`` has those of refused ones."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lines: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.refused: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lines.put(json.loads(record.getMessage()))
+        line = json.loads(record.getMessage())
+        (self.refused if line["outcome"] == "refused" else self._lines).put(line)
 
     def next(self) -> dict[str, Any]:
         """Waits for the next one."""

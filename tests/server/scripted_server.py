@@ -95,6 +95,7 @@ def scripted_node(
     adapters: Sequence[str] = (),
     sandbox: SandboxConfig | None = None,
     template: str = CHAT_TEMPLATE,
+    text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
 ) -> tuple[Node, NodeConfig]:
     adapted = tuple(AdapterConfig(name, name) for name in adapters)
@@ -111,7 +112,9 @@ def scripted_node(
     node = Node(
         config,
         transport_factory=lambda engine: InProcessTransport(engine.name, load),
-        model_files=lambda engine: replace(scripted_files(engine), chat_template=template),
+        model_files=lambda engine: replace(
+            scripted_files(engine), chat_template=template, text_start=text_start
+        ),
         encoder_transports=EncoderTransports(
             lambda encoder, on_progress: InProcessEncoder(lambda: cores[encoder.name]),
             lambda source: EncoderTexts(word_tokenizer(), cores[source].info.max_tokens, ""),
@@ -207,6 +210,7 @@ def running_server(
     adapters: Sequence[str] = (),
     sandbox: SandboxConfig | None = None,
     template: str = CHAT_TEMPLATE,
+    text_start: tuple[int, ...] = (),
     encoders: Mapping[str, FakeEncoder] | None = None,
     wait_ready: bool = True,
     send_buffer_bytes: int | None = None,
@@ -223,6 +227,7 @@ def running_server(
         adapters=adapters,
         sandbox=sandbox,
         template=template,
+        text_start=text_start,
         encoders=encoders,
     )
     ready = threading.Event()

@@ -122,6 +122,22 @@ def test_scores_of_pairs(http: httpx.Client) -> None:
     np.testing.assert_allclose(scores(["a", "b"], ["b", "b"]), [0.5, 1])
 
 
+@pytest.mark.parametrize("path", ["/rerank", "/v2/rerank", "/score"])
+def test_other_servers_paths_are_the_same_routes(http: httpx.Client, path: str) -> None:
+    """vLLM's, Cohere's and Jina's; the OpenAPI document has one name for each."""
+    body = {"text_1": "a", "text_2": ["a", "b"]}
+    ours = "/v1/score"
+    if "rerank" in path:
+        body, ours = {"query": "a", "documents": ["b", "a"]}, "/v1/rerank"
+    key = "results" if "rerank" in path else "data"
+    theirs, mine = (http.post(one, json=body).json() for one in (path, ours))
+    assert theirs[key] == mine[key]
+    assert theirs["usage"] == mine["usage"]
+    paths = http.get("/openapi.json").json()["paths"]
+    assert ours in paths
+    assert path not in paths
+
+
 def test_a_document_that_is_too_long_is_cut_and_the_query_is_not(http: httpx.Client) -> None:
     body = {"query": "a", "documents": ["b " * 80], "return_documents": False}
     assert http.post("/v1/rerank", json=body).status_code == 400

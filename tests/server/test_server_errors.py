@@ -7,8 +7,10 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from scripted_server import MODEL
+from request_log import RequestLines
+from scripted_server import MODEL, running_server
 
+from quire.core.config import TenantConfig
 from quire.core.errors import (
     Draining,
     EngineFault,
@@ -28,6 +30,8 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
+from quire.core.events import Quotas
+from quire.core.ids import TenantId
 from quire.programs.chat.template_budget import BudgetedEnvironment
 from quire.server.errors import body_of, headers_of, status_of
 
@@ -68,14 +72,49 @@ def check_shape(response: httpx.Response) -> dict[str, Any]:
         ({"messages": HI, "stop_token_ids": [9999]}, "stop_token_ids"),
         ({"messages": HI, "temprature": 1}, "temprature"),
         ({"messages": HI, "stream_options": {"x": 1}}, "stream_options.x"),
+        ({"messages": HI, "stream_options": 5}, "stream_options"),
         ({"messages": HI, "top_logprobs": 5}, None),
         ({"messages": HI, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"messages": HI, "tool_choice": "required"}, None),
         ({"messages": HI, "response_format": {"type": "xml"}}, "response_format"),
         ({"messages": [{"role": "alien", "content": "x"}]}, "messages[0]"),
-        ({"messages": [{"role": "user"}]}, "messages[0].user.content"),
-        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].user.content[0]"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool.tool_call_id"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{}]}]}, "messages[0].content[0]"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].image_url.url",
+        ),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id"),
+        ({"messages": HI, "tool_choice": "any"}, "tool_choice"),
+        ({"messages": HI, "tool_choice": 5}, "tool_choice"),
+        ({"messages": HI, "tool_choice": {"type": "function"}}, "tool_choice.function"),
+        ({"messages": HI, "tools": [{"type": "function"}]}, "tools[0].function"),
+        (
+            {"messages": HI, "response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+        ),
+        (
+            {"messages": HI, "response_format": {"type": "json_schema", "json_schema": {}}},
+            "response_format.json_schema.name",
+        ),
+        (
+            {
+                "messages": HI,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": 5},
+                },
+            },
+            "response_format.json_schema.schema",
+        ),
         ({"messages": HI, "continue_final_message": True}, None),
         ({"messages": HI, "min_tokens": 5, "max_tokens": 2}, None),
         ({"messages": HI, "structured_outputs": {"regex": "a", "choice": ["a"]}}, None),
@@ -121,6 +160,53 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
 
 
 @pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("rerank", {"query": "a", "documents": [5]}, "documents[0]: must be a text or an object"),
+        ("rerank", {"query": "a", "documents": [""]}, "documents[0]: String should have at least"),
+        ("rerank", {"query": "a", "documents": ["a", {}]}, "documents[1].text: Field required"),
+        ("rerank", {"query": "a", "documents": "a"}, "documents: Input should be a valid list"),
+        ("rerank", {"query": ["a"], "documents": ["a"]}, "query: Input should be a valid string"),
+        ("score", {"text_1": 5, "text_2": "a"}, "text_1: must be a string or a list"),
+        ("score", {"text_1": "a", "text_2": ["a", 1]}, "text_2[1]: Input should be a valid string"),
+        ("embeddings", {"input": ["a", 1]}, "input[1]: Input should be a valid string"),
+        ("embeddings", {"input": {}}, "input: must be a text, token ids, or a list of either"),
+        ("completions", {"prompt": "x", "stream_options": 5}, "stream_options: must be an object"),
+        ("completions", {"prompt": "x", "logit_bias": []}, "logit_bias: must be an object"),
+        (
+            "responses",
+            {"input": "x", "tool_choice": {"type": "function"}},
+            "tool_choice.name: Field required",
+        ),
+        (
+            "responses",
+            {"input": "x", "tool_choice": {"type": "mcp"}},
+            "tool_choice: must be none, auto, required or an object of type function",
+        ),
+        (
+            "responses",
+            {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
+            "input[0].content[0].text: Field required",
+        ),
+        (
+            "messages",
+            {"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text: Field required",
+        ),
+    ],
+)
+def test_the_place_of_a_mistake_is_that_of_the_request(
+    http: httpx.Client, path: str, body: dict[str, Any], message: str
+) -> None:
+    """Whatever the route: not that of the models which check it, whose unions it would name."""
+    response = http.post(f"/v1/{path}", json=body)
+    assert response.status_code == 400
+    said = response.json()["error"]["message"]
+    assert said.startswith(message)
+    assert "more problem" not in said
+
+
+@pytest.mark.parametrize(
     ("field", "value", "instead"),
     [
         ("guided_json", {"type": "object"}, '"structured_outputs": {"json": ...}'),
@@ -128,6 +214,10 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
         ("guided_choice", ["a", "b"], '"structured_outputs": {"choice": ...}'),
         ("guided_grammar", "start: A", '"structured_outputs": {"grammar": ...}'),
         ("ebnf", "root ::= a", '"structured_outputs": {"grammar": ...}, a grammar in Lark'),
+        ("functions", [], 'write "tools": ['),
+        ("function_call", "auto", 'write "tool_choice"'),
+        ("extra_body", {"top_k": 5}, "write its fields beside the others"),
+        ("max_new_tokens", 5, 'write "max_tokens"'),
         ("guided_decoding_backend", "auto", "check its spelling or leave it out"),
     ],
 )
@@ -195,6 +285,45 @@ def test_unknown_fields_inside_messages_are_ignored(http: httpx.Client) -> None:
     assert response.json()["choices"][0]["message"]["content"] == "ok"
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("POST", CHAT, {"messages": []}, (400, "invalid_argument", "messages: ")),
+        ("POST", CHAT, {"messages": HI, "model": "none"}, (404, "model_not_found", "no model")),
+        ("POST", CHAT, {"messages": HI, "x": "secret"}, (400, "unknown_parameter", "x: ")),
+        ("GET", "/nowhere", None, (404, "not_found", "no route GET /nowhere")),
+        ("GET", CHAT, None, (405, "method_not_allowed", "method GET")),
+    ],
+)
+def test_who_runs_the_server_sees_what_was_refused(
+    http: httpx.Client,
+    request_lines: RequestLines,
+    method: str,
+    path: str,
+    body: Any,
+    expected: tuple[int, str, str],
+) -> None:
+    response = http.request(method, path, json=body, headers={"x-request-id": "r-1"})
+    line = request_lines.refused.get(timeout=60)
+    status, code, reason = expected
+    assert (response.status_code, line["status"], line["error"]) == (status, status, code)
+    assert line["reason"].startswith(reason)
+    assert (line["request_id"], line["method"], line["route"]) == ("r-1", method, path)
+    assert line["client"] == "127.0.0.1"
+    assert "secret" not in str(line)
+    assert request_lines.refused.empty()
+
+
+def test_what_has_begun_is_told_once(request_lines: RequestLines) -> None:
+    tenant = TenantConfig(TenantId("small"), quotas=Quotas(max_pages=1))
+    with running_server(tenants=(tenant,)) as server:
+        body = {"prompt": "say " + "x" * 40}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+        assert answer.status_code == 429
+        assert request_lines.next()["outcome"] == "failed"
+    assert request_lines.refused.empty()
+
+
 def test_a_body_over_the_limit_is_413(http: httpx.Client) -> None:
     response = http.post(CHAT, content=b" " * (5 << 20))
     assert response.status_code == 413
@@ -225,6 +354,25 @@ def test_routes_that_are_not_there(http: httpx.Client, method: str, path: str, s
     check_shape(response)
     if status == 405:
         assert response.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "meant"),
+    [
+        ("/chat/completions", "there is /v1/chat/completions;"),
+        ("/v1/chat/completions/", "there is /v1/chat/completions;"),
+        ("/v1/v1/messages", "there is /v1/messages;"),
+        ("/v1/tokenize", "there is /tokenize;"),
+        ("/v1/audio/speech", "/openapi.json has all of them"),
+        ("/", "/openapi.json has all of them"),
+    ],
+)
+def test_a_path_that_is_nearly_ours_is_told_which_one_is(
+    http: httpx.Client, path: str, meant: str
+) -> None:
+    response = http.post(path, json={})
+    assert response.status_code == 404
+    assert meant in response.json()["error"]["message"]
 
 
 def test_the_openai_package_knows_the_errors(client: openai.OpenAI) -> None:

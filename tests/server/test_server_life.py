@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -208,8 +209,21 @@ async def test_an_idle_session_lives_as_long_as_configured() -> None:
 def test_a_taken_port_is_a_clear_error() -> None:
     with bind(ServerConfig(port=0)) as sock:
         port = sock.getsockname()[1]
-        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}"):
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*choose another --port"):
             bind(ServerConfig(port=port))
+
+
+def test_an_address_of_another_machine_is_a_clear_error() -> None:
+    with pytest.raises(ConfigError, match=r"192\.0\.2\.1:0: .*give --host an address of this"):
+        bind(ServerConfig(host="192.0.2.1", port=0))
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_all_addresses_are_those_of_ipv4_too() -> None:
+    with bind(ServerConfig(host="::", port=0)) as sock:
+        port = sock.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port), timeout=60):
+            pass
 
 
 def test_an_error_in_the_middle_of_a_stream_is_an_event(request_lines: RequestLines) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -92,6 +93,20 @@ def test_a_salted_prompt_neither_finds_nor_leaves_anything(client: openai.OpenAI
         assert usage is not None
         assert usage.prompt_tokens_details is not None
         assert usage.prompt_tokens_details.cached_tokens == 0
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "messages", "responses"])
+def test_proxies_pass_the_events_on_at_once(http: httpx.Client, path: str) -> None:
+    """nginx collects what it is not told to pass on."""
+    ask: dict[str, Any] = {"messages": [{"role": "user", "content": "say hi"}], "max_tokens": 9}
+    ask = {"completions": {"prompt": "say hi"}, "responses": {"input": "say hi"}}.get(path, ask)
+    whole = http.post(f"/v1/{path}", json=ask)
+    streamed = http.post(f"/v1/{path}", json={**ask, "stream": True})
+    assert streamed.headers["content-type"].startswith("text/event-stream")
+    assert streamed.headers["x-accel-buffering"] == "no"
+    assert streamed.headers["cache-control"] == "no-cache"
+    assert whole.headers["content-type"] == "application/json"
+    assert "x-accel-buffering" not in whole.headers
 
 
 def test_the_order_of_a_stream(client: openai.OpenAI) -> None:

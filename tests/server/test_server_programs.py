@@ -163,6 +163,7 @@ def test_a_launch_streams_messages_then_the_end(api: httpx.Client) -> None:
     with api.stream("POST", "/v1/programs", json=body) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"
         frames = events(response.iter_lines())
         launched = next(frames)
         assert launched["type"] == "launched"

@@ -350,7 +350,7 @@ def test_one_tenant_does_not_see_anothers_responses() -> None:
         ({"include": ["everything"]}, "include[0]"),
         (
             {"text": {"format": {"type": "json_schema", "name": "x"}}},
-            "text.format.json_schema.schema",
+            "text.format.schema",
         ),
         ({"conversation": "conv_1"}, "conversation"),
         ({"previous_response_id": "resp_0"}, "previous_response_id"),

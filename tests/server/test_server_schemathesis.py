@@ -90,7 +90,9 @@ def test_the_document_has_every_route() -> None:
         "/v1/programs/{program}/logs",
         "/v1/programs/{program}/signal",
         "/health",
+        "/ping",
         "/ready",
+        "/version",
         "/metrics",
     }
 

@@ -88,9 +88,14 @@ def test_every_route_but_health_asks_for_a_key(
     assert response.headers["x-request-id"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready"])
-def test_health_is_open(keyed: RunningServer, path: str) -> None:
-    assert httpx.get(keyed.url + path, timeout=60).status_code == 200
+@pytest.mark.parametrize("path", ["/health", "/ready", "/ping"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_health_is_open(keyed: RunningServer, method: str, path: str) -> None:
+    """Orchestrators ask with either method."""
+    answer = httpx.request(method, keyed.url + path, timeout=60)
+    assert answer.status_code == 200
+    assert (answer.content == b"") is (method == "HEAD")
+    assert int(answer.headers["content-length"]) > 0
 
 
 def test_a_tenant_sees_its_own_programs_alone(keyed: RunningServer) -> None:

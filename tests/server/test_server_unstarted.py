@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from importlib.metadata import version
 
 import httpx
 import pytest
@@ -30,6 +31,10 @@ async def test_it_is_alive_and_not_ready(unstarted: httpx.AsyncClient) -> None:
     assert (await unstarted.get("/health")).status_code == 200
     ready = await unstarted.get("/ready")
     assert (ready.status_code, ready.json()["status"]) == (503, "loading")
+    for method in ("GET", "POST"):
+        ping = await unstarted.request(method, "/ping")
+        assert (ping.status_code, ping.json()["status"]) == (503, "loading")
+    assert (await unstarted.get("/version")).json() == {"version": version("quire")}
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/v1/programs", "/openapi.json"])

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
-from quire.server.events import DATA_EVENTS, EventStyle
+from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
 from quire.server.generation import Generation, PromptChunk
 from quire.server.observation import RequestObserver
 
@@ -106,7 +106,8 @@ class GenerationResponse(Response):
         style: EventStyle = DATA_EVENTS,
     ) -> None:
         super().__init__(
-            headers=headers, media_type="text/event-stream" if stream else "application/json"
+            headers={**EVENT_HEADERS, **headers} if stream else headers,
+            media_type="text/event-stream" if stream else "application/json",
         )
         del self.headers["content-length"]  # that of the empty body; the real one comes later
         self._generation = generation

@@ -61,7 +61,7 @@ class DirectRoute:
         except ValidationError as exc:
             problems = exc.errors(include_url=False)
             raise RequestValidationError(
-                [{**problem, "loc": ("body", *problem["loc"])} for problem in problems]
+                [{**problem, "loc": ("body", *problem["loc"])} for problem in problems], body=value
             ) from exc
 
 

@@ -20,6 +20,7 @@ from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
+from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
 
 
@@ -32,6 +33,7 @@ async def rows_of(
         HttpError: nobody is there to read the rows; what was not run yet is not run.
         QuireError: see ``EncoderService.encode``.
     """
+    mark_begun(request.scope)
     observer = _observer(request, encoder, sum(len(one.tokens) for one in sequences))
     work = asyncio.create_task(encoder.encode(caller_of(request), sequences))
     gone = asyncio.create_task(disconnected(request.receive))

@@ -11,7 +11,7 @@ run a program twice, ``x-should-retry: false`` says so; where it is safe, ``retr
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -39,7 +39,7 @@ from quire.core.errors import (
     Unauthorized,
     UnknownHandle,
 )
-from quire.server.schemas.base import is_shape
+from quire.server.refusals import note
 from quire.server.schemas.other_names import our_name
 
 logger = logging.getLogger(__name__)
@@ -77,6 +77,9 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+
+_OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
+"""What pydantic calls a value that is no JSON object, in words of Python."""
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
 
@@ -139,24 +142,37 @@ def response_of(error: QuireError) -> JSONResponse:
     return JSONResponse(body_of(error), status_of(error), headers_of(error))
 
 
-def location_of(loc: Sequence[str | int]) -> str | None:
-    """A validation error's place as clients write it: ``messages[0].content``."""
-    path = ""
-    for part in loc[1:]:
-        if is_shape(part):
+def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
+    """A validation error's place as clients write it: ``messages[0].content``.
+
+    A place of pydantic's names the alternatives of unions too, which are no fields: of a place in
+    ``body`` only what ``body`` has counts, and at its end what is missing there.
+    """
+    path, value = "", body
+    where, *parts = problem["loc"]
+    for depth, part in enumerate(parts, 1):
+        if isinstance(part, int):
+            path += f"[{part}]"
+            value = value[part] if isinstance(value, list) and part < len(value) else None
             continue
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+        is_missing = depth == len(parts) and problem["type"] == "missing"
+        if where == "body" and not (isinstance(value, dict) and (part in value or is_missing)):
+            continue
+        path += f".{part}" if path else part
+        value = value.get(part) if isinstance(value, dict) else None
     return path[:200] or None
 
 
-def validation_response(error: RequestValidationError) -> JSONResponse:
+def validation_body(error: RequestValidationError) -> dict[str, Any]:
     """The first problem in full and how many more there are. Input values are not echoed."""
     problems = error.errors()
     first = problems[0]
-    param = location_of(first["loc"])
+    param = location_of(first, error.body)
     message = str(first["msg"]).removeprefix("Value error, ")
     if tuple(first["loc"]) == ("body",) and first["type"] != "value_error":
         message = "the body must be a JSON object, sent with content-type: application/json"
+    elif first["type"] in _OBJECT_WANTED:
+        message = "must be an object"
     elif first["type"] == "extra_forbidden":
         instead = our_name(param) if param else None
         remedy = f"write {instead}" if instead else "check its spelling or leave it out"
@@ -164,9 +180,7 @@ def validation_response(error: RequestValidationError) -> JSONResponse:
     where = f"{param}: " if param else ""
     num_more = len(problems) - 1
     more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
-    return JSONResponse(
-        error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param), 400
-    )
+    return error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param)
 
 
 def _code_of(kind: str) -> str:
@@ -177,8 +191,9 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     """Answer every exception of a route in the one shape. ``routes`` are all that the app has, so
     that a 405 can say what a path does allow."""
 
-    async def on_quire_error(_request: Request, error: Exception) -> Response:
+    async def on_quire_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, QuireError)
+        note(request.scope, error.code, error.message)
         if status_of(error) == 500:
             logger.error("request failed: %s", error.message, exc_info=error)
         return response_of(error)
@@ -193,17 +208,34 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
             message = f"method {request.method} is not allowed on {request.url.path}"
             headers["allow"] = ", ".join(_allowed(routes, request.url.path))
         elif error.status_code == 404 and code is None:
-            message = f"no route {request.method} {request.url.path}: /openapi.json has all of them"
+            hint = _meant(routes, request.url.path) or "/openapi.json has all of them"
+            message = f"no route {request.method} {request.url.path}: {hint}"
         body = error_body(error.status_code, message, code=code, param=param)
+        note(request.scope, body["error"]["code"], message)
         return JSONResponse(body, error.status_code, headers)
 
-    async def on_validation_error(_request: Request, error: Exception) -> Response:
+    async def on_validation_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
-        return validation_response(error)
+        body = validation_body(error)
+        note(request.scope, body["error"]["code"], body["error"]["message"])
+        return JSONResponse(body, 400)
 
     app.add_exception_handler(QuireError, on_quire_error)
     app.add_exception_handler(HTTPException, on_http_error)
     app.add_exception_handler(RequestValidationError, on_validation_error)
+
+
+def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
+    """What to say of a path that is one of ours but for its ends: base URLs are copied from
+    elsewhere."""
+    plain = path.rstrip("/")
+    for meant in (plain, f"/v1{plain}", plain.removeprefix("/v1")):
+        if meant != path and any(route.path == meant for route in routes):
+            return (
+                f"there is {meant}; the base URL of OpenAI clients ends with /v1, that of "
+                "Anthropic's has no path"
+            )
+    return None
 
 
 def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
@@ -235,6 +267,7 @@ class ErrorBoundary:
             request_id = scope["state"]["request_id"]
             logger.exception("request %s: unexpected error", request_id)
             message = f"an unexpected error; the server's log has it under request {request_id}"
+            note(scope, "internal_error", message)
             body = error_body(500, message, code="internal_error")
             await JSONResponse(body, 500, {"x-should-retry": "false"})(scope, receive, send)
 
@@ -250,5 +283,5 @@ __all__ = [
     "location_of",
     "response_of",
     "status_of",
-    "validation_response",
+    "validation_body",
 ]

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from quire.core.errors import QuireError
 from quire.server.errors import body_of
 
+EVENT_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""Of every response of events: proxies would keep them back until they have many (nginx by itself
+does), or give one client's to another."""
+
 
 @dataclass(frozen=True, slots=True)
 class EventStyle:
@@ -43,4 +47,11 @@ def _data_errors(error: QuireError) -> list[bytes]:
 DATA_EVENTS = EventStyle(data_event, b"data: [DONE]\n\n", _data_errors)
 """Chat completions and completions."""
 
-__all__ = ["DATA_EVENTS", "EventStyle", "as_it_is", "data_event", "named_event"]
+__all__ = [
+    "DATA_EVENTS",
+    "EVENT_HEADERS",
+    "EventStyle",
+    "as_it_is",
+    "data_event",
+    "named_event",
+]

@@ -22,6 +22,7 @@ from quire.server.events import DATA_EVENTS, EventStyle
 from quire.server.generation import Generation
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
+from quire.server.refusals import mark_begun
 from quire.server.sampling import sampler_of
 from quire.server.schemas.generation import GenerationFields
 
@@ -216,6 +217,7 @@ def open_generation(request: Request, work: Work) -> Begun:
         if identity.final:
             session.end("the client has said that this call is the last")
 
+    mark_begun(request.scope)
     generation = Generation(session, work.requests, thread=identity.thread, name=route)
     return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)
 

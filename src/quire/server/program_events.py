@@ -17,7 +17,7 @@ from quire.core.errors import InvalidArgument, MailboxFull
 from quire.node import Attachment, ProgramHandle
 from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.errors import body_of
-from quire.server.events import DATA_EVENTS, data_event
+from quire.server.events import DATA_EVENTS, EVENT_HEADERS, data_event
 from quire.server.program_records import message_frame, record_frame
 
 
@@ -38,7 +38,7 @@ class ProgramEvents(Response):
         after: int = 0,
         is_launch: bool = False,
     ) -> None:
-        super().__init__(headers={"cache-control": "no-cache"})
+        super().__init__(headers=EVENT_HEADERS)
         del self.headers["content-length"]  # that of the empty body
         self._handle = handle
         self._after = after

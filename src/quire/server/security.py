@@ -12,6 +12,7 @@ import ipaddress
 import re
 import uuid
 from collections.abc import Sequence
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,8 +22,9 @@ from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import CapacityError, Forbidden, QuireError, Unauthorized
 from quire.core.ids import TenantId
 from quire.server.errors import response_of, status_of
+from quire.server.refusals import log_refusal, note
 
-OPEN_PATHS = frozenset({"/health", "/ready"})
+OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -141,6 +143,9 @@ class EdgeMiddleware:
         async def send_with_id(message: Message) -> None:
             if message["type"] in _STARTS:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
+                status = message.get("status", 0)
+                if status >= HTTPStatus.BAD_REQUEST and scope["path"] not in OPEN_PATHS:
+                    log_refusal(scope, status)
             await send(message)
 
         try:
@@ -191,6 +196,7 @@ def _request_id(headers: Headers) -> str:
 
 async def refuse(error: QuireError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer before the route: with a response, or for WebSockets with a refused handshake."""
+    note(scope, error.code, error.message)
     if scope["type"] == "http" or "websocket.http.response" in scope.get("extensions", {}):
         await response_of(error)(scope, receive, send)
     else:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import socket
@@ -21,11 +22,18 @@ from quire.core.errors import ConfigError
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import EngineTransport
 from quire.node import ModelFiles, Node, SessionLimits, read_model_files
+from quire.server.open_files import allow_connections
 
 logger = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _BACKLOG = 1024
+
+_REMEDIES = {
+    errno.EADDRINUSE: "choose another --port or stop what uses it",
+    errno.EADDRNOTAVAIL: "give --host an address of this machine, or 0.0.0.0 for all it has",
+    errno.EACCES: "choose a --port of 1024 or above, or give this process the right to lower ones",
+}
 
 TransportFactory = Callable[[EngineConfig], EngineTransport]
 Progress = Callable[[str, float], None]
@@ -108,18 +116,24 @@ class Service:
 
 
 def bind(server: ServerConfig) -> socket.socket:
-    """A listening socket for the configured address; port 0 picks a free one.
+    """A listening socket for the configured address; port 0 picks a free one, and ``::`` takes
+    IPv4 too.
 
     Raises:
         ConfigError: the address cannot be bound.
     """
     family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
     try:
-        sock = socket.create_server((server.host, server.port), family=family, backlog=_BACKLOG)
+        sock = socket.create_server(
+            (server.host, server.port),
+            family=family,
+            backlog=_BACKLOG,
+            dualstack_ipv6=server.host == "::" and socket.has_dualstack_ipv6(),
+        )
     except OSError as exc:
+        remedy = _REMEDIES.get(exc.errno or 0, "choose another --host or --port")
         raise ConfigError(
-            f"cannot listen on {server.host}:{server.port}: {exc.strerror or exc}; "
-            "choose another --port or stop what uses it"
+            f"cannot listen on {server.host}:{server.port}: {exc.strerror or exc}; {remedy}"
         ) from exc
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # accepted connections inherit it: one whose client takes nothing is dropped with its buffer
@@ -163,6 +177,7 @@ def run(
     """
 
     async def main() -> None:
+        allow_connections(server.max_requests)
         with contextlib.closing(bind(server)) as sock:
             node = make_node(config, server, transport_factory=transport_factory)
             service = Service(node, config, server, sock)

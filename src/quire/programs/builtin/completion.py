@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from quire.core.decoding import DecodeChunk, StopSpec, TokenLogprobs
-from quire.core.errors import PromptTooLong
+from quire.core.errors import PromptTooLong, QueuePoisoned, QuireError
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
 from quire.programs.api.reply import Answer
 from quire.programs.builtin.choice import Choice
@@ -90,6 +90,11 @@ class _Completion:
             else:
                 async for index, chunk in merge([one.stream for one in running]):
                     yield self._told(running[index], chunk)
+        except QueuePoisoned as exc:
+            # the client is told why the first command failed: a quota may be free again soon
+            if isinstance(exc.__cause__, QuireError):
+                raise exc.__cause__ from None
+            raise
         finally:
             for queue in self._queues:
                 self._api.close_queue(queue)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.server.delivery import SlowReader, WriteLimit, disconnected
+from quire.server.events import EVENT_HEADERS
 
 
 class FollowedResponse(Response):
@@ -21,7 +22,7 @@ class FollowedResponse(Response):
     def __init__(
         self, events: AsyncIterator[bytes], *, write_timeout_s: float, headers: Mapping[str, str]
     ) -> None:
-        super().__init__(headers=headers, media_type="text/event-stream")
+        super().__init__(headers={**EVENT_HEADERS, **headers}, media_type="text/event-stream")
         del self.headers["content-length"]  # that of the empty body
         self._events = events
         self._writes = WriteLimit(write_timeout_s)

@@ -13,6 +13,7 @@ from quire.server.routes import (
     responses,
     tokenize,
     uploads,
+    version,
 )
 
 ROUTERS = (
@@ -27,6 +28,7 @@ ROUTERS = (
     programs.router,
     attach.router,
     health.router,
+    version.router,
     metrics.router,
 )
 

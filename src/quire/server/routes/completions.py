@@ -15,6 +15,7 @@ from quire.server.completions_format import CompletionsFormatter, CompletionsOpt
 from quire.server.context import context_of
 from quire.server.frame import new_frame
 from quire.server.identity import priority_of
+from quire.server.plain_text import text_tokens
 from quire.server.planning import Reporting, Work, begin, check_num_choices, completion_request
 from quire.server.schemas.base import Responses
 from quire.server.schemas.completions import Completion, CompletionsRequest
@@ -40,7 +41,7 @@ async def create_completion(request: Request, body: CompletionsRequest) -> Respo
         grammar = structured_grammar(body.structured_outputs)
         await context.grammars.check(grammar, param="structured_outputs")
     if body.echo or any(isinstance(text, str) for text in texts):
-        prompts = await asyncio.to_thread(_prompts, model, texts, bool(body.add_special_tokens))
+        prompts = await asyncio.to_thread(_prompts, model, texts, body.add_special_tokens)
     else:
         prompts = [_known_prompt(model, text) for text in texts if not isinstance(text, str)]
     scored = bool(body.echo) and body.logprobs is not None
@@ -75,21 +76,21 @@ def _options(body: CompletionsRequest) -> CompletionsOptions:
 
 
 def _prompts(
-    model: ServedModel, texts: list[str | list[int]], add_special: bool
+    model: ServedModel, texts: list[str | list[int]], add_special_tokens: bool | None
 ) -> list[PromptText]:
     """Tokenised prompts. Runs in a thread: a long text takes its time."""
-    return [_prompt(model, text, add_special) for text in texts]
+    return [_prompt(model, text, add_special_tokens) for text in texts]
 
 
-def _prompt(model: ServedModel, text: str | list[int], add_special: bool) -> PromptText:
-    tokenizer = model.tokenizer
+def _prompt(
+    model: ServedModel, text: str | list[int], add_special_tokens: bool | None
+) -> PromptText:
     if isinstance(text, str):
-        bos = model.special_tokens.get("bos_token", "") if add_special else ""
-        token_ids = tokenizer.encode(bos + text)
+        token_ids = text_tokens(model, text, add_special_tokens)
         if not token_ids:
             raise InvalidArgument("a prompt is empty: send at least one token", param="prompt")
         return PromptText(text, tuple(token_ids))
-    return replace(_known_prompt(model, text), text=tokenizer.decode(text))
+    return replace(_known_prompt(model, text), text=model.tokenizer.decode(text))
 
 
 def _known_prompt(model: ServedModel, token_ids: list[int]) -> PromptText:

@@ -1,4 +1,7 @@
-"""``/v1/embeddings``, ``/v1/rerank`` and ``/v1/score``: texts through the node's encoders."""
+"""``/v1/embeddings``, ``/v1/rerank`` and ``/v1/score``: texts through the node's encoders.
+
+Clients of Cohere's and Jina's services, and of vLLM, look for the last two under other paths too.
+"""
 
 from __future__ import annotations
 
@@ -53,6 +56,8 @@ async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     return _json(answer)
 
 
+@router.post("/rerank", include_in_schema=False)
+@router.post("/v2/rerank", include_in_schema=False)
 @router.post("/v1/rerank", response_model=RerankList)
 async def rerank(request: Request, body: RerankRequest) -> Response:
     """Documents in the order of their relevance to a query, best first."""
@@ -69,6 +74,7 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
     return _json({**answer, "usage": _usage(sequences)})
 
 
+@router.post("/score", include_in_schema=False)
 @router.post("/v1/score", response_model=ScoreList)
 async def score(request: Request, body: ScoreRequest) -> Response:
     """How well pairs of texts fit, in the order of the request."""

@@ -1,4 +1,8 @@
-"""``/health`` and ``/ready``: is anything dead, and may new work be sent. No API key is needed."""
+"""``/health`` and ``/ready``: is anything dead, and may new work be sent. No API key is needed.
+
+``/ping`` is what SageMaker asks before it sends any work, and nothing else: it is ``/ready``. Other
+servers, which answer nobody while they load, need not tell the two apart. Probes may use HEAD.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ router = APIRouter(route_class=StrictRoute, tags=["health"])
 _UNREADY: Responses = {503: {"model": Health, "description": "Not now; the body says why"}}
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=Health, responses=_UNREADY)
 async def health(request: Request) -> Response:
     """200 while nothing is dead (loading and draining count as alive), else 503."""
@@ -24,6 +29,15 @@ async def health(request: Request) -> Response:
     return _response(found, good=found.alive)
 
 
+@router.head("/ping", include_in_schema=False)
+@router.post("/ping", response_model=Health, responses=_UNREADY)
+@router.get("/ping", response_model=Health, responses=_UNREADY)
+async def ping(request: Request) -> Response:
+    """The same as `/ready`."""
+    return await ready(request)
+
+
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", response_model=Health, responses=_UNREADY)
 async def ready(request: Request) -> Response:
     """200 when new work is accepted and every engine can do it, else 503."""

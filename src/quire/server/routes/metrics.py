@@ -15,6 +15,7 @@ router = APIRouter(route_class=StrictRoute, tags=["metrics"])
 _TEXT: Responses = {200: {"content": {"text/plain": {"schema": {"type": "string"}}}}}
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response, responses=_TEXT)
 async def metrics(request: Request) -> Response:
     """Requests as their clients saw them, and the node's state now."""

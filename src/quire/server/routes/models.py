@@ -19,6 +19,7 @@ router = APIRouter(route_class=StrictRoute, tags=["models"])
 ModelName = Annotated[str, Path(max_length=256)]
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", response_model=ModelList)
 async def list_models(request: Request) -> Response:
     """The models that are loaded, the default one first."""

@@ -14,6 +14,7 @@ from quire.server.chat.images import ImageReader
 from quire.server.chat.prompt import Conversation
 from quire.server.context import ServerContext, context_of
 from quire.server.logprobs import spelled
+from quire.server.plain_text import text_tokens
 from quire.server.schemas.service import (
     Detokenized,
     DetokenizeRequest,
@@ -43,9 +44,8 @@ async def _tokens(
     context: ServerContext, model: ServedModel, body: TokenizeRequest
 ) -> tuple[int, ...]:
     if body.messages is None:
-        bos = model.special_tokens.get("bos_token", "") if body.add_special_tokens else ""
-        text = bos + (body.prompt or "")
-        return tuple(await asyncio.to_thread(model.tokenizer.encode, text))
+        text, special = body.prompt or "", body.add_special_tokens
+        return tuple(await asyncio.to_thread(text_tokens, model, text, special))
     images = ImageReader(model.info.images)
     conversation = Conversation(
         template_messages(body.messages, images),

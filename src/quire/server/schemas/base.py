@@ -26,9 +26,10 @@ TokenIds = Annotated[list[TokenId], Field(max_length=MAX_PROMPT_TOKENS, fail_fas
 JsonObject = Annotated[dict[str, Any], Field(max_length=4096)]
 
 # A field that takes several shapes: the value's own shape decides which one it is checked against,
-# so that an error is about what the client meant. Shapes are no part of a field's location.
+# so that an error is about what the client meant.
 TEXT_SHAPE = Tag("<text>")
 LIST_SHAPE = Tag("<list>")
+OBJECT_SHAPE = Tag("<object>")
 
 
 def _text_or_list(value: object) -> str | None:
@@ -43,9 +44,10 @@ TextOrList = Discriminator(
 """For unions of a ``TEXT_SHAPE`` and a ``LIST_SHAPE``."""
 
 
-def is_shape(part: str | int) -> bool:
-    """Whether this part of a validation error's place names a shape, not a field."""
-    return isinstance(part, str) and part.startswith("<") and part.endswith(">")
+def text_or_object(value: object) -> str | None:
+    if isinstance(value, str):
+        return TEXT_SHAPE.tag
+    return OBJECT_SHAPE.tag if isinstance(value, dict | BaseModel) else None
 
 
 class RequestModel(BaseModel):
@@ -126,6 +128,7 @@ __all__ = [
     "LIST_SHAPE",
     "MAX_PROMPT_TOKENS",
     "MAX_TEXT_CHARS",
+    "OBJECT_SHAPE",
     "TEXT_SHAPE",
     "EchoedModel",
     "ErrorBody",
@@ -141,5 +144,5 @@ __all__ = [
     "TokenId",
     "TokenIds",
     "WholeModel",
-    "is_shape",
+    "text_or_object",
 ]

@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, StringConstraints, Tag, model_validat
 from quire.server.schemas.base import (
     LIST_SHAPE,
     MAX_TEXT_CHARS,
+    OBJECT_SHAPE,
     TEXT_SHAPE,
     EchoedModel,
     Name,
@@ -17,6 +18,7 @@ from quire.server.schemas.base import (
     ShortText,
     TextOrList,
     TokenIds,
+    text_or_object,
 )
 
 MAX_TEXTS = 2048
@@ -94,9 +96,15 @@ class RerankDocument(EchoedModel):
     text: InputText
 
 
-Documents = Annotated[
-    list[InputText | RerankDocument], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)
+Document = Annotated[
+    Annotated[InputText, TEXT_SHAPE] | Annotated[RerankDocument, OBJECT_SHAPE],
+    Discriminator(
+        text_or_object,
+        custom_error_type="shape",
+        custom_error_message="must be a text or an object with text",
+    ),
 ]
+Documents = Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
 
 
 class RerankRequest(EncodingFields):

@@ -17,12 +17,27 @@ _CONSTRAINTS = {
     "ebnf": "grammar",
 }
 
+_OTHERS = {
+    # OpenAI, formerly
+    "functions": '"tools": [{"type": "function", "function": ...}]',
+    "function_call": '"tool_choice"',
+    # the openai package, which takes it apart
+    "extra_body": "its fields beside the others",
+    # SGLang and TGI
+    "lora_path": '"model": the name of the adapter',
+    "max_new_tokens": '"max_tokens"',
+    "rid": "the header x-request-id",
+    # vLLM
+    "prompt_logprobs": '"echo": true with "logprobs", at /v1/completions',
+    "request_id": "the header x-request-id",
+}
+
 
 def our_name(field: str) -> str | None:
     """What chat completions and completions want instead of ``field``."""
     constraint = _CONSTRAINTS.get(field)
     if constraint is None:
-        return None
+        return _OTHERS.get(field)
     dialect = ", a grammar in Lark's form" if constraint == "grammar" else ""
     return f'"structured_outputs": {{"{constraint}": ...}}{dialect}'
 

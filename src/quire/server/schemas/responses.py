@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from quire.server.schemas.base import (
+    TEXT_SHAPE,
     JsonObject,
     Name,
     RequestModel,
@@ -62,10 +63,24 @@ class AllowedTools(RequestModel):
     tools: Annotated[list[FunctionChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
-ToolChoiceField = (
-    Literal["none", "auto", "required"]
-    | Annotated[FunctionChoice | AllowedTools, Field(discriminator="type")]
-)
+def _choice_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return TEXT_SHAPE.tag
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"<{kind}>" if isinstance(kind, str) else None
+
+
+ToolChoiceField = Annotated[
+    Annotated[Literal["none", "auto", "required"], TEXT_SHAPE]
+    | Annotated[FunctionChoice, Tag("<function>")]
+    | Annotated[AllowedTools, Tag("<allowed_tools>")],
+    Discriminator(
+        _choice_kind,
+        custom_error_type="shape",
+        custom_error_message="must be none, auto, required or an object of type function or "
+        "allowed_tools: no other tools run here",
+    ),
+]
 
 
 class TextFormat(RequestModel):

@@ -76,6 +76,10 @@ class EngineStatus(ResponseModel):
     progress: float
 
 
+class Version(ResponseModel):
+    version: str
+
+
 class Health(ResponseModel):
     """``status``: ok, loading, draining or unhealthy."""
 
@@ -93,4 +97,5 @@ __all__ = [
     "ModelList",
     "TokenizeRequest",
     "Tokenized",
+    "Version",
 ]

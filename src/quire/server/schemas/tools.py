@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Discriminator, Field, StringConstraints
 
-from quire.server.schemas.base import JsonObject, RequestModel, Text
+from quire.server.schemas.base import (
+    OBJECT_SHAPE,
+    TEXT_SHAPE,
+    JsonObject,
+    RequestModel,
+    Text,
+    text_or_object,
+)
 
 MAX_TOOLS = 128
 
@@ -36,7 +43,15 @@ class NamedToolChoice(RequestModel):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], TEXT_SHAPE]
+    | Annotated[NamedToolChoice, OBJECT_SHAPE],
+    Discriminator(
+        text_or_object,
+        custom_error_type="shape",
+        custom_error_message="must be none, auto, required or an object that names a function",
+    ),
+]
 
 
 class JsonSchemaFormat(RequestModel):

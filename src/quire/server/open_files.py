@@ -1,0 +1,39 @@
+"""How many files this process may have open: every client's connection is one.
+
+Shells and service managers give a process 1024 by default, which is fewer than the requests that a
+server takes. Beyond its limit a process cannot even refuse a connection: its client waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+
+logger = logging.getLogger(__name__)
+
+_NUM_OTHERS = 512
+"""Connections that are idle or to be refused, to processes of ours, to other hosts; files."""
+
+
+def allow_connections(num_requests: int) -> None:
+    """Raise the limit as far as ``num_requests`` at once need it and the system lets us."""
+    wanted = num_requests + _NUM_OTHERS
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
+    except (OSError, ValueError):  # some systems have a bound below the hard one
+        granted = soft
+    if granted < wanted:
+        logger.warning(
+            "this process may have %d files open, but %d requests at once need about %d: raise the "
+            "limit (ulimit -n, LimitNOFILE) or lower --max-requests",
+            granted,
+            num_requests,
+            wanted,
+        )
+
+
+__all__ = ["allow_connections"]

@@ -1,0 +1,51 @@
+"""One line in the log for each request that was refused before any work began.
+
+Its client knows why from the answer; the one who runs the server would otherwise see nothing. What
+has begun is told by its ``RequestObserver``. Must not know why a request may be refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from starlette.types import Scope
+
+logger = logging.getLogger("quire.requests")
+
+_MAX_PATH_CHARS = 200
+
+
+def note(scope: Scope, code: str | None, message: str) -> None:
+    """The request is about to be answered with this error."""
+    scope["state"]["refusal"] = code, message
+
+
+def mark_begun(scope: Scope) -> None:
+    """The request has an observer from now on, which tells of its end."""
+    scope["state"]["has_begun"] = True
+
+
+def log_refusal(scope: Scope, status: int) -> None:
+    """The request was answered with ``status``, an error's."""
+    state = scope["state"]
+    if state.get("has_begun") or not logger.isEnabledFor(logging.INFO):
+        return
+    code, reason = state.get("refusal", (None, None))
+    client = scope.get("client")
+    line = {
+        "event": "request",
+        "outcome": "refused",
+        "request_id": state["request_id"],
+        "route": scope["path"][:_MAX_PATH_CHARS],
+        "method": scope.get("method"),
+        "client": client[0] if client else None,
+        "tenant": state.get("tenant"),
+        "status": status,
+        "error": code,
+        "reason": reason,
+    }
+    logger.info("%s", json.dumps(line))
+
+
+__all__ = ["log_refusal", "mark_begun", "note"]
