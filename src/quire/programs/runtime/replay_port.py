@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -64,6 +65,8 @@ class ReplayPort:
         """Of what is done once more: that which has not ended, and where."""
         self._num_remaking: Counter[QueueId] = Counter()
         self._closing: set[QueueId] = set()
+        self._waiting: deque[tuple[QueueId | None, Callable[[], None]]] = deque()
+        """What waits behind a reset, in order; a queue stands beside its reset."""
         self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
         self._pumping = False
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
@@ -106,21 +109,22 @@ class ReplayPort:
     def create_queue(
         self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
-        if not self._over:
-            self._port.create_queue(queue, engine, thread=thread, depth=depth, priority=priority)
+        create = partial(self._port.create_queue, queue, engine)
+        self._in_order(partial(create, thread=thread, depth=depth, priority=priority))
 
     def set_queue_priority(self, queue: QueueId, priority: int) -> None:
-        if not self._over:
-            self._port.set_queue_priority(queue, priority)
+        self._in_order(partial(self._port.set_queue_priority, queue, priority))
 
     def reset_queue(self, queue: QueueId) -> None:
-        if not self._over:
-            self._port.reset_queue(queue)
+        """Behind what is done once more there, which a reset would cancel: it had ended when the
+        program reset the queue. All that the program asks for later waits with it."""
+        self._in_order(partial(self._port.reset_queue, queue), behind=queue)
 
     def close_queue(self, queue: QueueId) -> None:
         """Behind what is done once more there: the program knows the answers, and runs ahead."""
-        if self._over:
-            return
+        self._in_order(partial(self._close, queue))
+
+    def _close(self, queue: QueueId) -> None:
         if self._num_remaking[queue]:
             self._closing.add(queue)
         else:
@@ -141,8 +145,32 @@ class ReplayPort:
                 going += self._once_more(entry)
             self._asked.add(command.id)
         if going:
-            self._port.issue(queue, [without(one, self._left_out) for one in going])
+            sent = [without(one, self._left_out) for one in going]
+            self._in_order(partial(self._issue, queue, sent))
         self._schedule_pump()
+
+    def _issue(self, queue: QueueId, commands: list[Command]) -> None:
+        remaking = [command.id for command in commands if command.id in self._dropped]
+        self._remaking.update(dict.fromkeys(remaking, queue))
+        self._num_remaking[queue] += len(remaking)
+        self._port.issue(queue, commands)
+
+    def _in_order(self, do: Callable[[], None], behind: QueueId | None = None) -> None:
+        """``do`` it, at once if nothing waits; else when all before it was done, and all that is
+        done once more on the queue ``behind`` has ended."""
+        if self._over:
+            return
+        self._waiting.append((behind, do))
+        if len(self._waiting) == 1:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and not self._over:
+            behind, do = self._waiting[0]
+            if behind is not None and self._num_remaking[behind]:
+                return
+            self._waiting.popleft()
+            do()
 
     def _first_time(self, queue: QueueId, command: Command) -> Command:
         sent = seeded(command, self._seeds.getrandbits(63))
@@ -158,15 +186,13 @@ class ReplayPort:
             return [entry.sent]
         going = again(entry, self._log.slots, lambda: next(self._own_ids))
         self._dropped.update(one.id for one in going)
-        self._remaking.update((one.id, entry.queue) for one in going)
-        self._num_remaking[entry.queue] += len(going)
         if not going:
             self._left_out.add(number)
         return going
 
     def cancel(self, command: CommandId) -> None:
-        if not self._over and command not in self._dropped and command not in self._left_out:
-            self._port.cancel(command)
+        if command not in self._dropped and command not in self._left_out:
+            self._in_order(partial(self._port.cancel, command))
 
     async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
         what = (name, frozen_arguments(arguments))
@@ -199,6 +225,7 @@ class ReplayPort:
         if not self._num_remaking[queue] and queue in self._closing:
             self._closing.discard(queue)
             self._port.close_queue(queue)
+        self._go_on()
 
     def _unheard(self, command: CommandId, reply: Reply) -> Reply:
         """``reply`` without the tokens that the program has; they must be the same."""

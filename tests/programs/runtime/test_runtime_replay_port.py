@@ -1,0 +1,141 @@
+"""What a program does again on a new engine, in which order, while it runs ahead of it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from programs_node import node_of
+
+from quire.core.errors import ProgramCancelled, UnknownHandle
+from quire.core.interfaces import ProgramPort, ReplySink
+from quire.programs.api import Api
+from quire.programs.inferlet import Main
+from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.runtime.replay_port import ReplayPort
+from quire.programs.runtime.running import Connect
+from quire.testing import LocalNode
+
+
+def recorded(node: LocalNode, log: ReplayLog) -> Connect:
+    """The port of another incarnation of the program whose record is ``log``."""
+    connect = node.connect("again")
+
+    def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
+        port = ReplayPort(log, sink, loop)
+        port.attach(connect(port, loop))
+        return port
+
+    return connected
+
+
+class Waits:
+    """Where a program waits until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.is_there, self.may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def here(self) -> None:
+        self.is_there.set()
+        await self.may_go_on.wait()
+
+
+async def resumed(main: Any) -> Any:
+    """The result of ``main(api, waits)`` whose engine is lost while it waits. The new engine does
+    nothing before the program has come to that place again."""
+    log, before, behind = ReplayLog(), Waits(), Waits()
+
+    def until(waits: Waits) -> Main:
+        async def program(api: Api) -> Any:
+            return await main(api, waits)
+
+        return program
+
+    async with node_of() as node:
+        first = node.launch(until(before), connect=recorded(node, log))
+        await before.is_there.wait()
+        first.cancel()
+        with pytest.raises(ProgramCancelled):
+            await first.result()
+    async with node_of() as node:
+        node.hold = True
+        again = node.launch(until(behind), connect=recorded(node, log))
+        ended = asyncio.ensure_future(again.result())
+        is_there = asyncio.ensure_future(behind.is_there.wait())
+        await asyncio.wait([ended, is_there], return_when=asyncio.FIRST_COMPLETED)
+        is_there.cancel()
+        node.hold = False
+        behind.may_go_on.set()
+        return await ended
+
+
+async def undisturbed(main: Any) -> Any:
+    waits = Waits()
+    waits.may_go_on.set()
+
+    async def program(api: Api) -> Any:
+        return await main(api, waits)
+
+    async with node_of() as node:
+        return await node.run(program)
+
+
+async def fails_and_resets(api: Api, waits: Waits) -> list[list[int]]:
+    """Resets its queue behind tokens that were computed one after another, and that it goes on
+    with, on that queue and on another one."""
+    queue, other = api.create_queue(), api.create_queue()
+    pages, embeds = api.alloc_kvpage(queue, 2), api.alloc_emb(queue, 5)
+    dists = []
+
+    async def step(position: int) -> None:
+        embed = embeds[position]
+        api.embed_txt(queue, 5 + position, position, embed)
+        api.forward(queue, pages[:1], embed, pages[:1], embed)
+        dists.append(await api.get_next_dist(queue, embed))
+
+    for position in range(3):
+        await step(position)
+    with pytest.raises(UnknownHandle):
+        await api.import_kvpage(queue, "nowhere")
+    api.reset_queue(queue)
+    await step(3)
+    seen = api.alloc_emb(other, 1)
+    api.embed_txt(other, 9, 4, seen)
+    api.forward(other, pages[:1], seen, pages[1:], seen)
+    dists.append(await api.get_next_dist(other, seen[0]))
+    await waits.here()
+    dists += [await api.get_next_dist(queue, embed) for embed in embeds[:4]]
+    dists.append(await api.get_next_dist(other, seen[0]))
+    return [dist.token_ids for dist in dists]
+
+
+async def test_a_reset_cancels_nothing_that_had_ended_before_it() -> None:
+    expected = await undisturbed(fails_and_resets)
+    assert expected[:5] == expected[5:]
+    assert await resumed(fails_and_resets) == expected
+
+
+async def closes_behind_a_reset(api: Api, waits: Waits) -> list[int]:
+    """The queue that it resets, twice, is closed at once; its pages go with it."""
+    kept, queue = api.create_queue(), api.create_queue(priority=1)
+    pages, embeds = api.alloc_kvpage(queue, 1), api.alloc_emb(queue, 3)
+    tokens: list[int] = []
+    for position, embed in enumerate(embeds):
+        api.embed_txt(queue, 5 + position, position, embed)
+        api.forward(queue, pages, embed, pages, embed)
+        tokens.append((await api.get_next_dist(queue, embed)).max_index())
+    for _ in range(2):
+        with pytest.raises(UnknownHandle):
+            await api.import_kvpage(queue, "nowhere")
+        api.reset_queue(queue)
+        api.set_queue_priority(queue, 0)
+        await api.synchronize(queue)
+    api.close_queue(queue)
+    await waits.here()
+    await api.synchronize(kept)
+    return tokens
+
+
+async def test_what_follows_a_reset_waits_with_it() -> None:
+    assert await resumed(closes_behind_a_reset) == await undisturbed(closes_behind_a_reset)
