@@ -10,7 +10,7 @@ import pytest
 
 from quire.core.errors import InvalidArgument, ProgramFailed
 from quire.programs.inferlet import load_inferlet
-from quire.programs.tracebacks import MAX_TRACEBACK_CHARS, own_traceback
+from quire.programs.tracebacks import MAX_TRACEBACK_CHARS, own_traceback, program_failed
 from quire.testing import LocalNode
 
 
@@ -81,6 +81,23 @@ async def test_an_error_that_cannot_be_shown_still_ends_its_program(error: BaseE
     async with LocalNode() as node:
         with pytest.raises(ProgramFailed, match=r"cannot be shown|str\(\) failed"):
             await asyncio.wait_for(node.run(main), 30)
+
+
+def test_what_a_task_group_alone_holds_is_told_first() -> None:
+    inner = InvalidArgument("max_tokens is -1\nchoose another")
+    failed = program_failed(
+        "p", None, ExceptionGroup("in a TaskGroup", [ExceptionGroup("", [inner])])
+    )
+    assert failed.message.startswith(
+        "program 'p' raised ExceptionGroup: in a TaskGroup (1 sub-exception): "
+        "InvalidArgument: max_tokens is -1\n"
+    )
+    assert failed.details["code"] == "invalid_argument"
+    several = program_failed("p", None, ExceptionGroup("in a TaskGroup", [inner, KeyError("k")]))
+    assert several.message.partition("\n")[0].endswith("in a TaskGroup (2 sub-exceptions)")
+    assert "code" not in several.details
+    assert "InvalidArgument" in several.message
+    assert "KeyError: 'k'" in several.message
 
 
 def test_a_long_traceback_keeps_its_end() -> None:

@@ -19,8 +19,8 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
     """
     text = own_traceback(error, source)
     details = {"traceback": text, "error": type(error).__name__}
-    if isinstance(error, QuireError):
-        details["code"] = error.code
+    if isinstance(cause := _only_one_in(error), QuireError):
+        details["code"] = cause.code
     return ProgramFailed(f"program {name!r} raised {one_line(error)}\n{text}", **details)
 
 
@@ -39,12 +39,21 @@ def own_traceback(error: BaseException, source: str | None) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """The type and the first line of the message."""
+    """The type and the first line of the message; of what a group alone holds, too."""
     try:
         message = str(error).partition("\n")[0]
     except Exception:  # the program's own __str__
         message = "<its message cannot be shown>"
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    line = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    inner = _only_one_in(error)
+    return line if inner is error else f"{line}: {one_line(inner)}"
+
+
+def _only_one_in(error: BaseException) -> BaseException:
+    """What a group (of ``TaskGroup``) holds, if that is one error; any other error itself."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -318,6 +319,28 @@ async def test_a_task_cancelled_before_it_starts_leaves_no_warning(
         return "done"
 
     assert await host.launch(program(main), [], ports.connect).result() == "done"
+
+
+async def test_what_a_task_raised_and_nobody_awaited_stands_in_the_programs_log(
+    runtime: NativeRuntime, ports: Ports
+) -> None:
+    async def lose() -> None:
+        raise ValueError("lost")
+
+    async def main(api: Api) -> None:
+        await asyncio.wait([asyncio.create_task(lose(), name="background work")])
+        gc.collect()
+        await asyncio.sleep(0)
+
+    running = runtime.launch(program(main), [], ports.connect)
+    lines: list[tuple[str, str]] = []
+    running.listen_log(lambda level, text, fields: lines.append((level, text)))
+    await running.result()
+    ((level, text),) = lines
+    assert level == "error"
+    assert text.startswith("background work has failed, and nobody awaited it\n")
+    assert text.endswith("ValueError: lost\n")
+    assert "contained" not in text, "lines of the node's code are left out"
 
 
 # -- messages --------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ native runtime gives it one of its own.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from contextvars import Context
@@ -29,6 +30,9 @@ from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 from quire.programs.services.network import Network
+from quire.programs.tracebacks import own_traceback
+
+logger = logging.getLogger(__name__)
 
 
 class ProgramHost:
@@ -107,6 +111,19 @@ class ProgramHost:
             return None
         running = task.execution.running
         return f"{running.id} ({running.name})"
+
+    def report_uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """For ``set_exception_handler``: what a task raised and nobody awaited goes into its
+        program's log."""
+        task, error = context.get("future"), context.get("exception")
+        if not isinstance(task, ProgramTask) or error is None:
+            loop.default_exception_handler(context)
+            return
+        running = task.execution.running
+        trace = own_traceback(error, task.execution.inferlet.source)
+        text = f"{task.get_name()} has failed, and nobody awaited it\n{trace}"
+        logger.error("program %s (%s): %s", running.id, running.name, text)
+        running.log("error", text)
 
     async def shutdown(self) -> None:
         """Cancel every program, wait until all have ended, give the loop its task factory back."""

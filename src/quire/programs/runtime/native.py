@@ -129,6 +129,7 @@ class NativeRuntime:
                 threshold_s=self._config.blocked_after_s,
             )
             watchdog.start()
+            loop.set_exception_handler(host.report_uncaught)
             self._host = host
             ready.set_result(None)
             try:
