@@ -68,6 +68,7 @@ lock: ## pin what is installed in .venv now
 docs: install-dev ## write the generated reference pages
 	$(BIN)/python -m quire.cli.reference docs/reference/cli.md
 	$(BIN)/python -m quire.programs.reference > docs/reference/api.md
+	$(BIN)/python -m quire.programs.sdk_reference > docs/reference/sdk.md
 	$(BIN)/python -m quire.programs.guide > docs/guide/library.md
 
 clean: ## remove .venv and every cache

@@ -2,8 +2,8 @@
 
     quire run examples/agent.py -- "What is the weather in Oslo?"
 
-The conversation is one text in one context. A call is read from the model's own output, the result
-is appended, and the model goes on with everything before still in its KV cache.
+The conversation is one text in one context. A call is read in the form that the model writes, the
+result is appended, and the model goes on with everything before still in its KV cache.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from quire.programs.api import Api
-from quire.programs.chat import chat_template, parse_answer
-from quire.programs.sdk import Context, Toolbox, inferlet
+from quire.programs.sdk import Context, Conversation, inferlet
 
 MAX_TURNS = 6
 TEMPERATURES = {"Oslo": 3, "Lima": 19, "Cairo": 31}
@@ -30,31 +29,16 @@ def get_weather(city: str, unit: Literal["celsius", "fahrenheit"] = "celsius") -
 @inferlet("agent", traits={"Decode": 1, "Tokenize": 1})
 async def agent(api: Api, question: str = "What is the weather in Oslo?") -> dict[str, Any]:
     """Answer a question, calling tools where they help."""
-    tools = Toolbox([get_weather])
-    template = chat_template(api.available_models()[0].served)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
     used: list[dict[str, str]] = []
     async with Context(api) as ctx:
+        chat = Conversation(ctx, tools=[get_weather]).say(question)
         for _ in range(MAX_TURNS):
-            prompt = template.render(messages, tools=tools.schemas())
-            ctx.truncate(0)
-            ctx.fill(prompt)  # what the cache has of it is not computed again
-            answer = parse_answer((await ctx.generate(max_tokens=200)).text)
+            answer = await chat.answer(max_tokens=200)
             if not answer.calls:
                 return {"answer": answer.content, "calls": used}
-            results = await tools.call_all(answer.calls)
+            results = await chat.tools.call_all(answer.calls)
             for call, result in zip(answer.calls, results, strict=True):
                 used.append({"name": call.name, "arguments": call.arguments, "result": result})
                 await api.send(f"{call.name}({call.arguments}) = {result}")
-            messages.append(
-                {
-                    "role": "assistant",
-                    "content": answer.content,
-                    "tool_calls": [
-                        {"function": {"name": call.name, "arguments": call.arguments}}
-                        for call in answer.calls
-                    ],
-                }
-            )
-            messages += [{"role": "tool", "content": result} for result in results]
+            chat.add_results(results)
     return {"answer": "", "calls": used}

@@ -9,6 +9,7 @@ from programs_port import Ports
 
 from quire.core.errors import UnknownHandle
 from quire.core.traits import Trait
+from quire.programs import sdk, sdk_reference
 from quire.programs.api import TRAIT_FUNCTIONS, connect_api
 from quire.programs.reference import _functions, render
 
@@ -16,14 +17,26 @@ COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "api.md"
 
 PIE_TABLE_1 = """get_arg send receive http_get available_models available_traits create_queue
 synchronize set_queue_priority export_kvpage import_kvpage alloc_kvpage dealloc_kvpage
-alloc_emb dealloc_emb copy_kvpage forward mask_kvpage embed_txt tokenize detokenize
-get_vocabs get_next_dist"""
+alloc_emb dealloc_emb copy_kvpage forward mask_kvpage embed_txt num_embs_needed embed_img
+tokenize detokenize get_vocabs get_next_dist"""
 
 
 def test_the_committed_file_is_current() -> None:
     assert COMMITTED.read_text() == render(), (
         "run: python -m quire.programs.reference > docs/reference/api.md"
     )
+
+
+def test_the_sdk_is_documented_as_it_is() -> None:
+    page = sdk_reference.render()
+    assert COMMITTED.with_name("sdk.md").read_text() == page, (
+        "run: python -m quire.programs.sdk_reference > docs/reference/sdk.md"
+    )
+    for name in sdk.__all__:
+        assert name == "Sees" or f"\n### {name}\n" in page, name
+    assert "\n#### next_dists_scored\n" in page
+    assert "role: str = 'user'" in page
+    assert page.count("```") % 2 == 0
 
 
 async def test_every_function_of_every_trait_is_on_the_api(ports: Ports) -> None:

@@ -47,6 +47,30 @@ async def test_a_prompt_may_open_the_reasoning(renderer: ChatRenderer, model: Se
     assert (await renderer.render(model, HI)).opens_reasoning
 
 
+ONE_CALL = """\
+{%- for m in messages %}
+{%- if m.tool_calls is defined and m.tool_calls | length != 1 %}
+{{- raise_exception("single tool-calls") }}{% endif %}
+{{- m.content }}{% for c in m.tool_calls %}<{{ c.function.name }}>{% endfor %}
+{%- endfor %}"""
+
+
+@pytest.mark.parametrize("form", ['<|start_header_id|>"parameters"', "<|channel|><|message|>"])
+async def test_several_calls_are_shown_to_a_template_that_takes_one(
+    renderer: ChatRenderer, model: ServedModel, form: str
+) -> None:
+    """A client may send back all calls of an answer in one message, as it has got them."""
+    calls = [{"id": name, "function": {"name": name, "arguments": {}}} for name in "ab"]
+    results = [{"role": "tool", "tool_call_id": name, "content": f"{name}!"} for name in "ba"]
+    said = {"role": "assistant", "content": "", "tool_calls": calls}
+    model = dataclasses.replace(model, chat_template=ONE_CALL + form)
+    prompt = await renderer.render(model, Conversation([*HI.messages, said, *results]))
+    assert prompt.text == "hi<a>a!<b>b!" + form
+    model = dataclasses.replace(model, chat_template=ONE_CALL + "[TOOL_CALLS]")
+    with pytest.raises(InvalidArgument, match="single tool-calls"):
+        await renderer.render(model, Conversation([*HI.messages, said, *results]))
+
+
 async def test_a_model_without_template_is_the_callers_to_change(
     renderer: ChatRenderer, model: ServedModel
 ) -> None:

@@ -66,7 +66,7 @@ def guide() -> str:
 def _section(name: str) -> str:
     title, _, text = _docstring(LIBRARY[name]).partition("\n\n")
     title = " ".join(title.replace("``", "`").split()).removesuffix(".")
-    return "\n".join([f"### {title}", "", *_markdown(text)])
+    return "\n".join([f"### {title}", "", *markdown(text)])
 
 
 def _docstring(program: Inferlet) -> str:
@@ -74,12 +74,13 @@ def _docstring(program: Inferlet) -> str:
     return inspect.cleandoc((module and module.__doc__) or "")
 
 
-def _markdown(text: str) -> Iterator[str]:
-    """A docstring's lines: indented ones are commands, or behind ``::`` a picture."""
+def markdown(text: str, literal: str = "text") -> Iterator[str]:
+    """A docstring's lines: indented ones are commands, or behind ``::`` in the language
+    ``literal``, such as a picture."""
     language = "bash"
     for block in re.split(r"\n\n(?=\S)|(?<=\S)\n\n", text):
         if block.strip() == "::":
-            language = "text"
+            language = literal
         elif block.startswith("    "):
             yield from [f"```{language}", *dedent(block).splitlines(), "```", ""]
             language = "bash"

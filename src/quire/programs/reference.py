@@ -55,7 +55,7 @@ def _functions(trait: type[TraitFunctions]) -> list[tuple[str, Callable[..., Any
 def _signature(name: str, function: Callable[..., Any], takes_queue: bool) -> str:
     signature = inspect.signature(function)
     parameters = [
-        parameter.replace(annotation=_plain(parameter.annotation))
+        parameter.replace(annotation=plain(parameter.annotation))
         for parameter in list(signature.parameters.values())[2 if takes_queue else 1 :]
     ]
     text = str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
@@ -63,14 +63,15 @@ def _signature(name: str, function: Callable[..., Any], takes_queue: bool) -> st
     inside = text[1:-1]
     queue = "[queue, ]" if takes_queue and inside else "[queue]" if takes_queue else ""
     prefix = "await " if inspect.iscoroutinefunction(function) else ""
-    return f"{prefix}{name}({queue}{inside}) -> {_plain(signature.return_annotation)}"
+    return f"{prefix}{name}({queue}{inside}) -> {plain(signature.return_annotation)}"
 
 
-def _plain(annotation: Any) -> str:
+def plain(annotation: Any) -> str:
+    """An annotation as one writes it."""
     return str(annotation).replace("collections.abc.", "")
 
 
-def _body(function: Callable[..., Any]) -> str:
+def body(function: Callable[..., Any]) -> str:
     """The docstring as Markdown."""
     text = inspect.getdoc(function)
     assert text, f"{function.__qualname__} has no docstring"
@@ -118,7 +119,7 @@ def _section(trait: Trait, functions: type[TraitFunctions]) -> list[str]:
             _signature(name, function, takes_queue),
             "```",
             "",
-            _body(function),
+            body(function),
             "",
         ]
     return lines
@@ -134,3 +135,5 @@ def render() -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(render())
+
+__all__ = ["body", "plain", "render"]

@@ -51,9 +51,11 @@ class LocalNode:
         config: SchedulerConfig | None = None,
         tenants: Sequence[TenantConfig] = (),
         tokenizer: Tokenizer | None = None,
+        chat_template: str = CHAT_TEMPLATE,
         clock: FakeClock | None = None,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
+        self._chat_template = chat_template
         self.controller = Controller(config or SchedulerConfig(), tenants=tuple(tenants))
         self.harness = ControlHarness(
             self.controller, engines, clock=clock, on_answer=self._deliver
@@ -143,7 +145,7 @@ class LocalNode:
                 engine=engine_id,
                 info=engine.info,
                 tokenizer=self.tokenizer,
-                chat_template=CHAT_TEMPLATE,
+                chat_template=self._chat_template,
             )
             for engine_id, engine in self.harness.engines.items()
         ]
@@ -251,19 +253,28 @@ class LocalNode:
         self._ports.pop(program, None)
 
 
-def scripted_node(answer: Answer, *, page_size: int = 16, num_blocks: int = 1024) -> LocalNode:
+def scripted_node(
+    answer: Answer,
+    *,
+    page_size: int = 16,
+    num_blocks: int = 1024,
+    tokenizer: FakeTokenizer | None = None,
+    chat_template: str = CHAT_TEMPLATE,
+) -> LocalNode:
     """A node whose one model answers each prompt with ``answer(prompt)``; see ``ScriptedModel``.
+    ``chat_template``: of a model that you mean to use, to see your program speak its language.
 
     ::
 
         async with scripted_node(lambda prompt: "Yes.<|end|>") as node:
             assert await node.run(my_program, "Is water wet?") == "Yes."
     """
+    tokenizer = tokenizer or FakeTokenizer()
     engine = FakeEngine(
         fake_pool(page_size=page_size, num_blocks=num_blocks),
-        script=ScriptedModel(answer, FakeTokenizer()),
+        script=ScriptedModel(answer, tokenizer),
     )
-    return LocalNode({EngineId("fake"): engine})
+    return LocalNode({EngineId("fake"): engine}, tokenizer=tokenizer, chat_template=chat_template)
 
 
 async def _here(work: Coroutine[Any, Any, Any]) -> Any:

@@ -34,18 +34,19 @@ CHAT_TEMPLATE = """\
 
 
 class FakeTokenizer:
-    """``Tokenizer`` over bytes. An assistant's turn ends with ``<|end|>`` (or ``<|eos|>``)."""
+    """``Tokenizer`` over bytes. An assistant's turn ends with ``<|end|>`` (or ``<|eos|>``), which
+    must be among other ``special_tokens`` too."""
 
     chat_template = CHAT_TEMPLATE
 
-    def __init__(self) -> None:
-        self._ids = {text: 256 + i for i, text in enumerate(SPECIAL_TOKENS)}
+    def __init__(self, special_tokens: Sequence[str] = SPECIAL_TOKENS) -> None:
+        self._ids = {text: 256 + i for i, text in enumerate(special_tokens)}
         self._texts = {i: text for text, i in self._ids.items()}
-        self._pattern = re.compile("(" + "|".join(map(re.escape, SPECIAL_TOKENS)) + ")")
+        self._pattern = re.compile("(" + "|".join(map(re.escape, special_tokens)) + ")")
 
     @property
     def vocab_size(self) -> int:
-        return 256 + len(SPECIAL_TOKENS)
+        return 256 + len(self._ids)
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:

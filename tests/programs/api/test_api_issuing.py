@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
+import numpy as np
 import pytest
 from programs_port import Ports, ScriptedPort, engine_info
 
@@ -245,6 +247,20 @@ async def test_bad_forwards_are_refused_before_they_are_issued(api: Api, ports: 
         api.embed_txt([1, 2], [0], iemb[:2])
     await api.synchronize()
     assert not [c for c in ports.port.commands if isinstance(c, Forward)]
+
+
+@pytest.mark.parametrize("mask", [[[0, 1, 1, 0, 1]], np.array([[0, 1, 1, 0, 1]], bool)])
+async def test_a_mask_may_be_numbers_or_an_array(api: Api, ports: Ports, mask: Any) -> None:
+    """Guests and natives alike: what leaves are flags."""
+    iemb, kv = api.alloc_emb(1), api.alloc_kvpage(1)
+    api.embed_txt([1], [0], iemb)
+    api.forward(kv, iemb, [], [], mask=mask)
+    with pytest.raises(InvalidArgument, match=r"mask is \[1, 4\], expected \[1, 5\]"):
+        api.forward(kv, iemb, [], [], mask=np.ones((1, 4), bool))
+    await api.synchronize()
+    (command,) = (c for c in ports.port.commands if isinstance(c, Forward))
+    assert command.mask == [[False, True, True, False, True]]
+    assert {type(flag) for flag in command.mask[0]} == {bool}
 
 
 async def test_token_slots_are_embedded_before_the_host_sees_them(api: Api, ports: Ports) -> None:

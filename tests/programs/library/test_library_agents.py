@@ -18,7 +18,7 @@ from quire.programs.library.agents import swarm
 from quire.programs.library.agents.async_tools import EarlyCalls, converse, streamed_turn
 from quire.programs.library.agents.codeact import MAX_PRINTED_CHARS, code_in, shortened
 from quire.programs.library.agents.swarm import Desk, Letter
-from quire.programs.sdk import Context, Toolbox
+from quire.programs.sdk import Context, Conversation, Toolbox
 
 
 def call_text(name: str, **arguments: object) -> str:
@@ -84,13 +84,14 @@ async def test_a_tool_runs_while_the_model_writes_on() -> None:
     generating: list[bool] = []
 
     async def main(api: Any) -> list[Any]:
-        ctx = Context(api).fill("Go:")
+        ctx = Context(api)
 
         async def first() -> str:
             generating.append(ctx.generating)
             return "one"
 
-        turn = await streamed_turn(ctx, Toolbox([first, second]), max_tokens=900)
+        chat = Conversation(ctx, tools=[first, second]).say("Go.")
+        turn = await streamed_turn(chat, max_tokens=900)
         return [[run.call.name, run.result, run.at_chars] for run in turn.runs] + [len(turn.text)]
 
     async def second() -> str:
@@ -165,7 +166,8 @@ async def test_the_conversation_is_that_of_calling_afterwards() -> None:
                 if not said.calls:
                     return list(ctx.tokens)
                 spoken = [
-                    {"function": {"name": c.name, "arguments": c.arguments}} for c in said.calls
+                    {"function": {"name": c.name, "arguments": json.loads(c.arguments)}}
+                    for c in said.calls
                 ]
                 messages.append(
                     {"role": "assistant", "content": said.content, "tool_calls": spoken}  # type: ignore[dict-item]
@@ -210,8 +212,8 @@ async def test_a_failed_generation_ends_its_tools() -> None:
         return ""
 
     async def main(api: Any) -> None:
-        ctx = Context(api).fill("Go:")
-        task = asyncio.ensure_future(streamed_turn(ctx, Toolbox([forever]), max_tokens=200))
+        chat = Conversation(Context(api), tools=[forever]).say("Go.")
+        task = asyncio.ensure_future(streamed_turn(chat, max_tokens=200))
         await begun.wait()
         task.cancel()
         await asyncio.wait([task])

@@ -12,7 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs_node import level, node_of, node_saying
 
-from quire.core.errors import InvalidArgument, ProgramCancelled, PromptTooLong, UnknownHandle
+from quire.core.errors import (
+    EngineLost,
+    GrammarError,
+    InvalidArgument,
+    ProgramCancelled,
+    PromptTooLong,
+    QueuePoisoned,
+    QuireError,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.events import Quotas
 from quire.programs.api import Api, connect_api
 from quire.programs.sdk import Context, choice, regex, temperature
 from quire.testing import FakeTokenizer, LocalNode
@@ -56,7 +67,7 @@ async def going_on(ctx: Context, num_tokens: int = 6) -> tuple[int, ...]:
 @pytest.mark.parametrize("number", [None, "1", 0.5, 1 << 63])
 async def test_a_queues_numbers_are_integers(api: Api, number: Any) -> None:
     for name in ("thread", "depth", "priority"):
-        with pytest.raises(InvalidArgument, match=f"{name} is .*: give an integer"):
+        with pytest.raises(InvalidArgument, match=f"{name} is .*: give (an integer|int)"):
             api.create_queue(**{name: number})
     with pytest.raises(InvalidArgument, match="priority is"):
         api.set_queue_priority(api.create_queue(), number)
@@ -193,9 +204,119 @@ async def test_misuse_is_named(api: Api) -> None:
     await generation
     with pytest.raises(InvalidArgument, match="truncate to 9"):
         ctx.truncate(9)
+    with pytest.raises(InvalidArgument, match=r"max_tokens is '8': give int\('8'\)"):
+        ctx.generate(max_tokens="8")  # type: ignore[arg-type]
+    for wrong, message in (
+        (5, "a text or a list of token ids, not 5"),
+        ([0.5], "a token id is 0.5: give an integer"),
+        ([65, -1], "token id -1: the vocabulary has"),
+        ([1 << 40], f"token id {1 << 40}: the vocabulary has"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            ctx.fill(wrong)  # type: ignore[arg-type]
+    child = ctx.fork()
+    for children in ([ctx], [child, child]):
+        with pytest.raises(InvalidArgument, match="give each child once"):
+            ctx.join(*children)
+    assert ctx.join(child.fill("x")).text.endswith("x"), "nothing was joined before"
     ctx.fill([65] * 5000)
     with pytest.raises(PromptTooLong, match="truncate it"):
         ctx.generate(max_tokens=1)
+
+
+async def test_a_context_that_was_dropped_has_its_text_and_nothing_else(api: Api) -> None:
+    async with Context(api).fill("ab") as ctx:
+        pass
+    assert (ctx.text, ctx.tokens) == ("ab", (97, 98))
+    for action in (ctx.fork, lambda: ctx.fill("x"), lambda: ctx.generate(max_tokens=1)):
+        with pytest.raises(InvalidArgument, match="has been dropped"):
+            action()  # type: ignore[operator]
+    with pytest.raises(InvalidArgument, match="has been dropped"):
+        await ctx.next_dist()
+
+
+async def test_one_context_is_not_for_two_tasks(api: Api) -> None:
+    """What the second one does would stand between the commands of the first."""
+    ctx = Context(api).fill(TEXT)
+    expected = (await fresh(api, ctx.tokens, 1))[0]
+    first = asyncio.create_task(ctx.next_dist())
+    await asyncio.sleep(0)
+    for action in (ctx.next_dist, ctx.prefill):
+        with pytest.raises(InvalidArgument, match=r"another task waits|is generating"):
+            await action()  # type: ignore[operator]
+    for change in (lambda: ctx.fill("x"), lambda: ctx.truncate(1), ctx.fork):
+        with pytest.raises(InvalidArgument, match=r"another task waits|is generating"):
+            change()  # type: ignore[operator]
+    assert (await first).max_index() == expected
+    assert (await ctx.next_dist()).max_index() == expected
+
+
+async def test_a_step_that_is_given_up_leaves_the_context_usable(api: Api) -> None:
+    ctx = Context(api).fill(TEXT)
+    expected = (await fresh(api, ctx.tokens, 1))[0]
+    for num_turns in range(6):
+        step = asyncio.create_task(ctx.next_dist())
+        for _ in range(num_turns):
+            await asyncio.sleep(0)
+        step.cancel()
+        await asyncio.wait([step])
+        if ctx.generating:
+            await ctx._paged._running  # type: ignore[misc]
+    assert (await ctx.next_dist()).max_index() == expected
+
+
+async def test_after_a_failure_a_context_goes_on_with_its_text() -> None:
+    async with node_of(4) as node:
+        api = connect_api(node.connect(quotas=Quotas(max_pages=20)))
+        ctx = Context(api).fill(TEXT)
+        async with ctx.fork() as fork:
+            expected = await going_on(fork)
+        await ctx.generate(max_tokens=28, ignore_eos=True)
+        ctx.truncate(len(TOKENIZER_TOKENS))
+        for _ in range(2):
+            with pytest.raises(QuireError) as raised:
+                await ctx.generate(max_tokens=200, ignore_eos=True)
+            assert isinstance(raised.value.__cause__ or raised.value, QuotaExceeded)
+        with pytest.raises(GrammarError):
+            await ctx.generate(max_tokens=4, grammar=regex("("))
+        assert ctx.text == TEXT
+        assert await going_on(ctx) == expected
+        ctx.drop()
+        api.close()
+        assert (await level(node))["held"] == 0
+
+
+async def test_what_the_text_does_not_tell_is_not_computed_again() -> None:
+    async with node_of(4) as node:
+        api = connect_api(node.connect(quotas=Quotas(max_pages=20)))
+        ctx = Context(api).fill(TEXT)
+        await ctx.next_dist()
+        ctx.evict(0, 8)
+        with pytest.raises(QuireError):
+            await ctx.generate(max_tokens=200, ignore_eos=True)
+        with pytest.raises(InvalidArgument, match=r"has failed \(.*\), and tokens"):
+            await ctx.next_dist()
+        api.close()
+
+
+async def test_a_failure_that_nobody_saw_is_told_first() -> None:
+    async with node_of(4) as node:
+        api = connect_api(node.connect(quotas=Quotas(max_pages=20)))
+        ctx = Context(api).fill(TEXT)
+        lost = ctx.generate(max_tokens=200, ignore_eos=True)
+        await node.idle()
+        assert lost.ended
+        with pytest.raises(QueuePoisoned) as raised:
+            await ctx.generate(max_tokens=2)
+        assert isinstance(raised.value.__cause__, QuotaExceeded)
+        assert len(await going_on(ctx)) == 6
+        api.close()
+
+
+async def test_without_a_model_a_context_says_so(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(api.issuer.port), "models", lambda _: [])
+    with pytest.raises(EngineLost, match="no model is loaded yet"):
+        Context(api)
 
 
 async def test_dropping_while_it_runs_frees_the_pages(api: Api, node: LocalNode) -> None:

@@ -153,3 +153,32 @@ def test_templates_can_use_the_schemas() -> None:
         [{"role": "user", "content": "x"}], tools=Toolbox([add]).schemas()
     )
     assert '"name": "add"' in text
+
+
+def local_hint() -> Any:
+    """A tool whose hint names what stands nowhere."""
+
+    def tool(n: Nowhere) -> int:  # type: ignore[name-defined] # noqa: F821
+        """A tool."""
+        return 0
+
+    return tool
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("get_weather", "'get_weather' is no function"),
+        (functools.partial(add, b=1), "give a function, or Tool.of"),
+        (local_hint(), "tool 'tool': its type hints cannot be read: name 'Nowhere'"),
+    ],
+)
+def test_what_is_no_tool_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Toolbox([wrong])
+
+
+async def test_a_part_of_a_function_is_a_tool_under_a_name() -> None:
+    tool = Tool.of(functools.partial(add, b=1.0), name="next_one")
+    assert tool.description == "Add."
+    assert await tool.call('{"a": 2}') == "3.0"

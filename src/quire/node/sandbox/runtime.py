@@ -28,6 +28,7 @@ from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import LIMITS, SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.programs.capabilities import Capabilities
+from quire.programs.chat import dialect_of
 from quire.programs.runtime.host import check_traits
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -315,6 +316,7 @@ def _guest_model(model: ServedModel) -> GuestModel:
         special_tokens=dict(model.special_tokens),
         adapter=model.adapter,
         node_traits=model.node_traits,
+        dialect=dialect_of(model).value,
     )
 
 

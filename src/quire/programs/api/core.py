@@ -8,7 +8,6 @@ import asyncio
 import json
 import logging
 import math
-import operator
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from quire.core.ids import ModelId, ThreadId
 from quire.core.traits import Trait
 from quire.programs.api.children import Child
 from quire.programs.api.handles import Queue
+from quire.programs.api.integers import whole_number
 from quire.programs.api.issuer import Issuer, nothing
 from quire.programs.api.model import Model
 from quire.programs.api.queued import TraitFunctions, queued
@@ -87,9 +87,9 @@ class Core(TraitFunctions):
             served = self._issuer.model(None if model is None else ModelId(model))
         return self._issuer.create_queue(
             served,
-            thread=ThreadId(_integer("thread", thread)),
-            depth=_integer("depth", depth),
-            priority=_integer("priority", priority),
+            thread=ThreadId(whole_number("thread", thread)),
+            depth=whole_number("depth", depth),
+            priority=whole_number("priority", priority),
         )
 
     @queued
@@ -107,7 +107,7 @@ class Core(TraitFunctions):
     @queued
     def set_queue_priority(self, queue: Queue, priority: int) -> None:
         """Higher runs first, among the queues of all programs of the tenant."""
-        self._issuer.set_priority(queue, _integer("priority", priority))
+        self._issuer.set_priority(queue, whole_number("priority", priority))
 
     @queued
     def reset_queue(self, queue: Queue) -> None:
@@ -231,17 +231,6 @@ def _asked(quotas: Quotas) -> dict[str, int | None]:
         for name in Quotas.__struct_fields__
         if (value := getattr(quotas, name)) != getattr(default, name)
     }
-
-
-def _integer(name: str, value: int) -> int:
-    """``value`` as an int of 64 bits: what else it may be, the scheduler cannot sort by."""
-    try:
-        number = operator.index(value)
-    except TypeError as exc:
-        raise InvalidArgument(f"{name} is {value!r}: give an integer") from exc
-    if not -(1 << 63) <= number < 1 << 63:
-        raise InvalidArgument(f"{name} is {number}: give an integer of 64 bits")
-    return number
 
 
 __all__ = ["Core", "Log", "log_to_process"]

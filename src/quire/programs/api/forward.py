@@ -116,11 +116,17 @@ def issue_forward(
         inputs=[embed.embed_id for embed in inputs],
         output=context_ids if output is context else [page.page_id for page in output],
         outputs=[embed.embed_id for embed in outputs],
-        mask=None if mask is None else [list(row) for row in mask],
+        mask=None if mask is None else [_flags(row) for row in mask],
         adapter=adapter,
         scores=scores,
     )
     return issuer.ask(queue, command, convert)
+
+
+def _flags(row: Sequence[bool]) -> list[bool]:
+    """0 and 1, or numpy's flags, are as good; a row may have thousands, and most are right."""
+    flags = list(row)
+    return flags if set(map(type, flags)) == {bool} else list(map(bool, flags))
 
 
 def _positions(inputs: Sequence[Embed], outputs: Sequence[Embed]) -> list[int]:
@@ -141,7 +147,7 @@ def _positions(inputs: Sequence[Embed], outputs: Sequence[Embed]) -> list[int]:
 
 def _check_mask(mask: Sequence[Sequence[bool]], num_rows: int, num_columns: int) -> None:
     if len(mask) != num_rows or any(len(row) != num_columns for row in mask):
-        shape = f"[{len(mask)}, {len(mask[0]) if mask else 0}]"
+        shape = f"[{len(mask)}, {len(mask[0]) if len(mask) else 0}]"
         raise InvalidArgument(
             f"the mask is {shape}, expected [{num_rows}, {num_columns}]: one row per new token "
             "over every slot of ikv, then the new tokens"

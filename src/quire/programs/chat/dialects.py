@@ -1,7 +1,7 @@
 """In which form a model writes its tool calls and its reasoning.
 
-Owns how a model is known by its chat template, which shows the form of earlier calls to the model
-and so teaches it. Must not know how a form is read (``answer``).
+Owns how the form is known by the chat template, which shows earlier calls to the model and so
+teaches it. Must not know how a form is read (``answer``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 
-from quire.core.interfaces import ServedModel, Tokenizer
+from quire.core.interfaces import Tokenizer
 
 
 class Dialect(StrEnum):
@@ -39,13 +39,9 @@ _REASONING = ("<think>", "</think>")
 _CHANNELS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|call|>")
 
 
-def dialect_of(model: ServedModel) -> Dialect:
-    """By what stands in the model's chat template."""
-    return _dialect(model.chat_template or "")
-
-
 @lru_cache(maxsize=64)
-def _dialect(template: str) -> Dialect:
+def dialect_taught_by(template: str) -> Dialect:
+    """By what stands in a chat template."""
     if "<tool_call>" in template:
         return Dialect.HERMES
     if "<|channel|>" in template and "<|message|>" in template:
@@ -70,4 +66,4 @@ def marker_tokens(dialect: Dialect, tokenizer: Tokenizer, *, tools: bool) -> fro
     )
 
 
-__all__ = ["Dialect", "dialect_of", "marker_tokens"]
+__all__ = ["Dialect", "dialect_taught_by", "marker_tokens"]

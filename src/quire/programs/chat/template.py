@@ -15,6 +15,7 @@ from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
 
 from quire.core.errors import InvalidArgument, ModelFormatError
 from quire.core.interfaces import ServedModel
+from quire.programs.chat.dialects import Dialect, dialect_taught_by
 from quire.programs.chat.template_budget import Budget, BudgetedEnvironment, TemplateLimit
 
 MAX_TEMPLATE_CHARS = 1 << 18
@@ -155,10 +156,15 @@ def chat_template(model: ServedModel) -> ChatTemplate:
     return _compiled(model.chat_template, special_tokens, threading.get_ident())
 
 
+def dialect_of(model: ServedModel) -> Dialect:
+    """In which form a served model writes calls and reasoning: that which its template teaches."""
+    return dialect_taught_by(model.chat_template or "")
+
+
 @lru_cache(maxsize=64)
 def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...], _: int) -> ChatTemplate:
     """Compiling takes a hundred times as long as rendering, and an agent renders for every turn."""
     return ChatTemplate(source, special_tokens=dict(special_tokens))
 
 
-__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "Message", "chat_template"]
+__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "Message", "chat_template", "dialect_of"]

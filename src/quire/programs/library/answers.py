@@ -13,7 +13,7 @@ import msgspec
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.sdk import Context, greedy
+from quire.programs.sdk import Context, Conversation, greedy
 
 T = TypeVar("T")
 
@@ -68,7 +68,8 @@ async def ask(
     sampler: SamplerSpec = GREEDY,
     max_tokens: int = 256,
 ) -> str:
-    """The model's reply to one question, in a context that is dropped afterwards.
+    """The model's reply to one question, its reasoning left out, in a context that is dropped
+    afterwards.
 
     What the context begins with is found in the prefix cache, if anyone has asked like this before.
     """
@@ -76,8 +77,8 @@ async def ask(
     if system:
         messages = [{"role": "system", "content": system}, *messages]
     async with Context(api) as ctx:
-        ctx.fill_chat(messages)
-        return await ctx.generate_until(max_tokens=max_tokens, sampler=sampler)
+        answering = Conversation(ctx, messages).answer(max_tokens=max_tokens, sampler=sampler)
+        return (await answering).content
 
 
 __all__ = ["GREEDY", "MAX_COUNT", "ask", "commonest", "count", "final_answer", "json_argument"]

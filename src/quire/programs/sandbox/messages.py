@@ -19,7 +19,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
 
-GUEST_PROTOCOL = 3
+GUEST_PROTOCOL = 4
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
@@ -225,7 +225,8 @@ GuestEvents = (
 
 
 class GuestModel(msgspec.Struct, frozen=True):
-    """A served model as a guest is told of it; tokenizer and template stay outside."""
+    """A served model as a guest is told of it; tokenizer and template stay outside. ``dialect``: in
+    which form the model writes calls, which the template tells."""
 
     id: ModelId
     engine: EngineId
@@ -237,6 +238,7 @@ class GuestModel(msgspec.Struct, frozen=True):
     special_tokens: dict[str, str]
     adapter: str | None
     node_traits: frozenset[str]
+    dialect: str
 
 
 class GuestLaunch(msgspec.Struct, frozen=True, gc=False):

@@ -1,8 +1,9 @@
-"""The SDK: what makes programs short. ``Context``, samplers, constraints, tools."""
+"""The SDK: what makes programs short. Contexts, conversations, tools, samplers, constraints."""
 
 from quire.programs.api.grammar import choice, json_schema, lark, regex
 from quire.programs.inferlet import inferlet
 from quire.programs.sdk.context import Context
+from quire.programs.sdk.conversation import Answering, Conversation
 from quire.programs.sdk.generation import Generated, Generation
 from quire.programs.sdk.loops import Verified, ends, steps, verify
 from quire.programs.sdk.mcp import mcp_tools
@@ -12,7 +13,9 @@ from quire.programs.sdk.stepping import ScoredStep
 from quire.programs.sdk.tools import Tool, Toolbox
 
 __all__ = [
+    "Answering",
     "Context",
+    "Conversation",
     "Generated",
     "Generation",
     "ScoredStep",

@@ -13,12 +13,13 @@ are reused by themselves. Forks share full pages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
+from quire.programs.api.integers import whole_number
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.chat.detokenize import TextStream
 from quire.programs.chat.template import chat_template
@@ -32,7 +33,9 @@ class Context:
     """See the module docstring. ``model`` may be an ``Api`` too: its default model. ``adapter``:
     the LoRA adapter of the model that everything here is computed with.
 
-    ``drop`` it, or use ``async with``, to give its pages back before the program ends.
+    ``drop`` it, or use ``async with``, to give its pages back before the program ends. One thing
+    happens to it at a time: tasks side by side take a ``fork`` each. After a failure that you have
+    caught it can be used again: the text is kept, and computed anew with what comes next.
     """
 
     def __init__(
@@ -44,7 +47,7 @@ class Context:
         adapter: str | None = None,
     ) -> None:
         if isinstance(model, Api):
-            model = model.available_models()[0]
+            model = Model(model.issuer, model.issuer.model())
         self._paged = PagedText(model, priority=priority, thread=thread, adapter=adapter)
 
     @classmethod
@@ -57,6 +60,7 @@ class Context:
 
     @property
     def model(self) -> Model:
+        """What it is computed with."""
         return self._paged.model
 
     @property
@@ -66,7 +70,8 @@ class Context:
 
     @property
     def text(self) -> str:
-        return Tokenize(self.model.issuer).detokenize(self._paged.queue, self._paged.tokens)
+        """All tokens as text, special ones spelled out; also of a context that was dropped."""
+        return self.model.tokenizer.decode(self._paged.tokens)
 
     @property
     def num_pages(self) -> int:
@@ -82,11 +87,15 @@ class Context:
         return len(self._paged.tokens)
 
     def fill(self, text: str | Sequence[int]) -> Self:
-        """Append text or token ids. They are computed with the next generation."""
+        """Append text or token ids. They are computed with the next generation.
+
+        Raises:
+            InvalidArgument: neither text nor token ids of the model, or something is running.
+        """
         self._paged.check_free()
         if isinstance(text, str):
             text = Tokenize(self.model.issuer).tokenize(self._paged.queue, text)
-        self._paged.tokens += text
+        self._paged.tokens += _token_ids(text, self.model.served.info.vocab_size)
         return self
 
     def fill_chat(
@@ -112,19 +121,24 @@ class Context:
         ignore_eos: bool = False,
         stop_token_ids: Sequence[int] = (),
         num_logprobs: int | None = None,
+        shown: Container[int] = (),
     ) -> Generation:
         """Go on with the text; it runs at once, so several contexts generate side by side.
 
         ``max_tokens``: at most, and by default, as many as the model can hold. ``stop``: strings
-        that end it; they stay in the context and are left out of the text that is returned.
+        that end it; they stay in the context and are left out of the text that is returned, as
+        special tokens are but for those in ``shown``.
 
         Raises:
-            InvalidArgument: nothing to go on from, or a generation is running.
+            InvalidArgument: nothing to go on from, a number that is none, or a generation is
+                running.
             PromptTooLong: no room is left in the model's context.
         """
         paged = self._paged
         paged.check_free()
         room = paged.room()
+        if max_tokens is not None:
+            max_tokens = whole_number("max_tokens", max_tokens)
         stops = [stop] if isinstance(stop, str) else list(stop)
         ends = () if ignore_eos else self.model.eos_token_ids
         spec = StopSpec(
@@ -132,7 +146,7 @@ class Context:
             token_ids=tuple(dict.fromkeys((*ends, *stop_token_ids))),
             strings=tuple(text.encode() for text in stops),
         )
-        stream = TextStream(self.model.tokenizer, stop=stops)
+        stream = TextStream(self.model.tokenizer, stop=stops, shown=shown)
         return paged.generate(spec, sampler, grammar, num_logprobs, stream)
 
     async def generate_until(
@@ -206,11 +220,17 @@ class Context:
         """Append what each child has gained since its fork, in order, and drop the children.
 
         An end token that closes a child's text is left out: the joined text goes on.
+
+        Raises:
+            InvalidArgument: something is running, or it would join itself.
         """
         paged = self._paged
         paged.check_free()
-        for child in children:
+        for index, child in enumerate(children):
+            if child is self or child in children[:index]:
+                raise InvalidArgument("join: give each child once, and not the context itself")
             child._paged.check_free()
+        for child in children:
             gained = child._paged.gained()
             if gained and gained[-1] in self.model.eos_token_ids:
                 gained.pop()
@@ -263,6 +283,18 @@ class Context:
 
     async def __aexit__(self, *_: object) -> None:
         self.drop()
+
+
+def _token_ids(given: Sequence[int], vocab_size: int) -> list[int]:
+    if not isinstance(given, Iterable):
+        raise InvalidArgument(f"fill takes a text or a list of token ids, not {given!r}")
+    ids = list(given)
+    if any(type(one) is not int for one in ids):
+        ids = [whole_number("a token id", one) for one in ids]
+    if ids and not 0 <= min(ids) <= max(ids) < vocab_size:
+        wrong = next(one for one in ids if not 0 <= one < vocab_size)
+        raise InvalidArgument(f"token id {wrong}: the vocabulary has {vocab_size}")
+    return ids
 
 
 __all__ = ["Context"]

@@ -52,6 +52,7 @@ class Generation:
 
     @property
     def ended(self) -> bool:
+        """Whether it has come to its end, a failure or a cancellation too."""
         return self._ended
 
     def cancel(self) -> None:

@@ -25,7 +25,7 @@ class PageLedger:
         self._holders: Counter[int] = Counter()
         self._origin: dict[int, Queue] = {}
         self._live: Counter[QueueId] = Counter()
-        self._retired: dict[QueueId, Queue] = {}
+        self._retired: dict[QueueId, tuple[Queue, bool]] = {}
 
     def add(self, pages: Sequence[KvPage], queue: Queue) -> None:
         """New pages, allocated (or imported) through ``queue``, with one holder."""
@@ -56,9 +56,10 @@ class PageLedger:
             self._allocate.dealloc_kvpage(via, free)
         self._close_retired()
 
-    def retire(self, queue: Queue) -> None:
-        """Nothing more is issued on ``queue``: close it when its pages have no holder."""
-        self._retired[queue.id] = queue
+    def retire(self, queue: Queue, *, at_once: bool = False) -> None:
+        """Nothing more is issued on ``queue``: close it when its pages have no holder. ``at_once``:
+        nobody waits for what it holds."""
+        self._retired[queue.id] = queue, at_once
         self._close_retired()
 
     def _close_retired(self) -> None:
@@ -66,7 +67,11 @@ class PageLedger:
         copy behind a truncation. So the queue runs dry first."""
         for queue_id in [queue_id for queue_id in self._retired if not self._live[queue_id]]:
             del self._live[queue_id]
-            self._close_when_dry(self._retired.pop(queue_id))
+            queue, at_once = self._retired.pop(queue_id)
+            if at_once:
+                self._core.close_queue(queue)
+            else:
+                self._close_when_dry(queue)
 
     def _close_when_dry(self, queue: Queue) -> None:
         command = Synchronize(id=self._issuer.command_id())

@@ -177,9 +177,12 @@ class PageSpan:
         ]
 
     def drop(self) -> None:
+        """Give everything back; of a queue that has failed at once, as nothing runs there."""
         pages, self._pages = self._pages, []
         self._ledger.release([page for page in pages if page is not None], self.queue)
-        self._ledger.retire(self.queue)
+        is_idle = all(answer.done() for answer in self._behind)
+        has_failed = self.queue.lane.failure is not None
+        self._ledger.retire(self.queue, at_once=has_failed and is_idle)
 
     # -- single pages ------------------------------------------------------------------------------
 

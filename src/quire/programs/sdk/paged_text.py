@@ -6,6 +6,9 @@ strings or chats: tokens go in, generations and distributions come out.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, PromptTooLong
 from quire.programs.api import Model
@@ -39,12 +42,20 @@ class PagedText:
         self._adapter = adapter
         self._ledger = ledger or PageLedger(model.issuer)
         self._priority, self._thread = priority, thread
-        self.queue = Core(model.issuer).create_queue(model, priority=priority, thread=thread)
-        self._span = PageSpan(model, self.queue, self._ledger)
-        self._stepper = Stepper(model, self._span, adapter)
+        self._begin()
         self._running: Generation | None = None
+        self._is_stepping = False
+        self._is_plain = True
+        """Whether every token sees all before it: then the pages can be computed from the text."""
         self._num_forked = 0
         self._dropped = False
+
+    def _begin(self) -> None:
+        """With no page, on a queue where nothing has failed."""
+        core = Core(self.model.issuer)
+        self.queue = core.create_queue(self.model, priority=self._priority, thread=self._thread)
+        self._span = PageSpan(self.model, self.queue, self._ledger)
+        self._stepper = Stepper(self.model, self._span, self._adapter)
 
     @property
     def num_pages(self) -> int:
@@ -58,13 +69,48 @@ class PagedText:
     # -- what may happen when ----------------------------------------------------------------------
 
     def check_free(self) -> None:
-        """Raises ``InvalidArgument``: it was dropped, or a generation is running."""
+        """Whether something may begin. After a failure that the program was told of, on new pages:
+        what the old ones hold is not known.
+
+        Raises:
+            InvalidArgument: it was dropped, a generation or a step is under way, or it has failed
+                and the text does not tell what its pages held.
+        """
         if self._dropped:
             raise InvalidArgument("this context has been dropped: make a new one")
         if self._running is not None:
             raise InvalidArgument(
                 "this context is generating: await that first, or fork before it begins"
             )
+        if self._is_stepping:
+            raise InvalidArgument(
+                "another task waits for a distribution of this context: await that first, or give "
+                "each task a fork"
+            )
+        lane = self.queue.lane
+        if lane.failure is not None and lane.failure_seen:
+            self._begin_again(lane.failure)
+
+    def _begin_again(self, failure: ErrorRecord) -> None:
+        if not self._is_plain:
+            raise InvalidArgument(
+                f"this context has failed ({failure.message}), and tokens of it were evicted, "
+                "masked or imported, so its pages cannot be computed again: make a new one"
+            )
+        span, stepper = self._span, self._stepper
+        self._begin()
+        stepper.drop()
+        span.drop()
+
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """A step waits between its commands; its tokens must stay those that it began with."""
+        self.check_free()
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
 
     def room(self) -> int:
         """How many tokens fit behind the text.
@@ -104,23 +150,28 @@ class PagedText:
     async def prefill(self, num_tokens: int) -> None:
         """Have the first ``num_tokens`` computed; those that are stay."""
         self.check_free()
+        await self._prefill(num_tokens)
+
+    async def _prefill(self, num_tokens: int) -> None:
         if num_tokens > self._span.num_run:
             silent = TextStream(self.model.tokenizer)
             await self._decode(StopSpec(0), GREEDY, None, None, silent, num_tokens)
 
     async def dists(self, num: int, top_k: int, sees: Sees | None) -> list[Dist]:
         """The distributions behind the last ``num`` tokens; see ``Context.next_dists``."""
-        await self._before_last(num, sees)
-        return await self._stepper.dists(self.tokens[-num:], top_k, sees)
+        with self._stepping():
+            self._is_plain = self._is_plain and sees is None
+            await self._before_last(num, sees)
+            return await self._stepper.dists(self.tokens[-num:], top_k, sees)
 
     async def scored(self, num: int, top_k: int) -> ScoredStep:
         """``dists``, and where the tokens looked."""
-        await self._before_last(num, None)
-        return await self._stepper.scored(self.tokens[-num:], top_k)
+        with self._stepping():
+            await self._before_last(num, None)
+            return await self._stepper.scored(self.tokens[-num:], top_k)
 
     async def _before_last(self, num: int, sees: Sees | None) -> None:
         """Have all tokens computed but the last ``num``."""
-        self.check_free()
         self.room()
         first = len(self.tokens) - num
         if num < 1 or first < 0:
@@ -131,7 +182,7 @@ class PagedText:
         if first < self._span.num_run:
             self._span.rewind(first)
         elif sees is None and not self._span.has_gaps and first > self._span.num_run:
-            await self.prefill(first)  # it may be in the prefix index
+            await self._prefill(first)  # it may be in the prefix index
         await self._stepper.run(self.tokens[self._span.num_run : first], sees)
 
     def _decode(
@@ -195,6 +246,7 @@ class PagedText:
         )
         fork.tokens = list(self.tokens)
         fork._span.fork_from(self._span)
+        fork._is_plain = self._is_plain
         fork._num_forked = len(self.tokens)
         return fork
 
@@ -212,6 +264,7 @@ class PagedText:
         if self._span.num_run > num_tokens:
             self._span.rewind(num_tokens)
         del self.tokens[num_tokens:]
+        self._is_plain = self._is_plain or not num_tokens
 
     def evict(self, start: int, stop: int) -> None:
         """See ``Context.evict``."""
@@ -222,6 +275,7 @@ class PagedText:
                 "distribution may be asked for again"
             )
         self._span.evict(start, stop)
+        self._is_plain = False
 
     async def export(self, name: str, ttl_s: float | None) -> int:
         """See ``Context.export``."""
@@ -237,6 +291,7 @@ class PagedText:
     async def adopt(self, name: str) -> int:
         """Begin with the pages that are exported as ``name``; the number of tokens in them."""
         self._span.adopt(await Allocate(self.model.issuer).import_kvpage(self.queue, name))
+        self._is_plain = False
         return self._span.num_run
 
     def drop(self) -> None:

@@ -7,6 +7,7 @@ against the hints before the function runs; what it raises becomes an answer tha
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import logging
@@ -43,10 +44,18 @@ class Tool:
         """The tool that ``function`` is. ``Annotated[int, "what it means"]`` describes a parameter.
 
         Raises:
-            InvalidArgument: a parameter without a type hint, or with one that JSON cannot carry.
+            InvalidArgument: no function, a parameter without a type hint, or with one that JSON
+                cannot carry.
         """
-        name = name or function.__name__
-        hints = get_type_hints(function, include_extras=True)
+        if name is None:
+            name = getattr(function, "__name__", None)
+        if name is None or not callable(function):
+            raise InvalidArgument(
+                f"{function!r} is no function with a name: give a function, or "
+                "Tool.of(function, name=...)"
+            )
+        inner = _inner(function)
+        hints = _hints(name, inner)
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         for parameter in inspect.signature(function).parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -67,7 +76,7 @@ class Tool:
         )
         return cls(
             name=name,
-            description=inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0],
+            description=inspect.cleandoc(inner.__doc__ or "").partition("\n\n")[0],
             parameters=_schema(name, arguments),
             function=function,
             arguments=arguments,
@@ -129,12 +138,15 @@ class Toolbox:
 
     @property
     def names(self) -> Sequence[str]:
+        """In the order in which they were given."""
         return tuple(self._tools)
 
     def schemas(self) -> list[dict[str, Any]]:
+        """What a chat template is given as ``tools``."""
         return [tool.schema() for tool in self._tools.values()]
 
     def get(self, name: str) -> Tool | None:
+        """The tool of that name, if there is one."""
         return self._tools.get(name)
 
     async def call(self, call: Call) -> str:
@@ -152,6 +164,20 @@ class Toolbox:
     async def call_all(self, calls: Sequence[Call]) -> list[str]:
         """Results in the order of ``calls``, which run side by side."""
         return list(await asyncio.gather(*(self.call(call) for call in calls)))
+
+
+def _inner(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What has the hints and the docstring, of which a ``partial`` has none."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError) as exc:  # a class of another scope, an object that is called
+        raise InvalidArgument(f"tool {name!r}: its type hints cannot be read: {exc}") from exc
 
 
 def _described(hint: Any) -> Any:

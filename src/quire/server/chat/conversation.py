@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.node import Turn
-from quire.programs.chat import Answer
+from quire.programs.chat import Answer, Call, parsed_arguments, template_call
 from quire.server.chat.images import ImageReader
 from quire.server.schemas.messages import (
     AssistantMessage,
@@ -66,20 +66,7 @@ def _assistant_fields(message: AssistantMessage, images: ImageReader) -> dict[st
 
 
 def _template_call(call: MessageToolCall) -> dict[str, Any]:
-    return {
-        "id": call.id,
-        "type": "function",
-        "function": {"name": call.function.name, "arguments": parsed(call.function.arguments)},
-    }
-
-
-def parsed(arguments: str) -> Any:
-    """The object that a call's arguments spell; the text itself where they spell none."""
-    try:
-        value = json.loads(arguments or "{}")
-    except ValueError:
-        return arguments
-    return value if isinstance(value, dict) else arguments
+    return template_call(Call(call.id, call.function.name, call.function.arguments))
 
 
 def _content(
@@ -123,7 +110,7 @@ def _turn(entry: dict[str, Any]) -> Turn:
 
 def turn_of_answer(answer: Answer) -> Turn:
     """The turn that a client sends back when it continues after ``answer``."""
-    calls = [(call.name, parsed(call.arguments)) for call in answer.calls]
+    calls = [(call.name, parsed_arguments(call.arguments)) for call in answer.calls]
     return Turn("assistant", _canonical(answer.content, calls))
 
 
@@ -133,4 +120,4 @@ def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:
     return "\n".join([text.strip(), *lines])
 
 
-__all__ = ["parsed", "template_messages", "turn_of_answer", "turns_of"]
+__all__ = ["template_messages", "turn_of_answer", "turns_of"]

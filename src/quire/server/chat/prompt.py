@@ -17,7 +17,13 @@ from typing import Any
 from quire.core.errors import InvalidArgument, ModelFormatError
 from quire.core.interfaces import ServedModel
 from quire.programs.builtin import PromptImage
-from quire.programs.chat import THINK_START, ChatTemplate, chat_template
+from quire.programs.chat import (
+    THINK_START,
+    ChatTemplate,
+    chat_template,
+    dialect_of,
+    for_template,
+)
 from quire.server.chat.images import expand_images
 from quire.server.schemas.base import MAX_PROMPT_TOKENS
 
@@ -75,7 +81,7 @@ class ChatRenderer:
 
     def _render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
         text = self._template(model).render(
-            conversation.messages,
+            for_template(conversation.messages, dialect_of(model)),
             tools=conversation.tools,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,

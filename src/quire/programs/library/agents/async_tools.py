@@ -24,16 +24,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.programs.api import Api
-from quire.programs.chat import (
-    AnswerParser,
-    Call,
-    CallArguments,
-    CallStarted,
-    Piece,
-    chat_template,
-    whole_answer,
-)
-from quire.programs.sdk import Context, Toolbox, inferlet
+from quire.programs.chat import Call, CallArguments, CallStarted, Piece
+from quire.programs.sdk import Context, Conversation, Toolbox, inferlet
 
 MAX_TURNS = 6
 TURN_TOKENS = 256
@@ -97,24 +89,19 @@ class Turn:
     runs: tuple[ToolRun, ...]
 
 
-async def streamed_turn(ctx: Context, tools: Toolbox, *, max_tokens: int = TURN_TOKENS) -> Turn:
+async def streamed_turn(chat: Conversation, *, max_tokens: int = TURN_TOKENS) -> Turn:
     """One turn of the model, its tools running beside it from the moment they are called."""
-    parser, pieces, parts = AnswerParser(tools=True), list[Piece](), list[str]()
+    answering = chat.answer(max_tokens=max_tokens)
     running: list[tuple[Call, int, asyncio.Task[str]]] = []
 
     def start(call: Call) -> None:
-        task = asyncio.create_task(tools.call(call), name=f"tool {call.name}")
-        running.append((call, sum(map(len, parts)), task))
+        task = asyncio.create_task(chat.tools.call(call), name=f"tool {call.name}")
+        running.append((call, len(answering.text), task))
 
     calls = EarlyCalls(start)
     try:
-        async for text in ctx.generate(max_tokens=max_tokens):
-            parts.append(text)
-            new = parser.feed(text)
-            pieces += new
-            calls.feed(new)
-        last = parser.finish()
-        calls.feed(last)
+        async for piece in answering:
+            calls.feed([piece])
         calls.finish()
         results = await asyncio.gather(*(task for _, _, task in running))
     finally:
@@ -122,8 +109,8 @@ async def streamed_turn(ctx: Context, tools: Toolbox, *, max_tokens: int = TURN_
             task.cancel()
     runs = zip(running, results, strict=True)
     return Turn(
-        "".join(parts),
-        whole_answer([*pieces, *last]).content,
+        answering.text,
+        (await answering).content,
         tuple(ToolRun(call, result, at) for (call, at, _), result in runs),
     )
 
@@ -132,22 +119,14 @@ async def converse(
     ctx: Context, question: str, tools: Toolbox, *, max_turns: int = MAX_TURNS
 ) -> tuple[str, Sequence[Turn]]:
     """Turns until the model answers without a call; the answer (empty if none came) and all."""
-    template = chat_template(ctx.model.served)
-    messages: list[dict[str, Any]] = [{"role": "user", "content": question}]
+    chat = Conversation(ctx, tools=tools).say(question)
     turns: list[Turn] = []
     for _ in range(max_turns):
-        ctx.truncate(0)
-        ctx.fill(template.render(messages, tools=tools.schemas()))  # the cache has most of it
-        turns.append(await streamed_turn(ctx, tools))
+        turns.append(await streamed_turn(chat))
         turn = turns[-1]
         if not turn.runs:
             return turn.content, turns
-        spoken = [
-            {"function": {"name": run.call.name, "arguments": run.call.arguments}}
-            for run in turn.runs
-        ]
-        messages.append({"role": "assistant", "content": turn.content, "tool_calls": spoken})
-        messages += [{"role": "tool", "content": run.result} for run in turn.runs]
+        chat.add_results([run.result for run in turn.runs])
     return "", turns
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from quire.core.errors import ErrorRecord, from_record
 from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel
+from quire.programs.chat.dialects import Dialect
 from quire.programs.sandbox.messages import GuestModel
 
 Ask = Callable[[str], str]
@@ -39,6 +40,7 @@ class HostTokenizer:
         self._vocab_size = model.vocab_size
         self._eos_token_ids = model.eos_token_ids
         self._bytes: dict[int, list[bytes]] = {}
+        self.dialect = Dialect(model.dialect)
 
     @property
     def vocab_size(self) -> int:

@@ -194,7 +194,7 @@ def _launch() -> m.GuestLaunch:
     )  # fmt: skip
     model = m.GuestModel(
         ModelId("m"), EngineId("m"), info, 128, (0,), True, {"a": 1.0}, {"eos_token": "e"}, None,
-        NODE_TRAITS,
+        NODE_TRAITS, "hermes",
     )  # fmt: skip
     return m.GuestLaunch(
         program=ProgramId(1),

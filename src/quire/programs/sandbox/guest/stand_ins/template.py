@@ -7,12 +7,16 @@ from typing import Any, Protocol, cast
 
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel, Tokenizer
+from quire.programs.chat.dialects import Dialect
 
 Message = Mapping[str, Any]
 
 
 class Renderer(Protocol):
     """What the guest's tokenizer offers besides text to tokens: it knows its model."""
+
+    @property
+    def dialect(self) -> Dialect: ...
 
     def render(self, arguments: Mapping[str, Any]) -> str: ...
 
@@ -53,4 +57,9 @@ def chat_template(model: ServedModel) -> ChatTemplate:
     return ChatTemplate(model.tokenizer)
 
 
-__all__ = ["ChatTemplate", "Message", "chat_template"]
+def dialect_of(model: ServedModel) -> Dialect:
+    """See the function of the same name outside: the host has read the template."""
+    return cast(Renderer, model.tokenizer).dialect
+
+
+__all__ = ["ChatTemplate", "Message", "chat_template", "dialect_of"]

@@ -1,0 +1,83 @@
+"""Answers, and the results of their calls, as the messages that chat templates read.
+
+Templates want a call's arguments as an object, its id, and beside each result the name and id of
+the call. Must not know who renders the messages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from quire.programs.chat.dialects import Dialect
+from quire.programs.chat.pieces import Answer, Call
+from quire.programs.chat.template import Message
+
+_ONE_CALL_A_MESSAGE = frozenset({Dialect.LLAMA, Dialect.HARMONY})
+"""Templates of Llama 3 refuse a message with several calls, those of gpt-oss show the first."""
+
+
+def parsed_arguments(arguments: str) -> Any:
+    """The object that a call's arguments spell; the text itself where they spell none."""
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError:
+        return arguments
+    return value if isinstance(value, dict) else arguments
+
+
+def template_call(call: Call) -> dict[str, Any]:
+    """One entry of a message's ``tool_calls``."""
+    function = {"name": call.name, "arguments": parsed_arguments(call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}
+
+
+def turn_messages(answer: Answer, results: Sequence[str]) -> list[dict[str, Any]]:
+    """``answer`` and what its calls gave, one result for each, in their order."""
+    said: dict[str, Any] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        said["reasoning_content"] = answer.reasoning
+    if answer.calls:
+        said["tool_calls"] = [template_call(call) for call in answer.calls]
+    return [said] + [
+        {"role": "tool", "name": call.name, "tool_call_id": call.id, "content": result}
+        for call, result in zip(answer.calls, results, strict=True)
+    ]
+
+
+def for_template(messages: Sequence[Message], dialect: Dialect) -> Sequence[Message]:
+    """``messages`` as the templates of ``dialect`` take them: where those take one call in a
+    message, several are messages of their own, each with its result behind it."""
+    if dialect not in _ONE_CALL_A_MESSAGE:
+        return messages
+    told: list[Message] = []
+    rest = deque(messages)
+    while rest:
+        message = rest.popleft()
+        if len(message.get("tool_calls") or ()) < 2:
+            told.append(message)
+            continue
+        results = []
+        while rest and rest[0].get("role") == "tool":
+            results.append(rest.popleft())
+        told += _in_pairs(message, results)
+    return told
+
+
+def _in_pairs(message: Message, results: list[Message]) -> Iterator[Message]:
+    """Each call of ``message`` and the result that names it; then the results that name none."""
+    said = message
+    for call in message["tool_calls"]:
+        yield {**said, "tool_calls": [call]}
+        said = {"role": message["role"], "content": ""}
+        for result in results:
+            if result.get("tool_call_id") == call.get("id"):
+                results.remove(result)
+                yield result
+                break
+    yield from results
+
+
+__all__ = ["for_template", "parsed_arguments", "template_call", "turn_messages"]
