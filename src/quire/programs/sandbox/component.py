@@ -109,7 +109,7 @@ def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:
         process.communicate()
         processes.ended(process)
     if process.returncode:
-        words = (complained or said).strip()[-2000:]
+        words = (complained or said).partition("\nStack backtrace:")[0].strip()[-2000:]
         raise ConfigError(f"building the sandbox failed with status {process.returncode}:\n{words}")
 
 
