@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-EXIT_INTERRUPTED = 130
+from quire.cli.exit_codes import EXIT_INTERRUPTED
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,4 +23,4 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run(arguments)
 
 
-__all__ = ["EXIT_INTERRUPTED", "main"]
+__all__ = ["main"]

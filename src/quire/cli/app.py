@@ -1,8 +1,6 @@
-"""The ``quire`` command: which commands there are, and how it ends.
+"""The ``quire`` command: which commands there are, and how it ends (``exit_codes``).
 
-Owns exit codes: 0 done; 1 the program or check that was run has failed; 2 the command could not be
-carried out (wrong usage, or any error of Quire's own, printed as one line with its remedy);
-130 interrupted.
+Any error of Quire's own is printed as one line with its remedy.
 """
 
 from __future__ import annotations
@@ -15,12 +13,10 @@ from typing import Annotated
 
 import typer
 
-from quire.cli import EXIT_INTERRUPTED
 from quire.cli.compiled_control import choose_form
 from quire.cli.console import print_error
+from quire.cli.exit_codes import EXIT_ERROR, EXIT_INTERRUPTED
 from quire.core.errors import QuireError
-
-EXIT_ERROR = 2
 
 COMMANDS = {
     "Work with a node": {

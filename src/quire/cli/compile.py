@@ -14,6 +14,7 @@ from quire.cli.compiled_control import (
     form_of_nodes,
 )
 from quire.cli.console import output
+from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.loading import loading_progress
 from quire.compilation import CONTROL, remove_libraries
 from quire.compilation.building import build
@@ -62,7 +63,7 @@ def compile(
         form = form_of_nodes(target)
         output().print(f"control is {form}")
         if not form.is_compiled:
-            raise typer.Exit(1)
+            raise typer.Exit(EXIT_FAILED)
     else:
         with loading_progress() as progress:
             built = build(CONTROL, target, progress)

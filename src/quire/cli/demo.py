@@ -19,6 +19,7 @@ from rich.text import Text
 
 from quire.cli.console import live, output, table
 from quire.cli.demonstration import Demonstration, Tell, demonstrate
+from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.processes import process_table
 from quire.cli.server_process import server_process
 from quire.core.errors import EngineLost, QuireError
@@ -57,7 +58,7 @@ def demo() -> None:
     for failure in failures:
         console.print(Text(f"failed: {failure}", style="bold red"))
     if failures:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILED)
 
 
 async def _demo(console: Console) -> Demonstration:

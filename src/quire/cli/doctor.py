@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from quire.cli.console import output, table
+from quire.cli.exit_codes import EXIT_FAILED
 from quire.cli.machine import Extra, Machine, TorchBuild, as_json, inspect_machine
 from quire.cli.sizes import format_size
 from quire.core.errors import ModelNotFound
@@ -51,7 +52,7 @@ def doctor(
     else:
         output().print(report(machine, failures))
     if failures:
-        raise typer.Exit(1)
+        raise typer.Exit(EXIT_FAILED)
 
 
 def problems(machine: Machine) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from quire.cli.console import output
+from quire.cli.exit_codes import EXIT_FAILED
 from quire.node.replay import replay as replay_log
 
 
@@ -38,7 +39,7 @@ def replay(
     console.print(f"differs at event {found.index}, time {found.time_s:.6f} s", style="red")
     console.print(f"  event    {found.event}")
     console.print(f"  actions  {found.actions}")
-    raise typer.Exit(1)
+    raise typer.Exit(EXIT_FAILED)
 
 
 __all__ = ["replay"]

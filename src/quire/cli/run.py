@@ -18,6 +18,7 @@ from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
 from quire.cli.console import print_error, print_result, shown
 from quire.cli.conversation import Show, converse, read_lines
+from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
@@ -28,10 +29,6 @@ from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, 
 from quire.node import Node, ProgramHandle
 from quire.programs import library
 from quire.programs.inferlet import Inferlet
-
-EXIT_FAILED = 1
-EXIT_INTERRUPTED = 130
-
 
 _OF_A_NODE = ("model", "encoder", "mcp_servers", "record")
 """Options that make a node, and mean nothing to one that runs already."""

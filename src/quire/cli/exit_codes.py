@@ -1,0 +1,16 @@
+"""How the ``quire`` command ends; 0 is done.
+
+Imports nothing: the command knows how an interrupt ends before anything else is loaded.
+"""
+
+from __future__ import annotations
+
+EXIT_FAILED = 1
+"""The program or check that was run has failed."""
+
+EXIT_ERROR = 2
+"""The command could not be carried out: wrong usage, or any error of Quire's own."""
+
+EXIT_INTERRUPTED = 130
+
+__all__ = ["EXIT_ERROR", "EXIT_FAILED", "EXIT_INTERRUPTED"]
