@@ -100,4 +100,11 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     images: ImageInput | None = None
 
 
-__all__ = ["AdapterInfo", "EngineInfo", "ImageInput", "LayerGroup", "PoolSpec"]
+__all__ = [
+    "AdapterInfo",
+    "EngineInfo",
+    "ImageFraming",
+    "ImageInput",
+    "LayerGroup",
+    "PoolSpec",
+]

@@ -38,15 +38,4 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:
         page_size=config.page_size,
         dtype=loaded.dtype,
     )
-    num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
-    try:
-        return TorchKVPool(
-            shape,
-            num_blocks=num_blocks,
-            num_host_blocks=num_host_blocks,
-            num_scratch=config.max_batch_tokens,
-            num_axes=1,
-            device=loaded.device,
-        )
-    except (RuntimeError, MemoryError) as exc:
-        raise shape.too_large(num_blocks, num_host_blocks, exc) from exc
+    return TorchKVPool.allocate(shape, config, loaded.device)

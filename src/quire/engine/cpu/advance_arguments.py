@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import AdvanceRows, SequenceTokens
-from quire.engine.cpu.model_abi import AdvanceMessage, SequenceColumns
+from quire.engine.cpu.decode_abi import AdvanceMessage, SequenceColumns
 from quire.engine.model_runner import Advanced, SequenceState
 
 _SEQUENCE_COLUMNS = (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.engine.cpu.model_abi import DecodeRows
+from quire.engine.cpu.decode_abi import DecodeRows
 from quire.engine.kv_cache.page_tables import PageTables, TablePages
 from quire.engine.model_runner import FusedRows, FusedTokens
 from quire.engine.sampling.plan import CommonParameters

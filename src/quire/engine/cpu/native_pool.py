@@ -18,7 +18,7 @@ from quire.core.errors import EngineFault
 from quire.engine.cpu.library import KernelLibrary
 from quire.engine.cpu.model_abi import SIGNATURES, CacheView
 from quire.engine.cpu.packed_matrix import huge_page_buffer
-from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.kv_cache.pool import BlockShape, slots_of
 
 I64 = NDArray[np.int64]
 
@@ -75,13 +75,13 @@ class NativeKVPool:
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         """Copy whole device blocks to host blocks."""
-        source, target = self._slots_of(blocks), self._slots_of(host_blocks)
+        source, target = slots_of(blocks, self.page_size), slots_of(host_blocks, self.page_size)
         self._copy(self._view, source, self._host_view, target)
         self._host_positions_AS[:, target] = self.positions_AS[:, source]
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""
-        source, target = self._slots_of(host_blocks), self._slots_of(blocks)
+        source, target = slots_of(host_blocks, self.page_size), slots_of(blocks, self.page_size)
         self._copy(self._host_view, source, self._view, target)
         self.positions_AS[:, target] = self._host_positions_AS[:, source]
 
@@ -91,10 +91,6 @@ class NativeKVPool:
         )
         if status != 0:
             raise EngineFault(f"there is no memory left to copy {len(source)} slots")
-
-    def _slots_of(self, blocks: I32) -> I64:
-        starts = np.asarray(blocks, np.int64)[:, None] * self.page_size
-        return (starts + np.arange(self.page_size)).reshape(-1)
 
     def _allocate(self, num_slots: int, head_dim: int) -> list[tuple[Tensor, Tensor]]:
         elements = self._library.native.quire_cache_elements(

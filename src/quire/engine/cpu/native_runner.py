@@ -21,15 +21,9 @@ from quire.core.batch import I32, AdvanceRows
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.cpu.advance_arguments import AdvanceArguments
+from quire.engine.cpu.decode_abi import ChoiceRows
 from quire.engine.cpu.decode_arguments import DecodeArguments
-from quire.engine.cpu.model_abi import (
-    SIGNATURES,
-    ChoiceRows,
-    RowMask,
-    ScoredRow,
-    ScoredRows,
-    StepArguments,
-)
+from quire.engine.cpu.model_abi import SIGNATURES, RowMask, ScoredRow, ScoredRows, StepArguments
 from quire.engine.cpu.native_pool import NativeKVPool
 from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.adapters.bank import LinearDelta, ThinPair
-from quire.engine.cpu.model_abi import AdapterPair
+from quire.engine.cpu.model_spec import AdapterPair
 from quire.engine.cpu.packed_matrix import PANEL_COLUMNS, PackedMatrix, WeightType
 from quire.engine.cpu.team import Team
 from quire.engine.layers.linear import Linear

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.cpu.abi import PackedMatrixView
-from quire.engine.cpu.model_abi import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
+from quire.engine.cpu.model_spec import ExpertsSpec, LayerSpec, ModelSpec, RopeSpec
 from quire.engine.cpu.native_pool import NativeKVPool
 from quire.engine.cpu.packed_adapters import PackedAdapters
 from quire.engine.cpu.packed_matrix import Epilogue, Ordering, PackedMatrix, WeightType

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.kv_cache.pool import BlockShape, slots_of
 from quire.engine.kv_cache.torch_pool import LayerCache, TorchKVPool
 
 
@@ -60,8 +60,7 @@ class CudaKVPool(TorchKVPool):
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""
         super().swap_in(host_blocks, blocks)
-        starts = np.asarray(blocks, np.int64)[:, None] * self.page_size
-        self._publish((starts + np.arange(self.page_size)).reshape(-1))
+        self._publish(slots_of(blocks, self.page_size))
 
     def _publish(self, slots: NDArray[np.int64]) -> None:
         """Send the positions of these slots to the device."""

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from quire.core.batch import I32
 from quire.core.config import EngineConfig
@@ -57,6 +59,12 @@ class BlockShape:
             f"{num_blocks} device and {num_host_blocks} host blocks of {self.bytes_per_block} "
             f"bytes cannot be allocated ({cause}): lower kv_cache_bytes or host_cache_bytes"
         )
+
+
+def slots_of(blocks: I32, page_size: int) -> NDArray[np.int64]:
+    """The flat slots of whole blocks, in their order."""
+    starts = np.asarray(blocks, np.int64)[:, None] * page_size
+    return (starts + np.arange(page_size)).reshape(-1)
 
 
 class KVPool(Protocol):

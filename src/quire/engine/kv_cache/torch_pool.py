@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -10,7 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import I32
-from quire.engine.kv_cache.pool import BlockShape
+from quire.core.config import EngineConfig
+from quire.engine.kv_cache.pool import BlockShape, slots_of
 
 
 class LayerCache:
@@ -59,6 +61,26 @@ class TorchKVPool:
         self._host_positions_AS = np.full((num_axes, num_host_slots), -1, np.int32)
         self._device = device
 
+    @classmethod
+    def allocate(cls, shape: BlockShape, config: EngineConfig, device: torch.device) -> Self:
+        """A pool for text, as large as ``config`` asks for.
+
+        Raises:
+            ConfigError: that is not even one block, or more than there is memory for.
+        """
+        num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
+        try:
+            return cls(
+                shape,
+                num_blocks=num_blocks,
+                num_host_blocks=num_host_blocks,
+                num_scratch=config.max_batch_tokens,
+                num_axes=1,
+                device=device,
+            )
+        except (RuntimeError, MemoryError) as exc:
+            raise shape.too_large(num_blocks, num_host_blocks, exc) from exc
+
     def copy_slots(self, source: I32, target: I32) -> None:
         """Copy K, V and position of flat slots; sources are read before targets are written."""
         source_S, target_S = self._index(source), self._index(target)
@@ -72,7 +94,7 @@ class TorchKVPool:
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         """Copy whole device blocks to host blocks."""
-        source, target = self._slots_of(blocks), self._slots_of(host_blocks)
+        source, target = slots_of(blocks, self.page_size), slots_of(host_blocks, self.page_size)
         source_S, target_S = self._index(source), torch.from_numpy(target)
         for layer, host in zip(self.layers, self._host_layers, strict=True):
             host.write(
@@ -84,7 +106,7 @@ class TorchKVPool:
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""
-        source, target = self._slots_of(host_blocks), self._slots_of(blocks)
+        source, target = slots_of(host_blocks, self.page_size), slots_of(blocks, self.page_size)
         source_S, target_S = torch.from_numpy(source), self._index(target)
         for layer, host in zip(self.layers, self._host_layers, strict=True):
             layer.write(
@@ -93,10 +115,6 @@ class TorchKVPool:
                 host.values_SKD.index_select(0, source_S).to(self._device),
             )
         self.positions_AS[:, target] = self._host_positions_AS[:, source]
-
-    def _slots_of(self, blocks: I32) -> NDArray[np.int64]:
-        starts = np.asarray(blocks, np.int64)[:, None] * self.page_size
-        return (starts + np.arange(self.page_size)).reshape(-1)
 
     def _index(self, slots: Sequence[int] | NDArray[np.signedinteger]) -> Tensor:
         return torch.as_tensor(np.asarray(slots, np.int64), device=self._device)

@@ -20,7 +20,7 @@ enum class SequenceEnd : int64_t {
 };
 
 // The columns of quire/engine/sequences.py and of its samplers, by sequence. Mirrored in
-// quire/engine/cpu/model_abi.py.
+// quire/engine/cpu/decode_abi.py.
 struct SequenceColumns {
   int64_t capacity;
   const uint8_t* is_open;
@@ -47,7 +47,7 @@ struct SequenceColumns {
   const uint64_t* seeds;
 };
 
-// S entries. Mirrored in quire/engine/cpu/model_abi.py.
+// S entries. Mirrored in quire/engine/cpu/decode_abi.py.
 struct AdvanceMessage {
   int64_t num_entries;
   int64_t num_steps;

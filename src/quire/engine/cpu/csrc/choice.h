@@ -37,7 +37,7 @@ class TokenChoice {
   Buffer logits_;
 };
 
-// Rows of one call. Mirrored in quire/engine/cpu/model_abi.py.
+// Rows of one call. Mirrored in quire/engine/cpu/decode_abi.py.
 struct ChoiceRows {
   int64_t num_rows;
   const uint8_t* greedy;  // [num_rows], and what follows: see Sampler

@@ -9,7 +9,7 @@
 
 namespace quire {
 
-// R rows, S steps, W stop tokens. Mirrored in quire/engine/cpu/model_abi.py.
+// R rows, S steps, W stop tokens. Mirrored in quire/engine/cpu/decode_abi.py.
 struct DecodeRows {
   int64_t num_rows;
   int64_t num_steps;

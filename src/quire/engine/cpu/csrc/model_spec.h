@@ -1,5 +1,5 @@
 // Owns the description of a model as the kernel reads it: shapes, and pointers to packed weights.
-// Must not know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_abi.py;
+// Must not know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_spec.py;
 // memory behind the pointers belongs to Python and outlives the model.
 //
 // Reference: quire/engine/models/decoder_config.py, whose words are used here.
