@@ -13,12 +13,8 @@ from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EngineId, QueueId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, named_bytes
-from quire.programs.sandbox.module_commands import (
-    COMMANDS,
-    Memory,
-    queue_call,
-    with_adapter,
-)
+from quire.programs.sandbox.module_commands import COMMANDS, queue_call, with_adapter
+from quire.programs.sandbox.module_memory import Memory
 
 AT = 16
 

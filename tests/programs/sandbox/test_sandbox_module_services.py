@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
-from quire.programs.sandbox.module_commands import Memory
+from quire.programs.sandbox.module_memory import Memory
 from quire.programs.sandbox.module_services import ModuleServices
 
 PULL = b'queue.pull{"queue":"q"}'

@@ -1,14 +1,13 @@
 """From a compiled guest's ring to the commands of the programming interface.
 
-Pure functions over one entry of the ring and the guest's memory, which they never trust: every
-address and count is checked against the memory's present size before anything is read.
+Pure functions over one entry of the ring and what it names in the guest's memory.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +17,7 @@ from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EmbedId, EngineId, PageId, QueueId, ThreadId, TokenSlotId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import GRAMMARS, Op, RingCommand
+from quire.programs.sandbox.module_memory import Memory, Words, bits_of, ids_of
 from quire.programs.sdk.samplers import greedy, temperature
 
 Id = TypeVar("Id")
@@ -29,81 +29,8 @@ _FORWARD_WITH = struct.Struct("<6I")
 _DECODE_WITH = struct.Struct("<4I")
 _COPY = struct.Struct("<5I")
 
-
-class Memory:
-    """A guest's memory as it was after its last call: all of it is ``view``."""
-
-    __slots__ = ("view",)
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-
-    def check(self, address: int, length: int) -> None:
-        """Raises ``InvalidArgument`` for what is not all inside."""
-        if address + length > len(self.view):
-            raise InvalidArgument(
-                f"the program named {length} bytes at {address}, its memory has {len(self.view)}"
-            )
-
-    def take(self, address: int, length: int) -> memoryview:
-        """Raises ``InvalidArgument`` for what is not all inside."""
-        self.check(address, length)
-        return self.view[address : address + length]
-
-    def text(self, address: int, length: int) -> str:
-        try:
-            return str(self.take(address, length), "utf-8")
-        except UnicodeDecodeError as exc:
-            raise InvalidArgument(f"the program named text that is not UTF-8: {exc}") from exc
-
-    def u32s(self, address: int, count: int) -> list[int]:
-        return self.take(address, 4 * count).cast("I").tolist() if count else []
-
-
-class Words:
-    """A command's payload, read from front to back; all of it must be used."""
-
-    def __init__(self, memory: Memory, entry: RingCommand) -> None:
-        self._memory = memory
-        self._address = entry.address
-        self._end = entry.address + entry.length
-
-    def read(self, layout: struct.Struct) -> tuple[float, ...]:
-        return layout.unpack(self._next(layout.size))
-
-    def ids(self, kind: Callable[[int], Id], count: int) -> list[Id]:
-        return _ids(kind, self._next(4 * count).cast("I")) if count else []
-
-    def text(self, num_bytes: int) -> str:
-        """UTF-8, followed by what is missing to whole words."""
-        start = self._address
-        self._next(-(-num_bytes // 4) * 4)
-        return self._memory.text(start, num_bytes)
-
-    def bits(self, num_rows: int, row_bits: int) -> list[list[bool]]:
-        """Rows of bits, the lowest of a byte first, each row in bytes of its own."""
-        row_bytes = -(-row_bits // 8)
-        taken = self._next(num_rows * row_bytes)
-        return [
-            _bits(taken[row * row_bytes : (row + 1) * row_bytes], row_bits)
-            for row in range(num_rows)
-        ]
-
-    def end(self) -> None:
-        if self._address != self._end:
-            raise InvalidArgument(
-                f"the program's command has {self._end - self._address} bytes too many"
-            )
-
-    def _next(self, num_bytes: int) -> memoryview:
-        if self._address + num_bytes > self._end:
-            raise InvalidArgument(
-                f"the program's command has {self._end - self._address} bytes left, "
-                f"{num_bytes} are asked for: its length is wrong"
-            )
-        taken = self._memory.take(self._address, num_bytes)
-        self._address += num_bytes
-        return taken
+_MAX_IDS = 1 << 16
+"""Of one command: a bound that no pool reaches keeps a count from filling memory."""
 
 
 def queue_call(entry: RingCommand, engines: Sequence[EngineId]) -> m.GuestCalls | None:
@@ -152,28 +79,15 @@ def with_adapter(command: c.Command, adapter: str) -> c.Command:
     return command
 
 
-def _bits(packed: memoryview, count: int) -> list[bool]:
-    return [bool(packed[index >> 3] >> (index & 7) & 1) for index in range(count)]
-
-
 def _signed(number: int) -> int:
     return number - (1 << 32) if number >= 1 << 31 else number
 
 
 def _run(kind: Callable[[int], Id], entry: RingCommand) -> list[Id]:
-    """``c`` ids from ``b`` on; a bound that no pool reaches keeps a count from filling memory."""
+    """``c`` ids from ``b`` on."""
     if entry.c > _MAX_IDS:
         raise InvalidArgument(f"{entry.c} ids in one command, at most {_MAX_IDS} are allowed")
-    return _ids(kind, range(entry.b, entry.b + entry.c))
-
-
-def _ids(kind: Callable[[int], Id], numbers: Iterable[int]) -> list[Id]:
-    """``kind`` is a new type of numbers, which at run time is a function that returns its argument:
-    calling it costs more than the list."""
-    return cast(list[Id], list(numbers))
-
-
-_MAX_IDS = 1 << 16
+    return ids_of(kind, range(entry.b, entry.b + entry.c))
 
 
 def _embed_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
@@ -219,7 +133,7 @@ def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     count = entry.c
     embeds = _run(EmbedId, entry)
     words = memory.u32s(entry.address, 2 * count)
-    slots = _ids(TokenSlotId, words[:count])
+    slots = ids_of(TokenSlotId, words[:count])
     return c.EmbedText(
         id=command, tokens=[0] * count, positions=words[count:], embeds=embeds, token_slots=slots
     )
@@ -241,7 +155,7 @@ def _copy_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Comm
 
 def _mask_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
     packed = memory.take(entry.address, -(-entry.c // 8))
-    return c.MaskPage(id=command, page=PageId(entry.b), visible=_bits(packed, entry.c))
+    return c.MaskPage(id=command, page=PageId(entry.b), visible=bits_of(packed, entry.c))
 
 
 def _sample_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
@@ -373,4 +287,4 @@ COMMANDS: Mapping[int, Build] = {
 }
 """Of the operations that are commands on a queue."""
 
-__all__ = ["COMMANDS", "Build", "Memory", "queue_call", "service_call", "with_adapter"]
+__all__ = ["COMMANDS", "Build", "queue_call", "service_call", "with_adapter"]

@@ -11,8 +11,8 @@ from quire.core.errors import (
 )
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand
-from quire.programs.sandbox.module_commands import Memory
 from quire.programs.sandbox.module_events import RingEvent, failed
+from quire.programs.sandbox.module_memory import Memory
 
 
 class ModuleOutbox:

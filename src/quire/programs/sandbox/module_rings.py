@@ -13,8 +13,8 @@ from functools import partial
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox import abi
 from quire.programs.sandbox.abi import RingCommand, Status
-from quire.programs.sandbox.module_commands import Memory
 from quire.programs.sandbox.module_events import RingEvent
+from quire.programs.sandbox.module_memory import Memory
 from quire.programs.sandbox.wasm_module import ModuleGuest
 
 _ALIGNMENT = 8

@@ -26,15 +26,10 @@ from quire.programs.sandbox import abi
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand, Status
 from quire.programs.sandbox.answers import Answers
-from quire.programs.sandbox.module_commands import (
-    COMMANDS,
-    Build,
-    Memory,
-    queue_call,
-    with_adapter,
-)
+from quire.programs.sandbox.module_commands import COMMANDS, Build, queue_call, with_adapter
 from quire.programs.sandbox.module_events import RingEvent, failed, reply_event, u32s
 from quire.programs.sandbox.module_inbox import ModuleInbox
+from quire.programs.sandbox.module_memory import Memory
 from quire.programs.sandbox.module_outbox import ModuleOutbox
 from quire.programs.sandbox.module_rings import ModuleRings
 from quire.programs.sandbox.module_services import ModuleServices

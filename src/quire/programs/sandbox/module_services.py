@@ -13,8 +13,9 @@ import msgspec
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.abi import Op, RingCommand
-from quire.programs.sandbox.module_commands import Memory, service_call
+from quire.programs.sandbox.module_commands import service_call
 from quire.programs.sandbox.module_events import RingEvent, failed
+from quire.programs.sandbox.module_memory import Memory
 
 _TAKING = frozenset({"queue.pull", "topic.take", "child.receive"})
 """Each has an operation that puts its answer back, called ``NAME.undo``."""
