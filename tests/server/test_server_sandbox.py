@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -73,11 +72,10 @@ def push(http: httpx.Client, source: str = SOURCE) -> dict[str, Any]:
 
 
 def ended(http: httpx.Client, program: str) -> dict[str, Any]:
-    while True:
-        found: dict[str, Any] = http.get(f"/v1/programs/{program}").json()
-        if found["ended"] is not None:
-            return found
-        time.sleep(0.005)
+    http.get(f"/v1/programs/{program}/events").raise_for_status()  # whose stream ends with it
+    found: dict[str, Any] = http.get(f"/v1/programs/{program}").json()
+    assert found["ended"] is not None
+    return found
 
 
 def test_a_pushed_program_is_launched_by_name_and_by_hash(mine: httpx.Client) -> None:
