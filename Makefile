@@ -74,4 +74,4 @@ docs: install-dev ## write the generated reference pages
 clean: ## remove .venv and every cache
 	rm -rf .venv build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \
 		.import_linter_cache .schemathesis
-	find src tests training examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find src tests benchmarks training examples tools -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

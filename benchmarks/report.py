@@ -29,11 +29,7 @@ def processor() -> str:
         return platform.processor() or platform.machine()
     fields = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
     found = {name.strip(): value.strip() for name, value in fields.items()}
-    isa = [
-        flag
-        for flag in ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
-        if flag in found.get("flags", "").split()
-    ]
+    isa = [flag for flag in _INSTRUCTION_SETS if flag in found.get("flags", "").split()]
     return (
         f"{found.get('model name', platform.machine())} ({isa[0] if isa else platform.machine()})"
     )

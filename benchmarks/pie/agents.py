@@ -17,6 +17,7 @@ text means nothing. Each agent asks something else; all begin with one system te
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import io
@@ -182,7 +183,7 @@ async def run_kinds(driver: Client | Programs, plans: dict[str, list[Plan]], at_
         }
 
 
-def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
+def measure(model: str, arguments: argparse.Namespace) -> dict[str, list[Ran]]:
     """Per contender and round, what each kind of agent took."""
     source = (HERE / "agent_program.py").read_text(encoding="utf-8")
     distance_s = arguments.distance
@@ -234,7 +235,7 @@ def rows_of(model: str, results: dict[str, list[Ran]]) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--agents", type=int, default=16, help="in a round (default: %(default)s)")
     made.add_argument("--at-once", type=int, default=8, help="default: %(default)s")
@@ -251,22 +252,24 @@ def main() -> None:
         default=[],
         help="clients of their servers too (transformers takes one request at a time: minutes)",
     )
-    arguments = made.parse_args()
-    rows = []
-    for model in arguments.models:
-        results = measure(model, arguments)
-        rows += rows_of(model, results)
-        for label, field in (("latency, s", "p50_s"), ("agents per second", "per_s")):
-            draw_bars(
-                arguments.out / f"pie-agents-{field.partition('_')[0]}-{model}.png",
-                f"agents, {model}, {arguments.distance * 1e3:g} ms away",
-                label,
-                list(KINDS),
-                {
-                    name: [figure([getattr(run[kind], field) for run in runs]) for kind in KINDS]
-                    for name, runs in results.items()
-                },
-            )
+    return made.parse_args()
+
+
+def draw(model: str, results: dict[str, list[Ran]], arguments: argparse.Namespace) -> None:
+    for label, field in (("latency, s", "p50_s"), ("agents per second", "per_s")):
+        draw_bars(
+            arguments.out / f"pie-agents-{field.partition('_')[0]}-{model}.png",
+            f"agents, {model}, {arguments.distance * 1e3:g} ms away",
+            label,
+            list(KINDS),
+            {
+                name: [figure([getattr(run[kind], field) for run in runs]) for kind in KINDS]
+                for name, runs in results.items()
+            },
+        )
+
+
+def show(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
     print_table(
         f"{arguments.agents} agents, {arguments.at_once} at a time "
         f"(paper: latency {PAPER['latency']}, throughput {PAPER['throughput']})",
@@ -283,6 +286,16 @@ def main() -> None:
             for row in rows
         ],
     )
+
+
+def main() -> None:
+    arguments = options()
+    rows = []
+    for model in arguments.models:
+        results = measure(model, arguments)
+        rows += rows_of(model, results)
+        draw(model, results, arguments)
+    show(rows, arguments)
     emit(
         "pie/agents",
         arguments.out,

@@ -18,6 +18,7 @@ second, ``--at-once`` of them running at a time; random weights, so the text mea
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import random
@@ -104,7 +105,9 @@ class Links:
 Agent = Callable[[Links, Plan], Awaitable[None]]
 
 
-async def run_agents(server: Server, agent: Agent, plans: list[Plan], arguments: Any) -> Measured:
+async def run_agents(
+    server: Server, agent: Agent, plans: list[Plan], arguments: argparse.Namespace
+) -> Measured:
     async with (
         httpx.AsyncClient(timeout=300) as http,
         Launcher(server.url, arguments.distance) as launcher,
@@ -147,7 +150,7 @@ async def as_program(source: str, variant: dict[str, bool], links: Links, plan: 
         raise SystemExit(f"a program made {turns} turns")
 
 
-def measure(model: str, length: int, arguments: Any) -> dict[str, list[Measured]]:
+def measure(model: str, length: int, arguments: argparse.Namespace) -> dict[str, list[Measured]]:
     source = (HERE / "function_calls.py").read_text(encoding="utf-8")
     with ExitStack() as stack:
         service = stack.enter_context(WebService(LATENCY_S))
@@ -171,7 +174,7 @@ def measure(model: str, length: int, arguments: Any) -> dict[str, list[Measured]
         return take_turns(title, contenders, rounds_of(arguments))
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--agents", type=int, default=32, help="in a round (default: %(default)s)")
     made.add_argument("--at-once", type=int, default=16, help="default: %(default)s")
@@ -188,33 +191,40 @@ def main() -> None:
         default=[192, 448],
         help="of one function, one figure each (default: %(default)s)",
     )
-    arguments = made.parse_args()
+    return made.parse_args()
+
+
+def measure_model(model: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Rows of all lengths of a specification; draws them."""
     rows = []
-    for model in arguments.models:
-        ratios: dict[str, list[Figure]] = {}
-        for length in arguments.specification_tokens:
-            results = measure(model, length, arguments)
-            rates = {name: [run.per_s for run in runs] for name, runs in results.items()}
-            over_client = {name: ratio(rate, rates["client"]) for name, rate in rates.items()}
-            ratios[f"{length} tokens a specification"] = list(over_client.values())
-            rows += [
-                {
-                    "model": model,
-                    "specification_tokens": length,
-                    "variant": name,
-                    "agents_per_s": figure(rate).rounded(3),
-                    "over_client": over_client[name].rounded(3),
-                    "agent_s": figure([run.p50_s for run in results[name]]).rounded(3),
-                }
-                for name, rate in rates.items()
-            ]
-        draw_bars(
-            arguments.out / f"pie-optimisations-{model}.png",
-            f"function-calling agents, {model}",
-            "agents per second, over the client's",
-            ["client", *VARIANTS],
-            ratios,
-        )
+    ratios: dict[str, list[Figure]] = {}
+    for length in arguments.specification_tokens:
+        results = measure(model, length, arguments)
+        rates = {name: [run.per_s for run in runs] for name, runs in results.items()}
+        over_client = {name: ratio(rate, rates["client"]) for name, rate in rates.items()}
+        ratios[f"{length} tokens a specification"] = list(over_client.values())
+        rows += [
+            {
+                "model": model,
+                "specification_tokens": length,
+                "variant": name,
+                "agents_per_s": figure(rate).rounded(3),
+                "over_client": over_client[name].rounded(3),
+                "agent_s": figure([run.p50_s for run in results[name]]).rounded(3),
+            }
+            for name, rate in rates.items()
+        ]
+    draw_bars(
+        arguments.out / f"pie-optimisations-{model}.png",
+        f"function-calling agents, {model}",
+        "agents per second, over the client's",
+        ["client", *VARIANTS],
+        ratios,
+    )
+    return rows
+
+
+def show(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
     print_table(
         f"{arguments.agents} agents, {arguments.at_once} at a time (paper: {PAPER}x in all)",
         [
@@ -229,6 +239,12 @@ def main() -> None:
             for row in rows
         ],
     )
+
+
+def main() -> None:
+    arguments = options()
+    rows = [row for model in arguments.models for row in measure_model(model, arguments)]
+    show(rows, arguments)
     emit(
         "pie/optimisations",
         arguments.out,

@@ -13,10 +13,10 @@ middle, with ``--at-once`` of them running.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -155,6 +155,12 @@ class Results:
     asked: list[Asked]
 
     @property
+    def latency(self) -> Figure:
+        """The program's over the client's."""
+        times = {name: [run.p50_s for run in runs] for name, runs in self.rounds.items()}
+        return ratio(times["program"], times["client"])
+
+    @property
     def same(self) -> float:
         both = [one for one in self.asked if len(one.answers) == 2]
         equal = [one.answers["program"] == one.answers["client"] for one in both]
@@ -177,7 +183,7 @@ def batch_of(contender: str, turn: int) -> int:
     return 2 * pair + (1 + is_second if contender == "program" else 2 - is_second)
 
 
-def measure(server: Server, name: str, distance_s: float, arguments: Any) -> Results:
+def measure(server: Server, name: str, distance_s: float, arguments: argparse.Namespace) -> Results:
     """A round is two turns with two batches of questions, which the contenders ask crosswise: both
     have asked the same, and each was the second to ask, with more in the prefix cache, once."""
     technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
@@ -208,7 +214,6 @@ def measure(server: Server, name: str, distance_s: float, arguments: Any) -> Res
 def row_of(name: str, distance_s: float, results: Results) -> dict[str, Any]:
     technique = TECHNIQUES[name]
     program, client = results.rounds["program"], results.rounds["client"]
-    times = [run.p50_s for run in program], [run.p50_s for run in client]
     rates = [run.per_s for run in program], [run.per_s for run in client]
     return {
         "technique": name,
@@ -216,15 +221,15 @@ def row_of(name: str, distance_s: float, results: Results) -> dict[str, Any]:
         "program": technique.program,
         "client": technique.client,
         "client_can": technique.can,
-        "program_s": figure(times[0]).rounded(3),
-        "client_s": figure(times[1]).rounded(3),
-        "latency_over_client": ratio(*times).rounded(3),
+        "program_s": figure([run.p50_s for run in program]).rounded(3),
+        "client_s": figure([run.p50_s for run in client]).rounded(3),
+        "latency_over_client": results.latency.rounded(3),
         "throughput_over_client": ratio(*rates).rounded(3),
         "same_answers": round(results.same, 3),
     }
 
 
-def main() -> None:
+def options() -> argparse.Namespace:
     made = plain_parser(__doc__)
     made.add_argument(
         "--techniques",
@@ -243,27 +248,18 @@ def main() -> None:
         default=[0.0, 0.02],
         help="seconds, client to node (default: %(default)s)",
     )
-    arguments = made.parse_args()
-    rows: list[dict[str, Any]] = []
-    bars: dict[str, list[Figure]] = {}
-    with ExitStack() as stack:
-        server = stack.enter_context(start_shipped())
-        for distance_s in arguments.distances:
-            for name in arguments.techniques:
-                results = measure(server, name, distance_s, arguments)
-                rows.append(row_of(name, distance_s, results))
-                rounds = results.rounds
-                latency = ratio(
-                    [run.p50_s for run in rounds["program"]],
-                    [run.p50_s for run in rounds["client"]],
-                )
-                bars.setdefault(f"{distance_s * 1e3:g} ms away", []).append(latency)
+    return made.parse_args()
+
+
+def show(
+    rows: list[dict[str, Any]], latencies: dict[str, list[Figure]], arguments: argparse.Namespace
+) -> None:
     draw_bars(
         arguments.out / "pie-techniques.png",
         "latency of the program over the client's (1: the same)",
         "ratio",
         [name if TECHNIQUES[name].can else f"{name} (x)" for name in arguments.techniques],
-        bars,
+        latencies,
     )
     print_table(
         f"techniques, {arguments.at_once} at a time "
@@ -281,6 +277,20 @@ def main() -> None:
             for row in rows
         ],
     )
+
+
+def main() -> None:
+    arguments = options()
+    rows: list[dict[str, Any]] = []
+    latencies: dict[str, list[Figure]] = {}
+    with start_shipped() as server:
+        for distance_s in arguments.distances:
+            of_distance = latencies[f"{distance_s * 1e3:g} ms away"] = []
+            for name in arguments.techniques:
+                results = measure(server, name, distance_s, arguments)
+                rows.append(row_of(name, distance_s, results))
+                of_distance.append(results.latency)
+    show(rows, latencies, arguments)
     emit(
         "pie/techniques",
         arguments.out,
