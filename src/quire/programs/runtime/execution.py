@@ -137,7 +137,7 @@ class Execution:
             # nothing of an async function has run when its call fails
             raise ProgramFailed(
                 f"program {self.inferlet.name!r} was given {len(self._args)} arguments and takes "
-                f"{_usage(main)}: name them behind --, or as args of the launch"
+                f"{_usage(main)}: give them after --, or as args of the launch"
             ) from exc
 
     async def _drain(self) -> None:

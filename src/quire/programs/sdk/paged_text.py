@@ -176,7 +176,7 @@ class PagedText:
         first = len(self.tokens) - num
         if num < 1 or first < 0:
             raise InvalidArgument(
-                f"distributions behind {num} tokens of {len(self.tokens)}: ask for at least one, "
+                f"distributions after {num} tokens of {len(self.tokens)}: ask for at least one, "
                 "and at most as many as there are"
             )
         if first < self._span.num_run:
