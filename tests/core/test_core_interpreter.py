@@ -1,0 +1,31 @@
+"""What a process of ours asks of Python's collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from quire.core.interpreter import collect_seldom
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+
+
+def num_collections() -> int:
+    return int(gc.get_stats()[0]["collections"])
+
+
+def test_what_a_thousand_launches_make_is_not_looked_through() -> None:
+    collect_seldom()
+    gc.collect()
+    before = num_collections()
+    made: list[list[int]] = [[] for _ in range(80_000)]
+    assert num_collections() == before
+    made += [[] for _ in range(80_000)]
+    assert num_collections() == before + 1, "garbage is still found"
