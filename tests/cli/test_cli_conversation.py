@@ -93,6 +93,16 @@ async def test_without_interactive_input_the_program_learns_that_none_will_come(
     assert await converse(Scripted(), print, None) == {"lines": 0}
 
 
+async def test_one_who_only_looks_on_does_not_end_the_input_of_others() -> None:
+    program, shown = Scripted(), list[str]()
+    looking = asyncio.create_task(converse(program, shown.append, None, ends_input=False))
+    await program.listening.wait()
+    await program.send("one")
+    await program.end_input()
+    assert await looking == {"lines": 1}
+    assert shown == ["ONE"]
+
+
 async def test_a_failure_of_the_program_is_raised() -> None:
     with pytest.raises(ProgramFailed, match="ZeroDivisionError"):
         await converse(Scripted(error=ProgramFailed("ZeroDivisionError")), print, None)

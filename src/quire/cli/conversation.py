@@ -45,8 +45,13 @@ class Program(Protocol):
         ...
 
 
-async def converse(program: Program, show: Show, lines: AsyncIterator[str] | None) -> Any:
+async def converse(
+    program: Program, show: Show, lines: AsyncIterator[str] | None, *, ends_input: bool = True
+) -> Any:
     """Show the program's messages as they come, send it ``lines``, and return its result.
+
+    ``ends_input``: behind the lines it is told that no more will come. One who only looks on must
+    not say so: others may send to it.
 
     A first interrupt cancels the program and waits for its end; a second one gives up waiting.
 
@@ -55,7 +60,7 @@ async def converse(program: Program, show: Show, lines: AsyncIterator[str] | Non
         KeyboardInterrupt: interrupted twice.
     """
     listening = asyncio.create_task(_listen(program, show))
-    feeding = asyncio.create_task(_feed(program, lines))
+    feeding = asyncio.create_task(_feed(program, lines, ends_input))
     listening.add_done_callback(lambda _: feeding.cancel())
     try:
         with _InterruptHandler(program, listening) as handler:
@@ -77,12 +82,13 @@ async def _listen(program: Program, show: Show) -> Any:
     return await program.result()
 
 
-async def _feed(program: Program, lines: AsyncIterator[str] | None) -> None:
+async def _feed(program: Program, lines: AsyncIterator[str] | None, ends_input: bool) -> None:
     try:
         if lines is not None:
             async for line in lines:
                 await program.send(line)
-        await program.end_input()
+        if ends_input:
+            await program.end_input()
     except MailboxClosed:
         return  # the program has ended; its result says how
     except InvalidArgument:

@@ -125,7 +125,8 @@ def attach(
 ) -> None:
     """Show a running program's messages as they come, then its result.
 
-    Ctrl-C cancels the program. With --interactive each line of stdin is sent to it.
+    Ctrl-C cancels the program. With --interactive each line of stdin is sent to it, and the end of
+    stdin tells it that no more will come; without, others may go on sending to it.
 
     Examples:
 
@@ -136,7 +137,7 @@ def attach(
         lines = read_lines(sys.stdin) if interactive else None
         with NodeClient(url, api_key) as node:
             async with Attachment(node.url, node.headers, node.full_id(program)) as remote:
-                return await converse(remote, show, lines)
+                return await converse(remote, show, lines, ends_input=interactive)
 
     with shown(stream) as show:
         result = asyncio.run(follow(show))
