@@ -1,14 +1,12 @@
 """The message being built: rows gathered as lists, turned into flat arrays once.
 
-Owns layout (which index belongs to whom); decides nothing. ``InFlight`` is what control remembers
-of the message until its result arrives.
+Owns layout (which index belongs to whom); decides nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import accumulate
 
 import numpy as np
@@ -18,6 +16,7 @@ from quire.control.program import Entry
 from quire.control.resources.content import Content
 from quire.control.resources.pages import Page
 from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.in_flight import InFlight, Part, Stage
 from quire.control.scheduler.score_sum import ScoredPart
 from quire.core.batch import (
     AdvanceRows,
@@ -33,83 +32,9 @@ from quire.core.batch import (
 from quire.core.decoding import SamplerSpec
 from quire.core.ids import TableId
 
-
-class Stage(StrEnum):
-    """Which part of the message an item stands in; the values are those of ``RowFailure.stage``."""
-
-    OPERATIONS = "operations"
-    EMBEDS = "embeds"
-    IMAGES = "images"
-    FORWARD = "forward"
-    DISTS = "dists"
-    SAMPLES = "samples"
-
-
-STAGE_ORDER = {
-    Stage.OPERATIONS: 0,
-    Stage.EMBEDS: 1,
-    Stage.IMAGES: 1,
-    Stage.FORWARD: 2,
-    Stage.DISTS: 3,
-    Stage.SAMPLES: 3,
-}
-
 _EMBEDS, _FORWARD = Stage.EMBEDS, Stage.FORWARD
 _DISTS, _SAMPLES = Stage.DISTS, Stage.SAMPLES
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
-
-
-@dataclass(slots=True)
-class Part:
-    """What one command has in a message: items ``start:stop`` of ``stage``.
-
-    Of a forward row: ``token_start`` is its first token in the message, ``first_token`` in the
-    command, ``undo`` the fill of each page it writes before it did. ``is_final``: the command's
-    last part. ``scored``: its row is asked for attention scores.
-    """
-
-    entry: Entry
-    stage: Stage
-    start: int
-    stop: int
-    token_start: int = 0
-    num_tokens: int = 0
-    first_token: int = 0
-    undo: Sequence[tuple[Page, int]] = ()
-    is_final: bool = True
-    scored: ScoredPart | None = None
-
-
-@dataclass(slots=True)
-class InFlight:
-    """A dispatched message. ``filled``: contents that are full and canonical once it has run.
-
-    ``restores``: forward rows that compute lost contents again.
-
-    ``runs``: in the order of the result; the first ``num_opened`` were opened in this message.
-    ``steps`` and ``epochs``: how far each may go in it, and the epoch under which it does.
-    """
-
-    step: int
-    num_steps: int
-    parts: list[Part]
-    runs: list[DecodeRun]
-    steps: list[int]
-    epochs: list[int]
-    num_opened: int
-    pins: list[Content]
-    filled: list[Content]
-    restores: list[tuple[int, list[Content]]]
-    num_tokens: int
-
-    @property
-    def num_advanced(self) -> int:
-        """Sequences that were open before."""
-        return len(self.runs) - self.num_opened
-
-    @property
-    def has_image(self) -> bool:
-        return any(part.stage is Stage.IMAGES for part in self.parts)
 
 
 @dataclass(slots=True)
@@ -369,4 +294,4 @@ class BatchBuilder:
         )
 
 
-__all__ = ["STAGE_ORDER", "BatchBuilder", "ForwardRow", "InFlight", "Part", "Stage"]
+__all__ = ["BatchBuilder", "ForwardRow"]

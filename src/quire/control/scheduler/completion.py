@@ -1,11 +1,11 @@
 """Reading results: what a message did, to whom it belongs, and how each command goes on.
 
-Owns the way from flat arrays back to commands. It starts nothing new.
+Owns the way from a message back to its commands; what they are told is read by ``replies``. It
+starts nothing new.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from quire.control.families import (
@@ -17,35 +17,32 @@ from quire.control.families import (
 from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.program import CommandQueue, Entry
-from quire.control.scheduler.batch_builder import InFlight, Part, Stage
 from quire.control.scheduler.decode_lowering import DecodeLowering
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.in_flight import InFlight, Part, Stage
 from quire.control.scheduler.ranking import ready_command
+from quire.control.scheduler.replies import (
+    FINISH_REASONS,
+    matched_stop,
+    prompt_logprobs,
+    reply_of,
+    sampled_logprobs,
+)
 from quire.control.scheduler.restorer import Restorer
-from quire.core.actions import Reply
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
-from quire.core.commands import Dists, Sampled
-from quire.core.decoding import Dist, FinishReason, TokenLogprobs
+from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
 from quire.core.interfaces import Policy
 
-_FORWARD, _DISTS, _SAMPLES = Stage.FORWARD, Stage.DISTS, Stage.SAMPLES
+_FORWARD = Stage.FORWARD
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 _ENDS = list(SequenceEnd)
 """By value, which counts from 0."""
 
 _RUNNING, _FAILED = SequenceEnd.RUNNING, SequenceEnd.FAILED
-
-_REASONS: dict[SequenceEnd, FinishReason] = {
-    SequenceEnd.STOP_TOKEN: "stop",
-    SequenceEnd.STOP_STRING: "stop",
-    SequenceEnd.GRAMMAR: "stop",
-    SequenceEnd.MAX_TOKENS: "length",
-    SequenceEnd.NO_ROOM: "length",
-}
 
 
 class Completion:
@@ -136,7 +133,7 @@ class Completion:
         if isinstance(entry.run, DecodeRun):
             self._read_prompt(entry, entry.run, part, result)
         elif part.is_final:
-            self._flow.finish(entry, self._reply(part, result))
+            self._flow.finish(entry, reply_of(part, result))
         else:
             self._end_if_unwanted(entry)
 
@@ -151,50 +148,11 @@ class Completion:
 
     def _read_prompt(self, entry: Entry, run: DecodeRun, part: Part, result: BatchResult) -> None:
         if run.prompt_logprobs is not None and len(result.score_logprobs):
-            run.prompt_logprobs += self._prompt_logprobs(run, part, result)
+            run.prompt_logprobs += prompt_logprobs(run, part, result)
         if part.is_final and not run.is_open:
             self._flow.finish(entry, run.chunk([], None, "length", None))
         else:
             self._end_if_unwanted(entry)
-
-    def _prompt_logprobs(
-        self, run: DecodeRun, part: Part, result: BatchResult
-    ) -> list[TokenLogprobs]:
-        first = part.first_token
-        num_top = run.command.num_prompt_logprobs or 0
-        logprobs = []
-        for offset in range(part.num_tokens):
-            index, row = first + offset + 1, part.token_start + offset
-            if index >= run.num_prompt:
-                break
-            logprobs.append(
-                TokenLogprobs(
-                    run.tokens[index],
-                    float(result.score_logprobs[row]),
-                    [int(i) for i in result.score_ids[row, :num_top]] if num_top else [],
-                    [float(p) for p in result.score_top[row, :num_top]] if num_top else [],
-                )
-            )
-        return logprobs
-
-    def _reply(self, part: Part, result: BatchResult) -> Reply:
-        if part.stage is _SAMPLES:
-            return Sampled(token_ids=result.samples[part.start : part.stop].tolist())
-        if part.stage is _DISTS:
-            starts = result.dist_starts
-            return Dists(
-                dists=[
-                    Dist(
-                        result.dist_ids[starts[i] : starts[i + 1]].tolist(),
-                        result.dist_probs[starts[i] : starts[i + 1]].tolist(),
-                    )
-                    for i in range(part.start, part.stop)
-                ]
-            )
-        if part.scored is not None and isinstance(part.entry.run, ForwardRun):
-            assert part.entry.run.scores is not None
-            return part.entry.run.scores.reply()
-        return None
 
     # -- sequences -------------------------------------------------------------------------------
 
@@ -239,7 +197,7 @@ class Completion:
         self._append(run, tokens)
         logprobs = None
         if run.num_logprobs is not None:
-            logprobs = self._logprobs(run, run.num_logprobs, reported, index, tokens)
+            logprobs = sampled_logprobs(run.num_logprobs, reported, index, tokens)
         if over_quota is not None:
             self._deliver(run, tokens, logprobs)
             self._end(entry, over_quota)
@@ -250,8 +208,8 @@ class Completion:
             self._deliver(run, tokens, logprobs)
             self._end_if_unwanted(entry)
         else:
-            matched = _matched(run, end, int(reported.matched[index]))
-            chunk = run.chunk(tokens, logprobs, _REASONS[end], matched)
+            matched = matched_stop(run, end, int(reported.matched[index]))
+            chunk = run.chunk(tokens, logprobs, FINISH_REASONS[end], matched)
             self._flow.finish(entry, chunk)
 
     def _within_quota(
@@ -295,28 +253,6 @@ class Completion:
             chunk = run.chunk(tokens, logprobs, None, None)
             self._outbox.deliver(entry.program.id, entry.id, chunk, last=False)
 
-    def _logprobs(
-        self,
-        run: DecodeRun,
-        num_top: int,
-        reported: SequenceTokens,
-        index: int,
-        tokens: list[int],
-    ) -> list[TokenLogprobs] | None:
-        if not len(reported.logprobs):
-            return None
-        start = int(reported.token_starts[index])
-        return [
-            TokenLogprobs(
-                tokens[i],
-                float(reported.logprobs[start + i]),
-                reported.top_ids[start + i, :num_top].tolist() if num_top else [],
-                reported.top_logprobs[start + i, :num_top].tolist() if num_top else [],
-            )
-            for i in range(len(tokens))
-            if not math.isnan(float(reported.logprobs[start + i]))
-        ]
-
     # -- ends ------------------------------------------------------------------------------------
 
     def _end(self, entry: Entry, error: ErrorRecord) -> None:
@@ -349,15 +285,6 @@ def _failure_of(part: Part, failures: dict[tuple[str, int], ErrorRecord]) -> Err
     """Why the first of its items that failed did."""
     items = ((part.stage.value, index) for index in range(part.start, part.stop))
     return next((failures[item] for item in items if item in failures), None)
-
-
-def _matched(run: DecodeRun, end: SequenceEnd, matched: int) -> int | bytes | None:
-    """The stop token, or the stop string with this index, that ended the run."""
-    if end is SequenceEnd.STOP_TOKEN:
-        return matched
-    if end is SequenceEnd.STOP_STRING:
-        return run.command.stop.strings[matched]
-    return None
 
 
 def _unexplained(run: DecodeRun) -> ErrorRecord:

@@ -12,12 +12,13 @@ from quire.control.flow import Flow
 from quire.control.outbox import Outbox
 from quire.control.program import Entry
 from quire.control.scheduler.anticipation import Anticipation
-from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
+from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.scheduler.in_flight import InFlight
 from quire.control.scheduler.message_planner import MessagePlanner
 from quire.control.scheduler.prompts_ahead import PromptsAhead
 from quire.control.scheduler.step_time import StepTime

@@ -23,8 +23,9 @@ from quire.control.resources.pages import Page
 from quire.control.resources.residency import secure
 from quire.control.resources.table_entries import table_entries
 from quire.control.resources.tables import ResidentTable, TableCache
-from quire.control.scheduler.batch_builder import BatchBuilder, InFlight
+from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.decode_run import DecodeRun
+from quire.control.scheduler.in_flight import InFlight
 from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo

@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.control.program import Entry
-from quire.control.scheduler.batch_builder import InFlight
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_state import EngineState
+from quire.control.scheduler.in_flight import InFlight
 from quire.control.scheduler.step_time import StepTime
 from quire.core.commands import Decode
 

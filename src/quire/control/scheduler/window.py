@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from quire.control.program import Entry
-from quire.control.scheduler.batch_builder import STAGE_ORDER, Stage
+from quire.control.scheduler.in_flight import STAGE_ORDER, Stage
 from quire.core.commands import (
     Command,
     CopyPage,
