@@ -144,6 +144,7 @@ def test_bad_fields_are_400_and_named(
         ({"prompt": [-1] * 100_000}, "prompt[0]: Input should be greater than or equal to 0"),
         ({"prompt": ["a"] * 1000}, "prompt: List should have at most 256 items after validation"),
         ({"prompt": 5}, "prompt: must be a text, token ids, or a list of either"),
+        ({"prompt": "x", "suffix": "y"}, "suffix: filling in the middle is not served"),
         ({"prompt": "x", "stop": [""]}, "stop[0]: String should have at least 1 character"),
         ({"prompt": "x", "stop": ["x"] * 17}, "stop: List should have at most 16 items"),
         ({"prompt": "x", "stop": 5}, "stop: must be a string or a list"),
@@ -173,6 +174,12 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
         ("embeddings", {"input": {}}, "input: must be a text, token ids, or a list of either"),
         ("completions", {"prompt": "x", "stream_options": 5}, "stream_options: must be an object"),
         ("completions", {"prompt": "x", "logit_bias": []}, "logit_bias: must be an object"),
+        (
+            "completions",
+            {"prompt": "x", "structured_outputs": {"json": {"uniqueItems": True}}},
+            "structured_outputs: the json_schema does not compile: Unimplemented keys: "
+            '["uniqueItems"]: answers cannot be held to them',
+        ),
         (
             "responses",
             {"input": "x", "tool_choice": {"type": "function"}},
@@ -218,6 +225,7 @@ def test_the_place_of_a_mistake_is_that_of_the_request(
         ("function_call", "auto", 'write "tool_choice"'),
         ("extra_body", {"top_k": 5}, "write its fields beside the others"),
         ("max_new_tokens", 5, 'write "max_tokens"'),
+        ("enable_thinking", False, 'write "chat_template_kwargs": {"enable_thinking": ...}'),
         ("guided_decoding_backend", "auto", "check its spelling or leave it out"),
     ],
 )

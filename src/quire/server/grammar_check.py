@@ -29,6 +29,9 @@ _MAX_KNOWN = 1024
 _NOTHING_FITS = "NoExtensionBias"
 """llguidance's name for a grammar that lets nothing follow."""
 
+_NOT_ENFORCED = "Unimplemented keys"
+"""How it begins to say that a schema has keywords which it knows and cannot enforce."""
+
 
 class _WorkerDied(Exception):
     """It gave no answer: the grammar was too much for it, or something ended it."""
@@ -133,6 +136,8 @@ def _explained(error: str, grammar: GrammarSpec) -> str:
         return f"the schema refers to itself without end ({reference})"
     if error.startswith(_NOTHING_FITS):
         return "no text can match it"
+    if error.startswith(_NOT_ENFORCED):
+        return f"{error}: answers cannot be held to them, leave them out"
     return error
 
 

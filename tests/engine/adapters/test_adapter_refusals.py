@@ -56,7 +56,7 @@ def test_one_that_is_not_needed_keeps_its_place_and_its_problem(directory: Path)
     assert (missing.name, missing.rank, missing.digest) == ("gone", 0, "")
     assert str(gone) in missing.problem
     assert (there.name, there.rank, there.problem) == ("here", 4, "")
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(ModelNotFound, match=f"adapter gone: {gone} is no directory"):
         load_adapters([AdapterConfig("gone", str(gone))], SHAPES)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, cast
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from quire.server.schemas.base import TEXT_SHAPE, ResponseModel, Text, TokenId, TokenIds
 from quire.server.schemas.generation import MAX_LOGPROBS, FinishReason, GenerationFields, Usage
@@ -50,10 +50,17 @@ class CompletionsRequest(GenerationFields):
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=128)] | None = None
-    suffix: Annotated[str, Field(max_length=0)] | None = Field(
+    suffix: Annotated[str, Field(json_schema_extra={"maxLength": 0})] | None = Field(
         None, description="Filling in the middle is not served: absent, null or empty"
     )
     add_special_tokens: bool | None = None
+
+    @field_validator("suffix")
+    @classmethod
+    def _no_suffix(cls, suffix: str | None) -> str | None:
+        if suffix:
+            raise ValueError("filling in the middle is not served: leave it out")
+        return suffix
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionsRequest:

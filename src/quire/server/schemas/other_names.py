@@ -23,6 +23,8 @@ _OTHERS = {
     "function_call": '"tool_choice"',
     # the openai package, which takes it apart
     "extra_body": "its fields beside the others",
+    # what some services have for a variable of the template
+    "enable_thinking": '"chat_template_kwargs": {"enable_thinking": ...}',
     # SGLang and TGI
     "lora_path": '"model": the name of the adapter',
     "max_new_tokens": '"max_tokens"',
