@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 import typer
 
 from quire.cli.sizes import format_size, size_value
-from quire.core.config import EngineConfig
+from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.ids import ModelId
 
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
@@ -146,10 +146,10 @@ PageSize = Annotated[
     ),
 ]
 KvCacheBytes = Annotated[
-    int,
+    int | None,
     typer.Option(
         parser=size_value,
-        show_default=format_size(_DEFAULTS.kv_cache_bytes),
+        show_default=f"{format_size(DEFAULT_CACHE_BYTES)}; CUDA: most of what is free",
         metavar="SIZE",
         envvar="QUIRE_KV_CACHE_BYTES",
         help="Memory for pages of each engine, e.g. 512MiB.",

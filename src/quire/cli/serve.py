@@ -42,7 +42,7 @@ def serve(
     weights: o.Weights = "auto",
     num_threads: o.NumThreads = None,
     page_size: o.PageSize = _ENGINE.page_size,
-    kv_cache_bytes: o.KvCacheBytes = _ENGINE.kv_cache_bytes,
+    kv_cache_bytes: o.KvCacheBytes = None,
     host_cache_bytes: o.HostCacheBytes = _ENGINE.host_cache_bytes,
     max_model_len: o.MaxModelLen = None,
     max_batch_tokens: o.MaxBatchTokens = _ENGINE.max_batch_tokens,

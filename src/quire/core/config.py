@@ -16,6 +16,9 @@ from quire.core.ids import ModelId, TenantId
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float8", "int8"]
 
+DEFAULT_CACHE_BYTES = 256 << 20
+"""What a laptop can spare for pages."""
+
 _SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -43,7 +46,8 @@ class AdapterConfig:
 class EngineConfig:
     """One model on one engine.
 
-    ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages.
+    ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages;
+    None: ``DEFAULT_CACHE_BYTES``, on the CUDA backend most of what the weights leave.
     ``host_cache_bytes``: the tier that preempted and idle programs' pages are swapped to.
     ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
@@ -60,7 +64,7 @@ class EngineConfig:
     device: str = "auto"
     page_size: int = 16
     num_blocks: int | None = None
-    kv_cache_bytes: int = 256 << 20
+    kv_cache_bytes: int | None = None
     host_cache_bytes: int = 256 << 20
     num_embeds: int = 4096
     num_token_slots: int = 1024
@@ -300,6 +304,7 @@ class NodeConfig:
 
 
 __all__ = [
+    "DEFAULT_CACHE_BYTES",
     "AdapterConfig",
     "DTypeName",
     "EncoderConfig",

@@ -84,6 +84,7 @@ class Engine:
                 loaded, runner = lead(config, directory, progress, ranks)
             tokenizer = load_tokenizer(str(directory.path))
             images = self._images = _image_encoder(config, loaded)
+            self._device = loaded.device
             self._info = _describe(config, loaded, backend, runner, ranks, images)
             self._step: Step | None = _assemble(config, loaded, runner, tokenizer, images)
 
@@ -104,6 +105,8 @@ class Engine:
         try:
             with torch.inference_mode():
                 result = self._step.run(batch)
+            if self._device.type == "cuda":  # else its time and its faults would be the next one's
+                torch.cuda.synchronize(self._device)
         except EngineFault:
             self.close()
             raise

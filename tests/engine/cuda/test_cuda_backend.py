@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from quire.core.errors import ConfigError
 from quire.core.ids import ModelId
 from quire.engine.cuda import backend, optional
 from quire.engine.cuda.backend import CudaBackend
+from quire.engine.cuda.grouped_experts import has_grouped_product
 from quire.engine.loading import load_model
 from quire.engine.model_directory import ModelDirectory
 
@@ -67,6 +70,31 @@ def test_what_an_old_device_cannot_run(
     else:
         assert found is not None
         assert re.search(reason, found)
+
+
+@pytest.mark.parametrize(
+    ("free", "expected"), [(60 << 30, 52 << 30), (8 << 30, 256 << 20), (1 << 30, 256 << 20)]
+)
+def test_a_cache_of_no_stated_size_takes_what_the_weights_leave(
+    free: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 << 30))
+    assert backend.cache_bytes(torch.device("cuda")) == expected
+
+
+@pytest.mark.parametrize(
+    ("capability", "expected"),
+    [((8, 9), False), ((9, 0), True), ((10, 3), True), ((12, 0), False)],
+)
+def test_grouped_products_only_where_they_do_not_wait(
+    capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    weight: Any = SimpleNamespace(
+        dtype=torch.bfloat16, shape=(4, 64, 32), device=torch.device("cuda")
+    )
+    assert has_grouped_product(weight) is expected
 
 
 def test_missing_packages_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ import pytest
 import torch
 from attention_cases import RowShape, make_case
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton_mode import DEVICE, runs_triton
 
 from quire.core.batch import no_i32
 from quire.core.decoding import SamplerSpec
+from quire.engine.cuda import decode_state
 from quire.engine.cuda.decode_state import DecodeState
 from quire.engine.model_runner import FusedRows
 from quire.engine.sampling.plan import SamplingPlan
@@ -113,6 +115,32 @@ def test_against_a_loop_over_rows(seed: int) -> None:
     assert done.counts_R.tolist() == [len(one) for one in tokens]
     assert done.stopped_R.tolist() == stopped
     assert done.failed_R.tolist() == failed
+
+
+@runs_triton
+@pytest.mark.parametrize("seed", range(4))
+def test_the_kernel_does_what_the_operations_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_state, "_BLOCK", 4)  # and rows beyond the first block of it
+    random = np.random.default_rng(seed)
+    num_rows, size = 7, 8
+    rows = fused_rows(
+        random.integers(1, 6, num_rows).tolist(),
+        5,
+        [random.integers(0, VOCAB, random.integers(0, 4)).tolist() for _ in range(num_rows)],
+        [0] * num_rows,
+    )
+    tested, expected = (DecodeState(9, 6, 3, IDLE, torch.device(DEVICE)) for _ in range(2))
+    for state in (tested, expected):
+        state.begin(rows, size)
+    for _ in range(5):
+        tokens = torch.from_numpy(random.integers(0, VOCAB, size)).to(DEVICE)
+        best = torch.from_numpy(random.normal(size=size).astype(np.float32)).to(DEVICE)
+        best[random.random(size) < 0.1] = random.choice([np.nan, np.inf, -np.inf])
+        tested.launch_settle(tokens, best)
+        expected.settle(tokens, torch.isfinite(best))
+        for name, value in vars(expected).items():
+            if isinstance(value, torch.Tensor):
+                assert torch.equal(getattr(tested, name), value), name
 
 
 def test_early_stops_are_excluded_by_row_and_step() -> None:

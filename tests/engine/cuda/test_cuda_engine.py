@@ -15,6 +15,7 @@ from triton_mode import runs_triton
 from quire.core.batch import SequenceEnd
 from quire.core.decoding import Processor, SamplerSpec, StopSpec
 from quire.engine.cuda.decode_loop import DecodeLoop
+from quire.engine.cuda.static_attention import StaticAttention
 
 pytestmark = [runs_triton, pytest.mark.timeout(600)]
 
@@ -24,10 +25,15 @@ MakeDriver = Callable[..., Driver]
 PROMPTS = ([5, 9, 11, 40, 41, 42, 7], [100, 101], [60, 61, 62, 63, 64])
 
 
+_PARAMETERS = {
+    "top_k": "k", "top_p": "p", "min_p": "p", "frequency_penalty": "penalty",
+    "presence_penalty": "penalty",
+}  # fmt: skip
+
+
 def drawn(seed: int, **params: float) -> SamplerSpec:
     processors = tuple(
-        Processor(name, {{"top_k": "k", "top_p": "p", "min_p": "p"}.get(name, name): value})
-        for name, value in params.items()
+        Processor(name, {_PARAMETERS.get(name, name): value}) for name, value in params.items()
     )
     return SamplerSpec(processors=processors, greedy=False, seed=seed)
 
@@ -113,6 +119,41 @@ def test_the_loop_is_taken(
     monkeypatch.setattr(DecodeLoop, "run", spy)
     run(make_driver(**SETTINGS), 4, stop=[StopSpec(max_tokens=9)] * 3)
     assert calls == [3, 4, 1]
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma2"])
+def test_steps_that_the_host_looks_at_are_recorded_ones(
+    model: str,
+    make_driver: MakeDriver,
+    cuda_backend: AnywhereBackend,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Penalties and stops by string; rows drop out, and one prompt joins in the middle."""
+    replayed: list[int] = []
+    original = DecodeLoop.step
+
+    def spy(self: DecodeLoop, tokens_R: Any, *rest: Any) -> Any:
+        replayed.append(len(tokens_R))
+        return original(self, tokens_R, *rest)
+
+    monkeypatch.setattr(DecodeLoop, "step", spy)
+    options = {
+        "stop": [StopSpec(max_tokens=9), StopSpec(max_tokens=4), StopSpec(max_tokens=12)],
+        "sampler": [drawn(1, frequency_penalty=0.7), SamplerSpec(), drawn(3, temperature=1.2)],
+    }
+    expected = run(make_driver(model, **REFERENCE), 1, **options)
+    assert not replayed
+    assert run(make_driver(model, **SETTINGS), 5, **options) == expected
+    assert replayed[:4] == [3, 3, 3, 2]
+
+
+def test_rows_beyond_the_memory_of_the_loop_go_without_it(
+    make_driver: MakeDriver, cuda_backend: AnywhereBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StaticAttention, "take", lambda *args, **kwargs: False)
+    options = {"sampler": [drawn(n, presence_penalty=0.5) for n in range(3)]}
+    expected = run(make_driver(**REFERENCE), 1, **options)
+    assert run(make_driver(**SETTINGS), 5, **options) == expected
 
 
 def test_what_others_left_in_the_cache_is_not_read(

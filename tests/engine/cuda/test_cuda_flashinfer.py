@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import flashinfer_emulator
 import numpy as np
@@ -13,10 +14,15 @@ from attention_cases import EVERYTHING, Case, RowShape, make_case
 
 from quire.engine.attention.backend import AttentionAttributes
 from quire.engine.cuda import cascade, optional
+from quire.engine.cuda.attention import CudaAttention
 from quire.engine.cuda.cascade import find_shared
 from quire.engine.cuda.flashinfer_attention import FlashInfer, FlashInferPlan, with_sinks
 from quire.engine.cuda.flashinfer_plan import Segment, segments, visible_keys
 from quire.engine.cuda.page_entries import page_entries
+from quire.engine.cuda.triton_attention import TritonAttention
+from quire.engine.layers.attention import AttentionConfig
+from quire.engine.layers.norm import NormConfig
+from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 SCALE = 0.3
 
@@ -62,7 +68,7 @@ def test_sinks_and_softcaps(softcap: float | None) -> None:
 def made_segments(case: Case, window: int | None = None) -> list[Segment]:
     entries = page_entries(case.rows)
     members = np.arange(case.rows.num_rows)
-    return segments(case.rows, entries, visible_keys(case.rows, entries), members, window)
+    return segments(case.rows, entries, visible_keys(case.rows, entries, members), members, window)
 
 
 def test_plain_rows_go_in_as_pages_and_the_others_as_slots() -> None:
@@ -153,3 +159,50 @@ def test_sinks_take_their_share() -> None:
     out, lse = torch.ones(2, 3, 4), torch.tensor([[0.0, 1.0, -torch.inf]] * 2)
     shared = with_sinks(out, lse, torch.zeros(3))
     assert shared[0, :, 0].tolist() == pytest.approx([0.5, 2 / 3, 0.0])
+
+
+def chosen(config: DecoderConfig) -> CudaAttention:
+    device = torch.device("cpu")
+    triton = TritonAttention(device, torch.zeros(8, dtype=torch.int32), 2, 2)
+    return CudaAttention.choose(triton, config, torch.bfloat16)
+
+
+def shape_of(window: int | None) -> DecoderConfig:
+    attention = AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=64, scale=0.1, softcap=3.0)
+    return DecoderConfig(
+        vocab_size=8,
+        hidden_size=8,
+        max_positions=8,
+        attention=attention,
+        layers=(LayerConfig(window=window), LayerConfig(), LayerConfig(window=window)),
+        ropes=(),
+        norm=NormConfig(1e-6),
+        mlp=None,
+    )
+
+
+def test_every_kind_of_attention_is_tried_out_before_the_first_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[tuple[int, bool]] = []
+    original = FlashInfer.prefill
+
+    def spy(self: FlashInfer, segment: Segment, attributes: AttentionAttributes, *rest: Any) -> Any:
+        tried.append((attributes.window or 0, segment.mask is not None))
+        return original(self, segment, attributes, *rest)
+
+    monkeypatch.setattr(FlashInfer, "prefill", spy)
+    assert chosen(shape_of(window=5)).name == "flashinfer"
+    assert tried == [(5, False), (5, True), (0, False), (0, True)]
+
+
+def test_kernels_that_cannot_be_compiled_leave_all_rows_to_triton(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("Could not find nvcc")
+
+    monkeypatch.setattr(flashinfer_emulator.BatchPrefillWithPagedKVCacheWrapper, "plan", refuse)
+    assert chosen(shape_of(window=None)).name == "triton"
+    assert "Could not find nvcc" in caplog.text
+    assert "flashinfer-jit-cache" in caplog.text

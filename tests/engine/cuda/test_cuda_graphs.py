@@ -54,3 +54,12 @@ def test_recordings_that_do_not_fit_say_what_to_lower() -> None:
 
     with pytest.raises(ConfigError, match=r"batches of 8 .*2\.00 GiB.*: lower kv_cache_bytes"):
         Buckets("step", (4, 8), lambda size: lambda: None, Full())
+
+
+def test_work_that_cannot_be_recorded_names_another_backend() -> None:
+    class Refusing:
+        def record(self, work: Work) -> Work:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(ConfigError, match=r"batches of 4 .*not permitted.*: choose backend torch"):
+        Buckets("step", (4,), lambda size: lambda: None, Refusing())

@@ -10,8 +10,10 @@ from triton_mode import DEVICE, runs_triton
 
 from quire.engine.cuda.grouped_experts import GroupedExperts
 from quire.engine.cuda.linears import FLOAT8, Float8Linear, quantize_rows
+from quire.engine.cuda.products import ExpertWeights, few_pairs
 from quire.engine.layers.experts import Experts, ExpertsConfig
 from quire.engine.layers.linear import Linear
+from quire.engine.layers.mlp import activate
 from quire.engine.layers.parameters import Parameters
 
 
@@ -82,6 +84,26 @@ def test_scales_of_a_checkpoint_give_its_own_weights_back() -> None:
     assert torch.equal(tested.weight_OI.view(torch.uint8), stored.view(torch.uint8))
 
 
+@runs_triton
+@pytest.mark.parametrize("sizes", [(600, 30), (40, 520)])
+def test_pairs_of_more_than_a_tile(sizes: tuple[int, int]) -> None:
+    size, width = sizes
+    generator = torch.Generator().manual_seed(1)
+    gate_up, down = (
+        torch.randn(5, *shape, generator=generator).to(DEVICE) * 0.1
+        for shape in ((2 * width, size), (size, width))
+    )
+    x, shares = normal(2, size, dtype=torch.float32), normal(2, 2, dtype=torch.float32)
+    chosen = torch.tensor([[4, 0], [2, 4]], device=DEVICE)
+    out = few_pairs(x, chosen, shares, ExpertWeights("gelu_tanh", gate_up, down))
+    for token in range(2):
+        expected = torch.zeros(size, device=DEVICE)
+        for expert, share in zip(chosen[token], shares[token], strict=True):
+            gate, up = (gate_up[expert] @ x[token]).chunk(2)
+            expected += share * (down[expert] @ activate("gelu_tanh", gate, up))
+        torch.testing.assert_close(out[token], expected, atol=1e-4, rtol=1e-4)
+
+
 def experts(*, bias: bool, dtype: torch.dtype, scoring: str = "all") -> Experts:
     parameters = Parameters(torch.device(DEVICE), dtype)
     config = ExpertsConfig(
@@ -111,18 +133,21 @@ def test_experts_by_the_library(bias: bool, num_tokens: int) -> None:
 @runs_triton
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("batch_invariant", [False, True])
-def test_experts_by_the_kernel(bias: bool, batch_invariant: bool) -> None:
-    x = normal(9, 32, dtype=torch.float32)
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_experts_by_the_kernels(bias: bool, batch_invariant: bool, num_tokens: int) -> None:
+    x = normal(num_tokens, 32, dtype=torch.float32)
     plain = experts(bias=bias, dtype=torch.float32, scoring="chosen")
     expected = plain(x)
     tested = GroupedExperts(plain, batch_invariant=batch_invariant)
+    assert tested._are_few(x) == (num_tokens == 1 and not batch_invariant)
     torch.testing.assert_close(tested(x), expected, atol=1e-4, rtol=1e-4)
     assert plain.gate_up_EOI.numel() == 0
 
 
 @runs_triton
-def test_experts_in_float8() -> None:
-    x = normal(9, 32, dtype=torch.float32)
+@pytest.mark.parametrize("num_tokens", [1, 9])
+def test_experts_in_float8(num_tokens: int) -> None:
+    x = normal(num_tokens, 32, dtype=torch.float32)
     plain = experts(bias=False, dtype=torch.float32)
     expected = plain(x)
     tested = GroupedExperts(plain, float8=True)

@@ -9,6 +9,7 @@ from attention_cases import EVERYTHING, Case, RowShape, make_case
 from triton_mode import DEVICE, runs_triton
 
 from quire.engine.attention.backend import AttentionAttributes
+from quire.engine.cuda import attention_launch
 from quire.engine.cuda.triton_attention import TritonAttention
 
 pytestmark = runs_triton
@@ -71,6 +72,19 @@ def test_long_rows_are_split_and_merged() -> None:
     assert tiling.split_columns is not None
     assert tiling.split_columns < 600
     for kind in ("plain", "window", "sinks"):
+        asked = attributes(case, kind)
+        out = tested.plan(case.rows).attend(case.q_TND, case.cache, asked)
+        torch.testing.assert_close(out, case.expected(asked), atol=2e-5, rtol=1e-5)
+
+
+def test_parts_are_merged_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_launch, "_MERGED_PARTS", 4)
+    case = make_case((RowShape(1400, 1), RowShape(5, 1)), page_size=16, device=DEVICE)
+    tested = backend(case)
+    [(_, tiling)] = tested.tilings(np.arange(2), np.ones(2, np.int64), 1424)
+    assert tiling.split_columns is not None
+    assert 1400 / tiling.split_columns > 4
+    for kind in ("plain", "sinks"):
         asked = attributes(case, kind)
         out = tested.plan(case.rows).attend(case.q_TND, case.cache, asked)
         torch.testing.assert_close(out, case.expected(asked), atol=2e-5, rtol=1e-5)

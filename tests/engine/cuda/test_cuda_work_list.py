@@ -71,7 +71,11 @@ def test_tokens_see_what_they_may(page_size: int, window: int | None, tiling: Ti
     case = make_case(EVERYTHING, page_size=page_size, seed=page_size)
     entries = page_entries(case.rows)
     members = np.arange(case.rows.num_rows)
-    for positions in (None, entry_positions(case.rows, entries)):
+    for positions in (
+        None,
+        entry_positions(case.rows, entries, members),
+        entry_positions(case.rows, entries, members[::2]),
+    ):
         work = work_list(case.rows, entries, members, tiling, window=window, positions=positions)
         seen = emulated(case, entries, work, window)
         assert in_any_order(seen) == in_any_order(defined(case, window))
@@ -91,7 +95,7 @@ def test_a_slot_in_two_entries_of_a_row_is_seen_once() -> None:
 def test_work_out_of_the_window_is_left_out() -> None:
     case = make_case((RowShape(400, 1),), page_size=16)
     entries = page_entries(case.rows)
-    positions = entry_positions(case.rows, entries)
+    positions = entry_positions(case.rows, entries, np.arange(1))
     work = work_list(
         case.rows, entries, np.arange(1), Tiling(1, 64, None), window=20, positions=positions
     )
@@ -103,7 +107,7 @@ def test_work_out_of_the_window_is_left_out() -> None:
 def test_later_tokens_are_left_out_of_a_prompt_tile() -> None:
     case = make_case((RowShape(0, 64),), page_size=16)
     entries = page_entries(case.rows)
-    positions = entry_positions(case.rows, entries)
+    positions = entry_positions(case.rows, entries, np.arange(1))
     work = work_list(case.rows, entries, np.arange(1), Tiling(16, 16, None), positions=positions)
     assert work.items[:, 4].tolist() == [16, 32, 48, 64]
 

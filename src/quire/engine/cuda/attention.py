@@ -44,7 +44,7 @@ class CudaAttention:
     def choose(
         cls, triton: TritonAttention, config: DecoderConfig, dtype: torch.dtype
     ) -> CudaAttention:
-        """FlashInfer too, if it is installed and made for these heads and this dtype."""
+        """FlashInfer too, if it is installed, made for these heads and this dtype, and runs."""
         reason = flashinfer_missing()
         if triton.batch_invariant:
             reason = "its split of long rows depends on the batch, and batch_invariant is set"
@@ -56,6 +56,17 @@ class CudaAttention:
             logger.info("attention by the Triton kernels alone: %s", reason)
             return cls(triton, None)
         library = FlashInfer(config.num_heads, config.num_kv_heads, config.head_dim, triton.device)
+        logger.info("FlashInfer gets its kernels ready; it compiles those that it does not have")
+        try:
+            library.try_out(_kinds(config), dtype)
+        except Exception as exc:  # what a missing compiler, a full disk or an old driver raises
+            logger.warning(
+                "attention by the Triton kernels alone: FlashInfer %s cannot run here (%s): "
+                "install a CUDA toolkit with nvcc, or its flashinfer-jit-cache of that version",
+                getattr(library.library, "__version__", "of unknown version"),
+                f"{type(exc).__name__}: {exc}"[:500],
+            )
+            return cls(triton, None)
         return cls(triton, library)
 
     def plan(self, rows: AttentionRows) -> TritonPlan | MixedPlan:
@@ -88,6 +99,13 @@ class MixedPlan:
         if self._flashinfer is not None:
             self._flashinfer.attend_into(q_TND, cache, attributes, out_TND)
         return out_TND.flatten(1)
+
+
+def _kinds(config: DecoderConfig) -> list[AttentionAttributes]:
+    """The kinds of attention that the layers ask for, once each."""
+    windows = dict.fromkeys(layer.window for layer in config.layers)
+    attention = config.attention
+    return [AttentionAttributes(attention.scale, window, attention.softcap) for window in windows]
 
 
 def _may_share(rows: AttentionRows, single: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -20,6 +20,12 @@ from quire.engine.kv_cache.torch_pool import LayerCache
 _LEAST_ROWS = 16
 """The fewest rows and columns that a matrix unit multiplies."""
 
+_LEAST_SHARED_BYTES = 99 << 10
+"""What a block may have on the smallest of the devices that are served."""
+
+_MERGED_PARTS = 16
+"""Partial results that a program of the merge reads at a time."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionBuffers:
@@ -75,6 +81,13 @@ def tile_rows(tile_tokens: int, heads_per_group: int) -> int:
 
 def padded_head(head_dim: int) -> int:
     return _padded(head_dim)
+
+
+def num_stages(block_d: int, itemsize: int, shared_bytes: int) -> int:
+    """How many tiles of K and V are on their way at a time, with what shared memory a block may
+    have: three take up to 660 bytes for each element of a head. One for float32, whose exact
+    products Triton 3.6 cannot compile otherwise."""
+    return 3 if itemsize < 4 and 700 * block_d <= shared_bytes else 1
 
 
 def launch(
@@ -133,6 +146,7 @@ def launch(
         HAS_MASKS=work.has_masks,
         HAS_SOFTCAP=attributes.softcap is not None,
         PRECISION="ieee" if q_TND.dtype == torch.float32 else "tf32",
+        num_stages=num_stages(dims, q_TND.element_size(), _shared_bytes(q_TND.device)),
         **shape,
     )
     if work.tiling.split_columns is not None:
@@ -143,6 +157,7 @@ def launch(
             work.merges,
             work.counts[1:],
             sinks,
+            BLOCK_P=_MERGED_PARTS,
             **shape,
         )
 
@@ -160,8 +175,23 @@ def _check(q_TND: Tensor, cache: LayerCache, out_TND: Tensor) -> None:
     assert out_TND.is_contiguous(), "the output is not contiguous"
 
 
+def _shared_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", _LEAST_SHARED_BYTES))
+
+
 def _padded(count: int) -> int:
     return max(_LEAST_ROWS, 1 << (count - 1).bit_length())
 
 
-__all__ = ["AttentionBuffers", "Launch", "Partials", "launch", "padded_head", "tile_rows"]
+__all__ = [
+    "AttentionBuffers",
+    "Launch",
+    "Partials",
+    "launch",
+    "num_stages",
+    "padded_head",
+    "tile_rows",
+]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
-from quire.core.config import EngineConfig
+from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.engine.cuda.attention import CudaAttention
 from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.decode_state import DecodeState
@@ -16,7 +17,7 @@ from quire.engine.cuda.kv_pool import CudaKVPool
 from quire.engine.cuda.linears import has_float8_products
 from quire.engine.cuda.model_forms import Forms, adapt, projections
 from quire.engine.cuda.optional import triton_missing
-from quire.engine.cuda.runner import CudaRunner
+from quire.engine.cuda.runner import CudaRunner, on_device
 from quire.engine.cuda.static_attention import AttentionShape, StaticAttention
 from quire.engine.cuda.stored_scales import stored_scales, stores_float8
 from quire.engine.cuda.triton_attention import TritonAttention
@@ -35,6 +36,10 @@ _MAX_STEPS = 32
 _MAX_STOPS = 16
 _MAX_ENTRIES = 1 << 22
 """Page entries of all rows in the loop's memory, at 12 bytes each."""
+
+_RESERVED = 0.1
+"""The share of a device that a cache of no stated size leaves: activations, the samplers' passes
+over whole vocabularies, FlashInfer's workspace and the recorded steps are in it."""
 
 
 class CudaBackend:
@@ -56,8 +61,9 @@ class CudaBackend:
         return triton_missing()
 
     def make_runner(self, config: EngineConfig, loaded: LoadedModel) -> CudaRunner:
-        adapt_weights(config, loaded)
-        return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
+        with on_device(loaded.device):
+            adapt_weights(config, loaded)
+            return make_runner(config, loaded, CudaGraphRecorder(loaded.device))
 
 
 def _too_old(config: EngineConfig, device: torch.device) -> str | None:
@@ -135,6 +141,7 @@ def _make_loop(
         num_heads=loaded.config.num_heads,
         num_kv_heads=loaded.config.num_kv_heads,
         head_dim=loaded.config.head_dim,
+        dtype=loaded.dtype,
         windows=tuple(dict.fromkeys(attributes.window for attributes in layers)),
     )
     pages_of_a_row = -(-loaded.max_model_len // config.page_size)
@@ -160,7 +167,18 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
         page_size=config.page_size,
         dtype=loaded.dtype,
     )
+    if config.kv_cache_bytes is None:
+        config = replace(config, kv_cache_bytes=cache_bytes(loaded.device))
     return CudaKVPool.allocate(shape, config, loaded.device)
+
+
+def cache_bytes(device: torch.device) -> int:
+    """What a cache takes if nobody says: what is free beside the weights, without the reserve."""
+    if device.type != "cuda":
+        return DEFAULT_CACHE_BYTES
+    torch.cuda.empty_cache()  # what loading has left is free too
+    num_free, num_all = torch.cuda.mem_get_info(device)
+    return max(DEFAULT_CACHE_BYTES, num_free - int(_RESERVED * num_all))
 
 
 def _why_no_device(config: EngineConfig) -> str:
@@ -174,4 +192,4 @@ def _why_no_device(config: EngineConfig) -> str:
     return "PyTorch finds no CUDA device: check the driver (nvidia-smi), or choose backend cpu"
 
 
-__all__ = ["CudaBackend", "adapt_weights", "make_runner"]
+__all__ = ["CudaBackend", "adapt_weights", "cache_bytes", "make_runner"]

@@ -13,11 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from quire.core.batch import I32
+from quire.engine.cuda.optional import load_kernels
 from quire.engine.cuda.upload import upload
 from quire.engine.model_runner import FusedRows, FusedTokens
 from quire.engine.sequences import NO_TOKEN
 
 I64 = NDArray[np.int64]
+
+_BLOCK = 128
+"""Rows that the kernel works on at a time."""
 
 
 class DecodeState:
@@ -91,6 +96,23 @@ class DecodeState:
         self._out_SB[:, :size] = NO_TOKEN
         self.slots_B[:size] = values["slots"][0].masked_fill(~live_B, self._idle_slot)
 
+    def place(self, tokens_R: I64, positions_R: I32, slots_R: I64, size: int) -> None:
+        """Fill the memory for one step of these rows in a bucket of ``size``; the host chooses
+        what they sample."""
+        slots_B = np.full(size, self._idle_slot, np.int64)
+        slots_B[: len(slots_R)] = slots_R
+        values = upload(
+            {
+                "tokens": _padded(tokens_R, size),
+                "positions": _padded(positions_R, size),
+                "slots": slots_B,
+            },
+            self._device,
+        )
+        self.tokens_B[:size] = values["tokens"]
+        self.positions_B[:size] = values["positions"]
+        self.slots_B[:size] = values["slots"]
+
     def without_early_stops(self, logits_BV: Tensor) -> Tensor:
         """Logits in which rows that may not end yet cannot sample their stop tokens."""
         size = len(logits_BV)
@@ -120,6 +142,40 @@ class DecodeState:
         self.positions_B[:size] += next_B
         self.slots_B[:size] = slots_B.masked_fill(~next_B, self._idle_slot)
         self._live_B[:size] = next_B
+
+    def settle_best(self, tokens_B: Tensor, best_B: Tensor) -> None:
+        """``settle`` with tokens of these logits, chosen where they are finite; in one launch where
+        there is a device: its operations would take longer to begin than to run."""
+        if self._device.type != "cuda":
+            self.settle(tokens_B, torch.isfinite(best_B))
+        else:
+            self.launch_settle(tokens_B, best_B)
+
+    def launch_settle(self, tokens_B: Tensor, best_B: Tensor) -> None:
+        """``settle_best`` by the kernel."""
+        assert tokens_B.is_contiguous(), "the tokens are not contiguous"
+        assert best_B.is_contiguous(), "the best logits are not contiguous"
+        load_kernels("decode_state").settle_kernel[(1,)](
+            tokens_B,
+            best_B,
+            self.tokens_B,
+            self.positions_B,
+            self.slots_B,
+            self._slots_SB,
+            self._steps_B,
+            self._stops_BW,
+            self._live_B.view(torch.uint8),
+            self._failed_B.view(torch.uint8),
+            self._step_1,
+            self._out_SB,
+            len(tokens_B),
+            self.max_rows,
+            self._idle_slot,
+            MAX_STOPS=self.max_stops,
+            STOPS_PADDED=1 << (self.max_stops - 1).bit_length(),
+            BLOCK=_BLOCK,
+            NUM_BLOCKS=-(-len(tokens_B) // _BLOCK),
+        )
 
     def finish(self, rows: FusedRows, num_steps: int) -> FusedTokens:
         """What was sampled in ``num_steps`` steps; waits for the device."""

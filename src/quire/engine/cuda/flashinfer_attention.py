@@ -3,7 +3,8 @@
 A wrapper is planned on the host when a layer first asks for its kind of attention: once per step
 and kind, never once per layer. Each wrapper has plan memory of its own and they share the workspace
 for partial results, as they run one after another. Wrappers are used again in the next step, which
-begins when the host has the tokens of this one, so no plan in use is overwritten.
+begins when the device is done with this one (the engine waits for it), so neither a plan in use nor
+the pinned memory that it is copied from is overwritten.
 
 Shapes: T new tokens, N heads, K KV heads, D head size.
 """
@@ -11,6 +12,7 @@ Shapes: T new tokens, N heads, K KV heads, D head size.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +49,22 @@ class FlashInfer:
         self._workspace = torch.zeros(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
         self._prefills: dict[tuple[bool, int], Any] = {}
         self._cascade: Any = None
+
+    def try_out(self, kinds: Sequence[AttentionAttributes], dtype: torch.dtype) -> None:
+        """Run each kernel once, with and without a mask; those that are not there get compiled.
+
+        Raises:
+            Exception: whatever the library or its compiler says.
+        """
+        shape = (2, 1, self.num_kv_heads, self.head_dim)
+        pages = torch.zeros(shape, dtype=dtype, device=self.device)
+        q_TND = torch.zeros(2, self.num_heads, self.head_dim, dtype=dtype, device=self.device)
+        for attributes in kinds:
+            for mask in (None, np.tri(2, dtype=np.bool_).reshape(-1)):
+                wrapper = self.prefill(_two_tokens(mask), attributes, dtype, 0)
+                wrapper.run(q_TND, (pages, pages))
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def prefill(
         self, segment: Segment, attributes: AttentionAttributes, dtype: torch.dtype, number: int
@@ -130,7 +148,7 @@ class FlashInferPlan:
     ) -> None:
         self._library, self._rows, self._entries = library, rows, entries
         self._members = members
-        self._keys: Keys = visible_keys(rows, entries)
+        self._keys: Keys = visible_keys(rows, entries, members)
         self._calls: dict[tuple[object, ...], list[_Call]] = {}
         self._num_wrappers = 0
 
@@ -174,6 +192,19 @@ class FlashInferPlan:
         on_device = self._library.on_device
         blind = on_device(segment.blind) if len(segment.blind) else None
         return _Call(wrapper, on_device(tokens), blind, segment.page_size)
+
+
+def _two_tokens(mask: NDArray[np.bool_] | None) -> Segment:
+    """One request of two new tokens, in pages of one slot."""
+    return Segment(
+        tokens=np.arange(2),
+        qo_indptr=np.array([0, 2], np.int32),
+        kv_indptr=np.array([0, 2], np.int32),
+        kv_indices=np.array([0, 1], np.int32),
+        last_page_len=np.array([1], np.int32),
+        page_size=1,
+        mask=mask,
+    )
 
 
 def with_sinks(out_TND: Tensor, lse_TN: Tensor, sinks_N: Tensor) -> Tensor:

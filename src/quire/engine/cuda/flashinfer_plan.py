@@ -46,7 +46,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The visible slots of every row in entry order, CSR; new tokens are among them.
+    """The visible slots of rows in entry order, CSR; new tokens are among them.
 
     ``columns`` say which bit of the row's masks a slot is.
     """
@@ -57,11 +57,15 @@ class Keys:
     columns: I64
 
 
-def visible_keys(rows: AttentionRows, entries: PageEntries) -> Keys:
-    """Every slot whose bit is set."""
+def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> Keys:
+    """Every slot of the rows ``members`` whose bit is set; none of the others."""
+    is_member = np.zeros(entries.num_rows, np.bool_)
+    is_member[members] = True
+    chosen = np.flatnonzero(np.repeat(is_member, entries.counts))
     offsets = np.arange(rows.page_size, dtype=np.uint64)
-    is_set_PC = (entries.words[:, None] >> offsets) & np.uint64(1) != 0
-    entry, offset = np.nonzero(is_set_PC)
+    is_set_PC = (entries.words[chosen, None] >> offsets) & np.uint64(1) != 0
+    place, offset = np.nonzero(is_set_PC)
+    entry = chosen[place]
     slots = entries.blocks[entry].astype(np.int64) * rows.page_size + offset
     starts = np.searchsorted(entry, entries.starts)
     row_of_key = np.repeat(np.arange(entries.num_rows), np.diff(starts))

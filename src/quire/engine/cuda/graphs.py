@@ -7,8 +7,10 @@ the sizes and the recordings; knows nothing of what is recorded.
 from __future__ import annotations
 
 import bisect
+import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -32,23 +34,38 @@ class Recorder(Protocol):
 
 
 class CudaGraphRecorder:
-    """``torch.cuda.CUDAGraph``; all recordings share one memory pool, as one runs at a time."""
+    """``torch.cuda.CUDAGraph``; all recordings share one memory pool, as one runs at a time, and
+    one stream, as cuBLAS takes a workspace for each."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def record(self, work: Work) -> Work:
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
             for _ in range(_WARM_UPS):
                 work()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
             work()
         return graph.replay
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the collector of cycles: what it finds may own memory of the device or kernels, and
+    giving these back ends a recording."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class DirectRecorder:
@@ -90,6 +107,11 @@ class Buckets:
                 raise ConfigError(
                     f"the {name} for batches of {size} cannot be recorded ({exc}): lower "
                     "kv_cache_bytes or max_sequences"
+                ) from exc
+            except RuntimeError as exc:
+                raise ConfigError(
+                    f"the {name} for batches of {size} cannot be recorded here ({exc}): choose "
+                    "backend torch"
                 ) from exc
             logger.info("%s: %d of %d batch sizes recorded", name, number, len(self.sizes))
 

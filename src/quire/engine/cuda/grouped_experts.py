@@ -1,4 +1,5 @@
-"""A mixture of experts as two grouped products, without asking the device how rows fell to experts.
+"""A mixture of experts as two grouped products, without asking the device how rows fell to experts;
+for a few tokens, as two kernels that take every pair of a token and an expert by itself.
 
 Equals ``quire.engine.layers.experts.Experts``.
 
@@ -12,17 +13,19 @@ import torch
 from torch import Tensor
 
 from quire.engine.cuda.linears import quantize_rows
-from quire.engine.cuda.products import grouped_linear
+from quire.engine.cuda.products import ExpertWeights, few_pairs, grouped_linear
 from quire.engine.layers.experts import Experts
 from quire.engine.layers.mlp import activate
+
+_GROUPED_GENERATIONS = (9, 10)
 
 
 class GroupedExperts(Experts):
     """Takes over the weights of ``experts``.
 
     ``float8``: expert weights are stored in E4M3 with a scale per output, and multiplied as the
-    type of the inputs. The products are PyTorch's where it has one for these weights, else ours;
-    with ``batch_invariant`` ours, and sums over experts in their order.
+    type of the inputs. The products of many tokens are PyTorch's where it has one for these
+    weights, else ours; with ``batch_invariant`` ours, and sums over experts in their order.
     """
 
     def __init__(
@@ -40,9 +43,20 @@ class GroupedExperts(Experts):
             self.down_EOI, self._down_scale_EO = _quantized(self.down_EOI)
         self._in_order = batch_invariant
         self._library = not (batch_invariant or float8) and has_grouped_product(self.gate_up_EOI)
+        self._weights = ExpertWeights(
+            self.config.activation,
+            self.gate_up_EOI,
+            self.down_EOI,
+            self.gate_up_bias_EO,
+            self.down_bias_EO,
+            self._gate_up_scale_EO,
+            self._down_scale_EO,
+        )
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         weights_TA, experts_TA = self.route(x_TH)
+        if self._are_few(x_TH):
+            return few_pairs(x_TH, experts_TA, weights_TA, self._weights)
         experts_P, order_P = experts_TA.flatten().sort(stable=True)
         ends_E = torch.searchsorted(
             experts_P, torch.arange(self.config.num_experts, device=x_TH.device), right=True
@@ -58,6 +72,13 @@ class GroupedExperts(Experts):
         for expert in range(1, self.config.top_k):  # how a library sums may depend on T
             total_TH = total_TH + weighted_TAH[:, expert]
         return total_TH.to(x_TH.dtype)
+
+    def _are_few(self, x_TH: Tensor) -> bool:
+        """Whether hardly two tokens meet in an expert, so that each may read its own. (The library
+        runs where Triton does not: on CPUs.)"""
+        if self._in_order or (self._library and x_TH.device.type != "cuda"):
+            return False
+        return 2 * len(x_TH) * self.config.top_k <= self.config.num_experts
 
     def pairs(self, rows_PH: Tensor, experts_P: Tensor, ends_E: Tensor) -> Tensor:
         """Outputs ``[P, H]``; rows of expert e are those up to ``ends_E[e]``."""
@@ -87,13 +108,16 @@ class GroupedExperts(Experts):
 
 
 def has_grouped_product(weight_EOI: Tensor) -> bool:
-    """Whether ``torch._grouped_mm`` takes these weights without waiting for the device: bfloat16
-    on Hopper and later, rows of a multiple of 16 bytes."""
+    """Whether ``torch._grouped_mm`` takes these weights without waiting for the device: bfloat16,
+    rows of a multiple of 16 bytes, on Hopper and the Blackwell of data centres. On others it reads
+    the ends of the groups back, which a recording does not survive."""
     if not hasattr(torch, "_grouped_mm") or weight_EOI.dtype != torch.bfloat16:
         return False
     aligned = all(size % 8 == 0 for size in weight_EOI.shape[1:])
     device = weight_EOI.device
-    return aligned and (device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0))
+    return aligned and (
+        device.type != "cuda" or torch.cuda.get_device_capability(device)[0] in _GROUPED_GENERATIONS
+    )
 
 
 def _quantized(weight_EOI: Tensor) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from quire.engine.cuda.products import fixed_linear
+from quire.engine.cuda.products import fixed_linear, quantized
 from quire.engine.layers.linear import Linear
 
 FLOAT8 = torch.float8_e4m3fn
@@ -67,7 +67,8 @@ class Float8Linear(Linear):
         return y if self.delta is None else self.delta.add_to(y, x)
 
     def _scaled_product(self, x_TI: Tensor) -> Tensor:
-        quantized_TI, scale_T1 = quantize_rows(x_TI)
+        on_device = x_TI.device.type == "cuda"  # else there may be no Triton
+        quantized_TI, scale_T1 = quantized(x_TI) if on_device else quantize_rows(x_TI)
         y_TO: Tensor = torch._scaled_mm(
             quantized_TI,
             self.weight_OI.t(),

@@ -1,4 +1,4 @@
-"""Puts the device's forms of projections and experts into a built decoder, in place.
+"""Puts the device's forms of projections, experts and layers into a built decoder, in place.
 
 Owns which layer takes which form; knows no arithmetic.
 """
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from quire.engine.cuda.fused_layers import FusedAttention, FusedLayer, FusedMLP
 from quire.engine.cuda.grouped_experts import GroupedExperts
 from quire.engine.cuda.linears import FixedTileLinear, Float8Linear
 from quire.engine.cuda.products import fixed_linear
@@ -38,7 +39,7 @@ def projections(model: Decoder) -> list[Linear]:
 
 
 def adapt(model: Decoder, forms: Forms, scales: Mapping[int, Tensor] | None = None) -> None:
-    """Replace every layer's projections. Weights are handed over, not copied.
+    """Replace every layer and its projections. Weights are handed over, not copied.
 
     ``scales``: FP8 scales ``[O]`` by place in ``projections``; others are chosen here.
     """
@@ -49,8 +50,9 @@ def adapt(model: Decoder, forms: Forms, scales: Mapping[int, Tensor] | None = No
             for place, linear in enumerate(projections(model))
         ]
     )
-    for layer in model.layers:
+    for number, layer in enumerate(model.layers):
         layer.attention.qkv, layer.attention.output = next(adapted), next(adapted)
+        layer.attention = FusedAttention(layer.attention)
         if isinstance(layer.mlp, Experts):
             if forms.batch_invariant:
                 layer.mlp.router = FixedTileLinear(layer.mlp.router)
@@ -59,6 +61,8 @@ def adapt(model: Decoder, forms: Forms, scales: Mapping[int, Tensor] | None = No
             )
         else:
             layer.mlp.gate_up, layer.mlp.down = next(adapted), next(adapted)
+            layer.mlp = FusedMLP(layer.mlp)
+        model.layers[number] = FusedLayer(layer)
     if forms.batch_invariant:
         model.project = fixed_linear
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -54,7 +55,9 @@ def load_flashinfer() -> ModuleType:
 
 def _reason(package: str, message: str) -> str | None:
     try:
-        import_module(package)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what they warn of while loading is theirs
+            import_module(package)
     except Exception as exc:  # a broken native build raises what it likes
         return message.format(reason=f"{type(exc).__name__}: {exc}".splitlines()[0][:200])
     return None

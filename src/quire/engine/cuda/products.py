@@ -5,16 +5,34 @@ Shapes: M rows, N or O outputs, K or I inputs, E experts, P rows sorted by exper
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from quire.engine.cuda.optional import load_kernels
+from quire.engine.layers.mlp import Activation
 
 _LINEAR_TILE = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 64}
 _GROUPED_ROWS = 16
 """Rows of one expert that are multiplied together: with many experts few tokens meet in one."""
 
 _GROUPED_TILE = {"BLOCK_M": _GROUPED_ROWS, "BLOCK_N": 64, "BLOCK_K": 64}
+_QUANTIZED_AT_A_TIME = 2048
+_PAIR_TILE = {"BLOCK_N": 8, "BLOCK_K": 512}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExpertWeights:
+    """Those of ``quire.engine.layers.experts.Experts``; scales are float32, for float8."""
+
+    activation: Activation
+    gate_up_EOI: Tensor
+    down_EOI: Tensor
+    gate_up_bias_EO: Tensor | None = None
+    down_bias_EO: Tensor | None = None
+    gate_up_scale_EO: Tensor | None = None
+    down_scale_EO: Tensor | None = None
 
 
 def fixed_linear(
@@ -85,6 +103,59 @@ def grouped_linear(
     return out_PO
 
 
+def quantized(x_MI: Tensor) -> tuple[Tensor, Tensor]:
+    """``quantize_rows`` in one launch: E4M3 ``[M, I]`` and float32 scales ``[M, 1]``."""
+    num_rows, size = x_MI.shape
+    assert x_MI.stride(1) == 1, "elements of a row do not lie side by side"
+    out_MI = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x_MI.device)
+    scale_M1 = torch.empty(num_rows, 1, dtype=torch.float32, device=x_MI.device)
+    load_kernels("products").quantize_kernel[(num_rows,)](
+        x_MI, out_MI, scale_M1, x_MI.stride(0), SIZE=size, BLOCK=_QUANTIZED_AT_A_TIME
+    )
+    return out_MI, scale_M1
+
+
+def few_pairs(x_TH: Tensor, experts_TA: Tensor, shares_TA: Tensor, layer: ExpertWeights) -> Tensor:
+    """The experts' outputs ``[T, H]``, each pair by itself: for fewer pairs than experts.
+
+    ``experts_TA`` int64, ``shares_TA`` float32.
+    """
+    (num_tokens, size), top_k = x_TH.shape, experts_TA.shape[1]
+    width = layer.down_EOI.shape[2]
+    assert x_TH.is_contiguous(), "the rows are not contiguous"
+    assert experts_TA.is_contiguous(), "the experts' numbers are not contiguous"
+    assert shares_TA.is_contiguous(), "the experts' shares are not contiguous"
+    kernels = load_kernels("experts")
+    hidden_PI = x_TH.new_empty(num_tokens * top_k, width)
+    out_TH = torch.empty_like(x_TH)
+    shape = {"TOP_K": top_k, "SIZE": size, "WIDTH": width, **_PAIR_TILE}
+    kernels.pair_hidden_kernel[(len(hidden_PI), _tiles(width, _PAIR_TILE["BLOCK_N"]))](
+        x_TH,
+        experts_TA,
+        layer.gate_up_EOI,
+        layer.gate_up_EOI if layer.gate_up_scale_EO is None else layer.gate_up_scale_EO,
+        layer.gate_up_EOI if layer.gate_up_bias_EO is None else layer.gate_up_bias_EO,
+        hidden_PI,
+        ACTIVATION=layer.activation,
+        HAS_SCALES=layer.gate_up_scale_EO is not None,
+        HAS_BIAS=layer.gate_up_bias_EO is not None,
+        **shape,
+    )
+    kernels.pair_output_kernel[(num_tokens, _tiles(size, _PAIR_TILE["BLOCK_N"]))](
+        hidden_PI,
+        experts_TA,
+        shares_TA,
+        layer.down_EOI,
+        layer.down_EOI if layer.down_scale_EO is None else layer.down_scale_EO,
+        layer.down_EOI if layer.down_bias_EO is None else layer.down_bias_EO,
+        out_TH,
+        HAS_SCALES=layer.down_scale_EO is not None,
+        HAS_BIAS=layer.down_bias_EO is not None,
+        **shape,
+    )
+    return out_TH
+
+
 def _tiles(size: int, block: int) -> int:
     return -(-size // block)
 
@@ -93,4 +164,4 @@ def _precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
 
 
-__all__ = ["fixed_linear", "grouped_linear"]
+__all__ = ["ExpertWeights", "few_pairs", "fixed_linear", "grouped_linear", "quantized"]

@@ -27,7 +27,7 @@ from quire.engine.cuda.attention_launch import (
     tile_rows,
 )
 from quire.engine.cuda.decode_state import DecodeState
-from quire.engine.cuda.page_entries import page_entries
+from quire.engine.cuda.page_entries import PageEntries, page_entries
 from quire.engine.cuda.triton_attention import (
     COLUMN_BLOCK,
     TritonAttention,
@@ -45,11 +45,13 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """The heads of the model and the windows of its layers (None: a layer without one)."""
+    """The heads of the model, their dtype, and the windows of its layers (None: a layer without
+    one)."""
 
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    dtype: torch.dtype
     windows: tuple[int | None, ...]
 
 
@@ -64,7 +66,7 @@ class StaticAttention:
         max_entries: int,
         page_size: int,
     ) -> None:
-        self._backend, self._shape, self._state = backend, shape, state
+        self.backend, self._shape, self._state = backend, shape, state
         self._page_size = page_size
         device = backend.device
         self._blocks_E = torch.zeros(max_entries, dtype=torch.int32, device=device)
@@ -85,6 +87,9 @@ class StaticAttention:
             device,
         )
         self._launches = {window: self._empty_launch(most) for window in shape.windows}
+        # Zeroed once: what stands in a row without work is from an earlier step, and nobody's.
+        size = (state.max_rows, shape.num_heads, shape.head_dim)
+        self._out_BND = torch.zeros(size, dtype=shape.dtype, device=device)
 
     def begin(self, rows: FusedRows) -> bool:
         """Plan a message of these rows; False if their pages are more than the memory holds.
@@ -93,7 +98,11 @@ class StaticAttention:
         """
         ahead = _rows_ahead(rows)
         ahead.slot_positions[ahead.slots] = ahead.positions
-        entries = page_entries(ahead)
+        return self.take(ahead, page_entries(ahead), rows.num_steps)
+
+    def take(self, ahead: AttentionRows, entries: PageEntries, num_steps: int) -> bool:
+        """Plan rows with the tokens of up to ``num_steps`` steps, as ``begin`` does; the host has
+        their positions."""
         if len(entries.blocks) > len(self._blocks_E):
             return False
         arrays: dict[str, NDArray[np.generic]] = {
@@ -103,21 +112,19 @@ class StaticAttention:
             "positions": ahead.positions,
         }
         has_window = any(window is not None for window in self._launches)
-        bounds = entry_positions(ahead, entries) if has_window else None
+        members = np.flatnonzero(np.diff(ahead.row_starts))
+        bounds = entry_positions(ahead, entries, members) if has_window else None
         num_columns = int(entries.starts[-1]) * self._page_size
         split = split_columns(
-            num_columns, self._shape.num_kv_heads, num_processors(self._backend.device)
+            num_columns, self._shape.num_kv_heads, num_processors(self.backend.device)
         )
-        tiling = Tiling(
-            rows.num_steps, COLUMN_BLOCK, None if self._backend.batch_invariant else split
-        )
-        members = np.flatnonzero(np.diff(ahead.row_starts))
+        tiling = Tiling(num_steps, COLUMN_BLOCK, None if self.backend.batch_invariant else split)
         for number, window in enumerate(self._launches):
             work = work_list(ahead, entries, members, tiling, window=window, positions=bounds)
             work = _one_token_each(work, ahead.row_starts)
             arrays[f"items{number}"], arrays[f"merges{number}"] = work.items, work.merges
             arrays[f"counts{number}"] = np.array([len(work.items), len(work.merges)], np.int32)
-        self._fill(upload(arrays, self._backend.device))
+        self._fill(upload(arrays, self.backend.device))
         return True
 
     def plan(self, size: int) -> StaticPlan:
@@ -128,21 +135,28 @@ class StaticAttention:
             mask_words=self._no_words,
             positions=self._state.positions_B[:size],
             slots=self._state.slots_B[:size],
-            slot_positions=self._backend.slot_positions_S,
+            slot_positions=self.backend.slot_positions_S,
         )
-        programs = num_programs(self._backend.device)
-        return StaticPlan(self._launches, buffers, self._partials, self._page_size, programs)
+        programs = num_programs(self.backend.device)
+        return StaticPlan(
+            self._launches,
+            buffers,
+            self._partials,
+            self._out_BND[:size],
+            self._page_size,
+            programs,
+        )
 
     def _empty_launch(self, most: int) -> Launch:
         def empty(*shape: int) -> Tensor:
-            return torch.zeros(*shape, dtype=torch.int32, device=self._backend.device)
+            return torch.zeros(*shape, dtype=torch.int32, device=self.backend.device)
 
         return Launch(empty(most, 8), empty(most, 4), empty(2), self._tiling, 0, has_masks=False)
 
     def _fill(self, values: dict[str, Tensor]) -> None:
         self._blocks_E[: len(values["blocks"])] = values["blocks"]
         self._words_E[: len(values["words"])] = values["words"]
-        self._backend.slot_positions_S.index_copy_(0, values["slots"], values["positions"])
+        self.backend.slot_positions_S.index_copy_(0, values["slots"], values["positions"])
         for number, target in enumerate(self._launches.values()):
             for name, whole in (
                 ("items", target.items),
@@ -161,23 +175,24 @@ class StaticPlan:
     launches: dict[int | None, Launch]
     buffers: AttentionBuffers
     partials: Partials
+    out_BND: Tensor
     page_size: int
     num_programs: int
 
     def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
-        out_TND = torch.zeros_like(q_TND, memory_format=torch.contiguous_format)
+        """The output is valid until the next layer's."""
         launch(
             self.launches[attributes.window],
             self.buffers,
             q_TND,
             cache,
             attributes,
-            out_TND,
+            self.out_BND,
             page_size=self.page_size,
             num_programs=self.num_programs,
             partials=self.partials,
         )
-        return out_TND.flatten(1)
+        return self.out_BND.flatten(1)
 
 
 def _rows_ahead(rows: FusedRows) -> AttentionRows:

@@ -87,10 +87,11 @@ def num_programs(device: torch.device) -> int:
 def split_columns(num_columns: int, num_kv_heads: int, processors: int) -> int:
     """The longest range that lets ``num_columns`` in all keep every processor busy twice over.
 
-    A multiple of the column block, at least four of them: merging costs as much as reading one.
+    A multiple of the column block, at least two of them: where processors are idle, reading blocks
+    side by side is worth a merge, but not of parts that take less time than it does.
     """
     wanted = num_columns * num_kv_heads / (2 * processors)
-    blocks = max(4, math.ceil(wanted / COLUMN_BLOCK))
+    blocks = max(2, math.ceil(wanted / COLUMN_BLOCK))
     return blocks * COLUMN_BLOCK
 
 
@@ -104,7 +105,7 @@ class TritonPlan:
         self._backend, self._rows, self._entries = backend, rows, entries
         self._members = members
         self._num_new = np.diff(rows.row_starts)[members]
-        self._positions: EntryPositions | None = None
+        self._positions: dict[bool, EntryPositions] = {}
         self._launches: dict[int | None, list[Launch]] = {}
         self._buffers = AttentionBuffers(
             **upload(
@@ -147,18 +148,27 @@ class TritonPlan:
 
     def _make_launches(self, window: int | None) -> list[Launch]:
         rows, entries = self._rows, self._entries
-        if self._positions is None and (window is not None or self._num_new.max(initial=0) > 1):
-            self._positions = entry_positions(rows, entries)
+        positions = self._bounds(has_window=window is not None)
         num_columns = int(entries.starts[-1]) * rows.page_size
         return [
             Launch.of(
-                work_list(rows, entries, members, tiling, window=window, positions=self._positions),
+                work_list(rows, entries, members, tiling, window=window, positions=positions),
                 tiling,
                 self._backend.device,
                 has_masks=bool(rows.masks),
             )
             for members, tiling in self._backend.tilings(self._members, self._num_new, num_columns)
         ]
+
+    def _bounds(self, *, has_window: bool) -> EntryPositions | None:
+        """Positions by which work can be left out: a single token sees all that is before it, so
+        without a window only those of rows with several count."""
+        bounded = self._members if has_window else self._members[self._num_new > 1]
+        if not len(bounded):
+            return None
+        if has_window not in self._positions:
+            self._positions[has_window] = entry_positions(self._rows, self._entries, bounded)
+        return self._positions[has_window]
 
 
 class TritonDecodePlan:
@@ -179,9 +189,13 @@ class TritonDecodePlan:
         )
         rows.slot_positions[slots_R] = positions_R
         entries = page_entries(rows)
-        self._plan = TritonPlan(self._backend, rows, entries, np.arange(len(slots_R)))
+        self._begin(rows, entries)
         behind = _behind(self._rows.pages, entries)
         self._rows = replace(rows, pages=behind)
+
+    def _begin(self, rows: AttentionRows, entries: PageEntries) -> None:
+        """Get ready to attend in this step."""
+        self._plan = TritonPlan(self._backend, rows, entries, np.arange(rows.num_rows))
 
     def keep(self, rows: I64) -> None:
         pages = self._rows.pages

@@ -53,17 +53,22 @@ class EntryPositions:
     highest: I32
 
 
-def entry_positions(rows: AttentionRows, entries: PageEntries) -> EntryPositions:
-    """From the positions of all slots, those that the new tokens get included."""
+def entry_positions(rows: AttentionRows, entries: PageEntries, members: I64) -> EntryPositions:
+    """From the positions of all slots, those that the new tokens get included. Entries of rows
+    that are not ``members`` are given none that would leave them out."""
+    lowest = np.full(len(entries.blocks), -1, np.int32)
+    highest = np.full(len(entries.blocks), _FAR, np.int32)
+    is_member = np.zeros(entries.num_rows, np.bool_)
+    is_member[members] = True
+    chosen = np.flatnonzero(np.repeat(is_member, entries.counts))
     offsets = np.arange(rows.page_size)
-    slots_EP = entries.blocks.astype(np.int64)[:, None] * rows.page_size + offsets
-    is_set_EP = (entries.words[:, None] >> offsets.astype(np.uint64)) & np.uint64(1) != 0
+    slots_EP = entries.blocks[chosen].astype(np.int64)[:, None] * rows.page_size + offsets
+    is_set_EP = (entries.words[chosen, None] >> offsets.astype(np.uint64)) & np.uint64(1) != 0
     last = len(rows.slot_positions) - 1
     positions_EP = rows.slot_positions[np.minimum(slots_EP, last)]
-    return EntryPositions(
-        np.where(is_set_EP, positions_EP, _FAR).min(axis=1, initial=_FAR).astype(np.int32),
-        np.where(is_set_EP, positions_EP, -1).max(axis=1, initial=-1).astype(np.int32),
-    )
+    lowest[chosen] = np.where(is_set_EP, positions_EP, _FAR).min(axis=1, initial=_FAR)
+    highest[chosen] = np.where(is_set_EP, positions_EP, -1).max(axis=1, initial=-1)
+    return EntryPositions(lowest, highest)
 
 
 def work_list(

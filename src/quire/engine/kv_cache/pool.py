@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from quire.core.batch import I32
-from quire.core.config import EngineConfig
+from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.core.errors import ConfigError
 
 
@@ -42,11 +42,13 @@ class BlockShape:
         Raises:
             ConfigError: not even one.
         """
-        num_blocks = config.num_blocks or config.kv_cache_bytes // self.bytes_per_block
+        asked = config.kv_cache_bytes
+        num_bytes = DEFAULT_CACHE_BYTES if asked is None else asked
+        num_blocks = config.num_blocks or num_bytes // self.bytes_per_block
         if num_blocks < 1:
             raise ConfigError(
-                f"kv_cache_bytes is {config.kv_cache_bytes}, but one page of {self.page_size} "
-                f"tokens takes {self.bytes_per_block}: raise it"
+                f"kv_cache_bytes is {num_bytes}, but one page of {self.page_size} tokens takes "
+                f"{self.bytes_per_block}: raise it"
             )
         return num_blocks
 

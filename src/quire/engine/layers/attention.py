@@ -105,6 +105,10 @@ class Attention:
         self.attributes = AttentionAttributes(config.scale, window, config.softcap, sinks_N)
 
     def __call__(self, x_TH: Tensor, step: ModelStep) -> Tensor:
+        return self.output(self.heads(x_TH, step))
+
+    def heads(self, x_TH: Tensor, step: ModelStep) -> Tensor:
+        """What the output projection reads, ``[T, N * D]``."""
         num_rotated = self.num_heads + self.num_kv_heads
         qkv_THD = self.qkv(x_TH).view(x_TH.shape[0], -1, self.head_dim)
         qk_THD = qkv_THD[:, :num_rotated]
@@ -114,4 +118,4 @@ class Attention:
         group, cache = step.groups[self.group], step.caches[self.layer]
         cache.write(group.slots_T, qk_THD[:, self.num_heads :], qkv_THD[:, num_rotated:])
         q_TND = qk_THD[:, : self.num_heads]
-        return self.output(group.plan.attend(q_TND, cache, self.attributes))
+        return group.plan.attend(q_TND, cache, self.attributes)

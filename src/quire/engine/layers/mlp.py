@@ -57,5 +57,9 @@ class GatedMLP:
         self.down = Linear(parameters, {f"{prefix}.down_proj": size}, width, bias=config.bias)
 
     def __call__(self, x_TH: Tensor) -> Tensor:
+        return self.down(self.hidden(x_TH))
+
+    def hidden(self, x_TH: Tensor) -> Tensor:
+        """What the down projection reads, ``[T, I]``."""
         gate, up = self.gate_up(x_TH).chunk(2, dim=-1)
-        return self.down(activate(self.activation, gate, up))
+        return activate(self.activation, gate, up)

@@ -143,42 +143,50 @@ def attention_kernel(
 def merge_kernel(
     out_ptr, partial_ptr, statistics_ptr, merges_ptr, num_merges_ptr, sinks_ptr,
     NUM_KV_HEADS: tl.constexpr, GROUP: tl.constexpr, HEAD_DIM: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, HAS_SINKS: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_P: tl.constexpr, HAS_SINKS: tl.constexpr,
 ):  # fmt: skip
-    """Merges the partial results of tokens whose columns were split, in the columns' order."""
-    num_pairs = tl.load(num_merges_ptr) * NUM_KV_HEADS
-    row_m = tl.arange(0, BLOCK_M)
+    """Merges the partial results of tokens whose columns were split, ``BLOCK_P`` at a time.
+
+    One program takes every ``num_programs``-th row of a tile, so that a few long sequences keep
+    the device busy and no program reads one part after another.
+    """
+    num_rows = tl.load(num_merges_ptr) * NUM_KV_HEADS * BLOCK_M
+    part_p = tl.arange(0, BLOCK_P)
     dim = tl.arange(0, BLOCK_D)
-    for pair in range(tl.program_id(0), num_pairs, tl.num_programs(0)):
-        merge_ptr = merges_ptr + (pair // NUM_KV_HEADS) * 4
-        kv_head = pair % NUM_KV_HEADS
-        first = tl.load(merge_ptr + 2)
-        best = tl.full([BLOCK_M], float("-inf"), tl.float32)
-        total = tl.zeros([BLOCK_M], tl.float32)
-        acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
-        for part in range(first, first + tl.load(merge_ptr + 3)):
-            place = (part * NUM_KV_HEADS + kv_head).to(tl.int64)
-            part_best = tl.load(statistics_ptr + place * 2 * BLOCK_M + row_m)
-            part_total = tl.load(statistics_ptr + (place * 2 + 1) * BLOCK_M + row_m)
-            acc_at = (place * BLOCK_M + row_m[:, None]) * BLOCK_D + dim[None, :]
-            part_acc = tl.load(partial_ptr + acc_at)
-            higher = tl.maximum(best, part_best)
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            fade, part_fade = tl.exp2(best - base), tl.exp2(part_best - base)
-            total = total * fade + part_total * part_fade
-            acc = acc * fade[:, None] + part_acc * part_fade[:, None]
-            best = higher
-        local = row_m // GROUP
-        valid_m = local < tl.load(merge_ptr + 1)
-        head = kv_head * GROUP + row_m % GROUP
-        out = _normalised(acc, best, total, sinks_ptr, head, HAS_SINKS)
-        token = tl.load(merge_ptr) + tl.where(valid_m, local, 0)
-        out_at = (token[:, None].to(tl.int64) * (NUM_KV_HEADS * GROUP) + head[:, None]) * HEAD_DIM
-        tl.store(
-            out_ptr + out_at + dim[None, :],
-            out.to(out_ptr.dtype.element_ty),
-            mask=valid_m[:, None] & (dim < HEAD_DIM)[None, :],
-        )
+    one = tl.zeros([1], tl.int32)
+    for number in range(tl.program_id(0), num_rows, tl.num_programs(0)):
+        merge_ptr = merges_ptr + (number // (BLOCK_M * NUM_KV_HEADS)) * 4
+        kv_head = (number // BLOCK_M) % NUM_KV_HEADS
+        row = number % BLOCK_M
+        if row // GROUP < tl.load(merge_ptr + 1):
+            first = tl.load(merge_ptr + 2)
+            num_parts = tl.load(merge_ptr + 3)
+            best = tl.full([1], float("-inf"), tl.float32)
+            total = tl.zeros([1], tl.float32)
+            acc = tl.zeros([1, BLOCK_D], tl.float32)
+            for start in range(0, num_parts, BLOCK_P):
+                is_part = start + part_p < num_parts
+                place = ((first + start + part_p) * NUM_KV_HEADS + kv_head).to(tl.int64)
+                best_at = statistics_ptr + place * 2 * BLOCK_M + row
+                part_best = tl.load(best_at, mask=is_part, other=float("-inf"))
+                part_total = tl.load(best_at + BLOCK_M, mask=is_part, other=0.0)
+                part_at = ((place * BLOCK_M + row) * BLOCK_D)[:, None] + dim[None, :]
+                part_acc = tl.load(partial_ptr + part_at, mask=is_part[:, None], other=0.0)
+                higher = tl.maximum(best, tl.max(part_best, axis=0))
+                base = tl.where(higher == float("-inf"), 0.0, higher)
+                fade, part_fade = tl.exp2(best - base), tl.exp2(part_best - base)
+                total = total * fade + tl.sum(part_total * part_fade, axis=0)
+                acc = acc * fade[:, None] + tl.sum(part_acc * part_fade[:, None], axis=0)[None, :]
+                best = higher
+            head = kv_head * GROUP + row % GROUP + one
+            out = _normalised(acc, best, total, sinks_ptr, head, HAS_SINKS)
+            token = tl.load(merge_ptr) + row // GROUP + one
+            out_at = (token.to(tl.int64) * (NUM_KV_HEADS * GROUP) + head)[:, None] * HEAD_DIM
+            tl.store(
+                out_ptr + out_at + dim[None, :],
+                out.to(out_ptr.dtype.element_ty),
+                mask=(dim < HEAD_DIM)[None, :],
+            )
 
 
 @triton.jit

@@ -61,6 +61,29 @@ def grouped_kernel(
 
 
 @triton.jit
+def quantize_kernel(
+    x_ptr, out_ptr, scale_ptr, x_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A program per row of ``x[M, K]``: ``out`` in E4M3, whose largest number is 448, and the
+    row's ``scale``. Must equal ``quire.engine.cuda.linears.quantize_rows``."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    largest = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, SIZE, BLOCK):
+        inside = start + column < SIZE
+        x = tl.load(x_ptr + row * x_stride + start + column, mask=inside, other=0.0)
+        largest = tl.maximum(largest, tl.abs(x.to(tl.float32)))
+    scale = tl.maximum(tl.max(largest, axis=0) / 448.0, 1e-12)
+    tl.store(scale_ptr + row, scale)
+    for start in range(0, SIZE, BLOCK):
+        inside = start + column < SIZE
+        x = tl.load(x_ptr + row * x_stride + start + column, mask=inside, other=0.0)
+        scaled = tl.minimum(tl.maximum(x.to(tl.float32) / scale, -448.0), 448.0)
+        out_at = out_ptr + row * SIZE + start + column
+        tl.store(out_at, scaled.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def _tile(
     x_ptr, weight_ptr, scale_ptr, bias_ptr, out_ptr, row, is_row, column_block,
     NUM_OUTPUTS: tl.constexpr, DEPTH: tl.constexpr,
