@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from terminal_screen import screen_of
 
 from quire.cli.console import output, print_error, print_result, show_message, waiting
 from quire.cli.console import shown as shown_by
@@ -42,28 +43,6 @@ def test_a_long_wait_is_told_where_there_is_no_terminal(
     with waiting("a sandbox is built", quiet_s=1000.0):
         pass
     assert capsys.readouterr().err == ""
-
-
-def screen_of(written: str, width: int) -> list[str]:
-    """What a terminal shows once ``written`` was: text that wraps, and the commands used here."""
-    screen, row, column = [[" "] * width], 0, 0
-    for found in re.finditer(r"\x1b\[([?0-9;]*)([A-Za-z])|(.)", written, re.DOTALL):
-        amount, command, text = found.groups()
-        if command == "A":
-            row = max(0, row - int(amount or 1))
-        elif command == "K":
-            assert amount == "2"
-            screen[row] = [" "] * width
-        elif text == "\r":
-            column = 0
-        elif text is not None:
-            if text == "\n" or column == width:
-                row, column = row + 1, 0
-                screen += [[" "] * width] if row == len(screen) else []
-            if text != "\n":
-                screen[row][column] = text
-                column += 1
-    return ["".join(line).rstrip() for line in screen]
 
 
 @pytest.mark.parametrize("width", [20, 30, 75, 200])

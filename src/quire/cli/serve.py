@@ -172,7 +172,8 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
 
     take_short_turns()  # control shares the interpreter with the edge
     collect_seldom()
-    with ExitStack() as starting, loading_progress() as progress:
+    with ExitStack() as starting:
+        progress = starting.enter_context(loading_progress())
         starting.enter_context(errors_of_starting_raised_only())
         run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)
 
