@@ -35,6 +35,7 @@ MODULE = """
   (func (export "ask") (param i32) (result i32) (call $ask (local.get 0)))
   (func (export "spin") (result i32) (loop $again (br $again)) (i32.const 0))
   (func (export "fall") (result i32) (unreachable))
+  (func (export "größe") (result i32) (i32.const 3))
   (func (export "wide") (param i64) (result i32) (i32.const 0))
   (func (export "three") (param i32 i32 i32) (result i32) (i32.const 0))
   (func (export "silent") (param i32)))
@@ -97,7 +98,7 @@ def make(request: pytest.FixtureRequest, module: Module) -> Make:
 def test_exports_of_other_types_are_not_called(module: Module) -> None:
     assert module.functions == {
         "_initialize": 0, "begun": 0, "add": 2, "grow": 1, "store": 2, "ask": 1, "spin": 0,
-        "fall": 0,
+        "fall": 0, "größe": 0,
     }  # fmt: skip
 
 
@@ -115,6 +116,10 @@ def test_numbers_go_in_and_out_as_unsigned(make: Make) -> None:
     assert instance.call("add", 2, 3) == 5
     assert instance.call("add", 0xFFFFFFFF, 3) == 2
     assert instance.call("add", 0x80000000, 1) == 0x80000001
+
+
+def test_a_name_is_as_long_as_its_bytes(make: Make) -> None:
+    assert make().call("größe") == 3
 
 
 def test_a_function_without_result_gives_0(make: Make) -> None:

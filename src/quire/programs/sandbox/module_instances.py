@@ -142,15 +142,16 @@ class DirectCalls:
         self.call = _returning(address, c._wasmtime_func_call_unchecked)
         self.memory_size = _returning(size, c._wasmtime_memory_data_size)
         self.memory_data = _returning(address, c._wasmtime_memory_data)
-        self.values = (c.wasmtime_val_raw_t * MAX_VALUES)()
+        values = (c.wasmtime_val_raw_t * MAX_VALUES)()
+        self.values_address = ctypes.addressof(values)
         self.value_words = ctypes.sizeof(c.wasmtime_val_raw_t) // 4
-        self.numbers = (ctypes.c_uint32 * (MAX_VALUES * self.value_words)).from_buffer(self.values)
+        self.numbers = (ctypes.c_uint32 * (MAX_VALUES * self.value_words)).from_buffer(values)
         self._trap_type: Any = ctypes.POINTER(c.wasm_trap_t)
         self._renew_trap()
 
     def _renew_trap(self) -> None:
         self.trap = self._trap_type()
-        self.trap_address = ctypes.byref(self.trap)
+        self.trap_address = ctypes.addressof(self.trap)
 
     def error(self, error: int | None) -> Exception:
         """Of a function that has returned ``error`` or left a trap."""
@@ -189,7 +190,12 @@ class DirectTemplate:
         self.engine = ctypes.cast(engine.ptr(), ctypes.c_void_p).value
         self.instance_pre = ctypes.cast(instance_pre.ptr(), ctypes.c_void_p).value
         self.num_parameters = functions
-        self.names = {name: name.encode() for name in (*functions, "memory")}
+        texts = {name: name.encode() for name in (*functions, "memory")}
+        self._texts = {name: ctypes.create_string_buffer(text) for name, text in texts.items()}
+        self.names = {
+            name: (ctypes.addressof(self._texts[name]), len(text)) for name, text in texts.items()
+        }
+        """Where each stands as C reads it, and its bytes."""
         num_words = direct.instance_words + (1 + len(functions)) * direct.extern_words
         self.block_type = ctypes.c_uint64 * num_words
         """The instance, its memory, and its functions in the order in which they are asked for."""
@@ -241,7 +247,7 @@ class DirectInstance:
         for argument in arguments:
             numbers[place] = argument
             place += c.value_words
-        error = c.call(self._context, function, c.values, MAX_VALUES, c.trap_address)
+        error = c.call(self._context, function, c.values_address, MAX_VALUES, c.trap_address)
         if error or c.trap:
             self._fail(error)
         result: int = numbers[0]
@@ -276,10 +282,10 @@ class DirectInstance:
     def _export(self, index: int, name: str, kind: int) -> int:
         """The address of the C value of the export ``name``, which is kept at ``index``."""
         template = self._template
-        c, text = template.c, template.names[name]
+        c, (text, num_bytes) = template.c, template.names[name]
         word = c.instance_words + index * c.extern_words
         place = self._address + 8 * word
-        found = c.find_export(self._context, self._address, text, len(text), place)
+        found = c.find_export(self._context, self._address, text, num_bytes, place)
         if not found or self._block[word] & 0xFF != kind:
             raise KeyError(name)
         address: int = place + c.extern_value
