@@ -40,8 +40,8 @@ from quire.node.sandbox import messages as s
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
+from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.replay_log import Asked
-from quire.programs.runtime.replay_port import RecordedNetwork
 from quire.programs.sandbox.answers import GuestTools
 from quire.programs.sandbox.cache import BuildCache
 from quire.programs.sandbox.component import OnProgress

@@ -21,14 +21,14 @@ import msgspec
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
-from quire.core.errors import ErrorRecord, InvalidArgument, ProgramTerminated
+from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
+from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without
 from quire.programs.runtime.replay_log import (
     LOSSES,
-    Asked,
     Heard,
     Issued,
     Questions,
@@ -37,7 +37,7 @@ from quire.programs.runtime.replay_log import (
     frozen_arguments,
     not_repeated,
 )
-from quire.programs.services.network import HttpReply, HttpStream, Network
+from quire.programs.services.network import Network
 
 _OWN_IDS = 1 << 40
 """Commands that the program did not ask for have ids from here on."""
@@ -324,42 +324,4 @@ class ReplayPort:
         return heard[start:stop]
 
 
-class RecordedNetwork(Network):
-    """HTTP whose answers are kept in ``asked``: a request that was answered is not made again."""
-
-    def __init__(self, network: Network, asked: list[Asked]) -> None:
-        self._network = network
-        self._questions = Questions(asked, "request")
-
-    async def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpReply:
-        """See ``Network.request``."""
-        what = (f"{method} {url}", content, frozen_arguments(headers))
-        reply: HttpReply = await self._questions.ask(
-            what,
-            lambda: self._network.request(method, url, content=content, headers=headers),
-        )
-        return reply
-
-    async def open(
-        self,
-        method: str,
-        url: str,
-        *,
-        content: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpStream:
-        """Raises ``InvalidArgument``: what is read as it comes is not kept."""
-        raise InvalidArgument(
-            f"{method} {url}: a restartable program reads answers whole, not as streams: use "
-            "http_get or http_post, or leave restartable=True out"
-        )
-
-
-__all__ = ["RecordedNetwork", "ReplayPort"]
+__all__ = ["ReplayPort"]

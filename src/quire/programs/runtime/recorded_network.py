@@ -1,0 +1,53 @@
+"""HTTP of a program that may begin again: what was answered is told, not asked, the second time.
+
+Must not know why a program begins again, nor how a request is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quire.core.errors import InvalidArgument
+from quire.programs.runtime.replay_log import Asked, Questions, frozen_arguments
+from quire.programs.services.network import HttpReply, HttpStream, Network
+
+
+class RecordedNetwork(Network):
+    """HTTP whose answers are kept in ``asked``: a request that was answered is not made again."""
+
+    def __init__(self, network: Network, asked: list[Asked]) -> None:
+        self._network = network
+        self._questions = Questions(asked, "request")
+
+    async def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpReply:
+        """See ``Network.request``."""
+        what = (f"{method} {url}", content, frozen_arguments(headers))
+        reply: HttpReply = await self._questions.ask(
+            what,
+            lambda: self._network.request(method, url, content=content, headers=headers),
+        )
+        return reply
+
+    async def open(
+        self,
+        method: str,
+        url: str,
+        *,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpStream:
+        """Raises ``InvalidArgument``: what is read as it comes is not kept."""
+        raise InvalidArgument(
+            f"{method} {url}: a restartable program reads answers whole, not as streams: use "
+            "http_get or http_post, or leave restartable=True out"
+        )
+
+
+__all__ = ["RecordedNetwork"]
