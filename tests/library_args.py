@@ -35,5 +35,4 @@ LIBRARY_ARGS: dict[str, tuple[str, ...]] = {
     "mcts": ("say", "2", "2"),
     "react": ("what is 2 + 3", '{"a": {"b": 1}}'),
     "codeact": ("say",),
-    "async_tools": ("say", "0"),
 }

@@ -61,10 +61,10 @@ def _is_inferlet(block: Block) -> bool:
     return "@inferlet" in block.text and "asyncio.run(" not in block.text
 
 
-SIGNATURES = ROOT / "docs" / "reference" / "api.md"
+SIGNATURES = [ROOT / "docs" / "reference" / name for name in ("api.md", "sdk.md")]
 """Its blocks are signatures; tests/programs/test_programs_reference.py keeps them current."""
 
-python_blocks = [block for block in blocks("python") if block.page != SIGNATURES]
+python_blocks = [block for block in blocks("python") if block.page not in SIGNATURES]
 scripts = [block for block in python_blocks if not _is_inferlet(block)]
 inferlets = [block for block in python_blocks if _is_inferlet(block)]
 

@@ -79,8 +79,10 @@ def markdown(text: str, literal: str = "text") -> Iterator[str]:
     ``literal``, such as a picture."""
     language = "bash"
     for block in re.split(r"\n\n(?=\S)|(?<=\S)\n\n", text):
-        if block.strip() == "::":
+        if block.endswith("::"):
             language = literal
+            if introduction := block.removesuffix("::"):
+                yield from [f"{introduction}:".replace("``", "`"), ""]
         elif block.startswith("    "):
             yield from [f"```{language}", *dedent(block).splitlines(), "```", ""]
             language = "bash"
