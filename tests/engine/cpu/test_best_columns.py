@@ -67,7 +67,7 @@ def test_the_best_column_of_rows_that_ask_for_it(
     matrix = PackedMatrix(
         team, torch.randn(num_columns, DEPTH, generator=generator) - 4.0, weight_type
     )
-    for num_rows in (1, 7, 33):
+    for num_rows in (1, 7, 33, 80):
         # Positive rows: every product is negative, and the padding of the last panel would win.
         x_MK = torch.rand(num_rows, DEPTH, generator=generator)
         wanted_M = torch.arange(num_rows) % 3 != 1
@@ -79,15 +79,17 @@ def test_the_best_column_of_rows_that_ask_for_it(
         assert (y_MN[wanted_M] == UNTOUCHED).all()
 
 
-def test_equal_values_go_to_the_lowest_column(team: Team) -> None:
+@pytest.mark.parametrize("weight_type", list(WeightType))
+def test_equal_values_go_to_the_lowest_column(team: Team, weight_type: WeightType) -> None:
     weight_NK = torch.zeros(400, DEPTH)
     weight_NK[[37, 69, 70, 350]] = 1.0
-    matrix = PackedMatrix(team, weight_NK, WeightType.F32)
+    matrix = PackedMatrix(team, weight_NK, weight_type)
     x_MK = torch.ones(3, DEPTH)
     x_MK[1] = 0.0
     x_MK[2] = -1.0
-    best_M, _ = best_columns(team, matrix, x_MK, torch.ones(3))
-    assert best_M.tolist() == [37, 0, 0]
+    for times in (1, 15):  # few rows and many, which are multiplied another way
+        best_M, _ = best_columns(team, matrix, x_MK.repeat(times, 1), torch.ones(3 * times))
+        assert best_M.tolist() == [37, 0, 0] * times
 
 
 def test_no_column_of_rows_that_are_not_numbers(team: Team) -> None:

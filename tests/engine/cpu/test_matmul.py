@@ -71,10 +71,15 @@ def test_products_of_any_shape(team: Team, weight_type: WeightType, shape: tuple
         assert_near(y_MN, reference(x_MK, matrix, team), TOLERANCE[weight_type])
 
 
-@pytest.mark.parametrize("weight_type", list(WeightType))
-def test_products_that_are_cut_along_every_axis(team: Team, weight_type: WeightType) -> None:
-    matrix = PackedMatrix(team, random_matrix(300, 1100), weight_type)
-    x_MK = random_matrix(530, 1100, seed=1)
+@pytest.mark.parametrize(
+    ("weight_type", "depth"),
+    [(WeightType.F32, 1900), (WeightType.BF16, 1900), (WeightType.INT8, 1100)],
+)
+def test_products_that_are_cut_along_every_axis(
+    team: Team, weight_type: WeightType, depth: int
+) -> None:
+    matrix = PackedMatrix(team, random_matrix(300, depth), weight_type)
+    x_MK = random_matrix(530, depth, seed=1)
     y_MN = matmul(team, matrix, x_MK)
     assert_near(y_MN, reference(x_MK, matrix, team), 4 * TOLERANCE[weight_type])
 
@@ -160,7 +165,7 @@ def test_gated_products(team: Team, epilogue: Epilogue, weight_type: WeightType)
     bias = matrix.pack_bias(gate_bias_N, up_bias_N)
     halves = matrix.unpack(team)
     assert halves[1] is not None
-    for num_rows in (1, 16, 35):
+    for num_rows in (1, 16, 35, 70):
         x_MK = random_matrix(num_rows, 90, seed=num_rows) * 0.5
         rows_MK = as_multiplied(x_MK, weight_type)
         gate_MN = rows_MK @ halves[0].double().T + gate_bias_N

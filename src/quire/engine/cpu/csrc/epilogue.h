@@ -83,21 +83,33 @@ class ConvertedRows {
   ConvertedRows(const PackedMatrix& w, const MatmulOutput& y, const Activations& next)
       : y_(y), next_(next), last_panel_(num_panels(w) - 1) {}
 
-  void fetch(int64_t, int64_t, int64_t) const {}
+  void fetch(int64_t row, int64_t first_panel, int64_t last_panel) const {
+    for (int64_t panel = first_panel; panel < last_panel; panel++)
+      __builtin_prefetch(activation_place(next_, row, panel * kColumns), 1);
+  }
 
   void take(int64_t row, int64_t panel, const float* sums) const {
-    constexpr int64_t kHalf = kPanelColumns / 2;  // outputs of a gated panel; padding comes out zero
-    alignas(64) float values[kHalf];
-    for (int64_t j = 0; j < kHalf; j += kWidth)
-      store(values + j, scaled_and_gated(sums, y_, panel, j));
-    convert_columns(values, row, panel * kHalf, next_);
+    uint8_t* target = activation_place(next_, row, panel * kColumns);
+    for (int64_t j = 0; j < kColumns; j += kWidth)
+      put(target, j, scaled_and_gated(sums, y_, panel, j));
     if (panel != last_panel_) return;
-    std::fill(values, values + kHalf, 0.0f);
-    for (int64_t j = (panel + 1) * kHalf; j < padded_depth(next_.type, next_.depth); j += kHalf)
-      convert_columns(values, row, j, next_);
+    for (int64_t j = (panel + 1) * kColumns; j < padded_depth(next_.type, next_.depth); j += kWidth)
+      put(activation_place(next_, row, j), 0, F32{});
   }
 
  private:
+  static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding comes out zero
+
+  // From the j-th element behind the target on.
+  void put(uint8_t* target, int64_t j, F32 value) const {
+    if (activation_element_bytes(next_.type) == 2)
+      store(reinterpret_cast<bf16*>(target) + j, value);
+    else if (next_.type == WeightType::kBF16)
+      store(reinterpret_cast<float*>(target) + j, to_f32(to_bf16(value)));
+    else
+      store(reinterpret_cast<float*>(target) + j, value);
+  }
+
   const MatmulOutput& y_;
   const Activations& next_;
   const int64_t last_panel_;

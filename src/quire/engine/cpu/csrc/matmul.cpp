@@ -31,8 +31,9 @@ void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, i
 // How a product is cut so that what is used again is still in a cache. Measured with AMX, where it
 // matters most.
 //
-// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2 together with the sums of
-// a group of panels; the inner steps of one panel stay in L1.
+// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2, the inner steps of one
+// panel in L1. Where K is long the rows are fewer, so that K is one outer step: cut along K, activations
+// would come from L3 again for every group of panels.
 // Few rows: the weights come from memory, once, and everything else stays in L1: the activations of a
 // short part of K, used by all panels of a group, and their sums. Activations that came from L2 would
 // take turns with the weights in the few buffers through which lines reach L1.
@@ -41,8 +42,8 @@ struct Blocking {
   int64_t outer, inner;  // tiles of K
 };
 
-constexpr int64_t kChunkRows = 512;
-constexpr int64_t kChunkBytes = 512 << 10;
+constexpr int64_t kMinChunkRows = 256, kMaxChunkRows = 512;
+constexpr int64_t kChunkBytes = 1 << 20;
 constexpr int64_t kGroupPanels = 8;
 constexpr int64_t kInnerTiles = 8;  // 16 KiB of a panel
 constexpr int64_t kStreamTiles = 4, kStreamPanels = 4;  // 8 KiB of 32 rows, 16 KiB of their sums
@@ -54,7 +55,9 @@ Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t ro
     const int64_t tiles = std::min(kStreamTiles, num_tiles);
     return {x.num_rows, kStreamPanels, tiles, tiles};
   }
-  const int64_t rows = std::min(kChunkRows, round_up(x.num_rows, rows_at_once));
+  const int64_t most = std::clamp(kChunkBytes / x.row_bytes, kMinChunkRows, kMaxChunkRows);
+  const int64_t num_chunks = (x.num_rows + most - 1) / most;
+  const int64_t rows = round_up((x.num_rows + num_chunks - 1) / num_chunks, rows_at_once);
   const int64_t outer = std::max(kChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
   return {rows, kGroupPanels, std::min(outer, num_tiles), kInnerTiles};
 }
@@ -116,7 +119,8 @@ class Product {
         after_ = panel + 1 < last_panel ? part(panel + 1, outer) : part(first_panel, last_tile);
         if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(next_panel, 0);
         for (int64_t tile = outer; tile < last_tile; tile += blocking_.inner)
-          rows(first_row, last_row, panel, tile, std::min(tile + blocking_.inner, last_tile), sums);
+          rows(first_row, last_row, panel, outer, tile,
+               std::min(tile + blocking_.inner, last_tile), sums);
         sums += num_rows * kPanelColumns;
       }
     }
@@ -128,9 +132,10 @@ class Product {
     return w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
   }
 
-  // One part of a panel, which now is or comes into L1, for all rows of a chunk.
-  void rows(int64_t first_row, int64_t last_row, int64_t panel, int64_t tile, int64_t last_tile,
-            float* sums) {
+  // One part of a panel, which now is or comes into L1, for all rows of a chunk. `first_tile`: of the
+  // outer step.
+  void rows(int64_t first_row, int64_t last_row, int64_t panel, int64_t first_tile, int64_t tile,
+            int64_t last_tile, float* sums) {
     PanelTask task = {};
     task.panel = part(panel, tile);
     task.num_tiles = last_tile - tile;
@@ -139,7 +144,7 @@ class Product {
     const int64_t lines_per_tile = kPanelTileBytes / 64;
     task.lines = (lines_per_tile + num_blocks - 1) / num_blocks;
     task.fetch = num_blocks == 1 ? Fetch::kNear : Fetch::kFar;
-    task.next = num_blocks == 1 ? after_ : task.panel + w_.panel_bytes;
+    task.next = num_blocks == 1 ? after_ : after_ + (tile - first_tile) * kPanelTileBytes;
     // No sums are kept between parts of a panel where it has one only: the same ones, in L1, serve
     // all rows.
     const bool at_once = num_blocks > 1 && task.num_tiles == num_tiles_;

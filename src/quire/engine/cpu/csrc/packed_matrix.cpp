@@ -110,22 +110,6 @@ float convert_row_int8(const float* source, int64_t depth, uint8_t* target, int6
   return magnitude / 127.0f;
 }
 
-int64_t activation_element_bytes(WeightType type) {
-  if (type == WeightType::kInt8) return 1;
-#if defined(__AVX512BF16__)
-  if (type == WeightType::kBF16) return 2;
-#endif
-  return 4;
-}
-
-// Where a row's first 64 bytes lie, and how far behind them the next ones.
-uint8_t* first_tile(int64_t row, const Activations& a) {
-  return a.blocks + row / kBlockRows * kBlockRows * a.row_bytes + row % kBlockRows * kTileBytes;
-}
-int64_t tile_bytes(int64_t row, const Activations& a) {
-  return std::min(kBlockRows, a.num_rows - row / kBlockRows * kBlockRows) * kTileBytes;
-}
-
 }  // namespace
 
 int64_t weight_bytes(WeightType type) {
@@ -196,8 +180,9 @@ Activations make_activations(void* buffer, WeightType type, int64_t num_rows, in
 }
 
 void convert_row(const float* source, int64_t row, const Activations& a) {
-  const int64_t tile_stride = tile_bytes(row, a);
-  uint8_t* target = first_tile(row, a);
+  const int64_t rows_of_block = std::min(kBlockRows, a.num_rows - row / kBlockRows * kBlockRows);
+  const int64_t tile_stride = rows_of_block * kTileBytes;
+  uint8_t* target = activation_place(a, row, 0);
   if (a.type == WeightType::kInt8)
     a.scales[row] = convert_row_int8(source, a.depth, target, tile_stride);
   else if (activation_element_bytes(a.type) == 2)
@@ -205,20 +190,6 @@ void convert_row(const float* source, int64_t row, const Activations& a) {
   else
     convert_row_f32(source, a.depth, padded_depth(a.type, a.depth),
                     a.type == WeightType::kBF16, target, tile_stride);
-}
-
-void convert_columns(const float* source, int64_t row, int64_t column, const Activations& a) {
-  const int64_t bytes = activation_element_bytes(a.type), offset = column * bytes;
-  uint8_t* target =
-      first_tile(row, a) + offset / kTileBytes * tile_bytes(row, a) + offset % kTileBytes;
-  for (int64_t i = 0; i < 16; i += kWidth) {
-    const F32 value = load(source + i);
-    if (bytes == 2)
-      store(reinterpret_cast<bf16*>(target) + i, value);
-    else
-      store(reinterpret_cast<float*>(target) + i,
-            a.type == WeightType::kBF16 ? to_f32(to_bf16(value)) : value);
-  }
 }
 
 void convert_rows(const float* x, int64_t stride, const int32_t* index, int64_t first, int64_t last,

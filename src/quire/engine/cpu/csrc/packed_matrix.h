@@ -83,14 +83,29 @@ struct Activations {
   WeightType type;    // of the weights that they will meet
 };
 
+// Bytes of one element of them.
+inline int64_t activation_element_bytes(WeightType type) {
+  if (type == WeightType::kInt8) return 1;
+#if defined(__AVX512BF16__)
+  if (type == WeightType::kBF16) return 2;
+#endif
+  return 4;
+}
+
+// Where a column of a row lies.
+inline uint8_t* activation_place(const Activations& a, int64_t row, int64_t column) {
+  const int64_t block = row / kBlockRows * kBlockRows;
+  const int64_t rest = a.num_rows - block, rows_of_block = rest < kBlockRows ? rest : kBlockRows;
+  const int64_t offset = column * activation_element_bytes(a.type);
+  return a.blocks + block * a.row_bytes + offset / kTileBytes * rows_of_block * kTileBytes +
+         (row - block) * kTileBytes + offset % kTileBytes;
+}
+
 // Bytes of the buffer that `make_activations` needs for these rows.
 int64_t activation_bytes(WeightType type, int64_t num_rows, int64_t depth);
 Activations make_activations(void* buffer, WeightType type, int64_t num_rows, int64_t depth);
 // Writes row `row` of the activations from `depth` floats.
 void convert_row(const float* source, int64_t row, const Activations& activations);
-// Sixteen columns of a row, from `column` (a multiple of 16) on. Not for int8, whose scale needs the
-// whole row.
-void convert_columns(const float* source, int64_t row, int64_t column, const Activations& activations);
 // Rows [first, last) from x + index[row] * stride (index null: row itself).
 void convert_rows(const float* x, int64_t stride, const int32_t* index, int64_t first, int64_t last,
                   const Activations& activations);
