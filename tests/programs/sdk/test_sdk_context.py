@@ -214,6 +214,16 @@ async def test_misuse_is_named(api: Api) -> None:
     ):
         with pytest.raises(InvalidArgument, match=message):
             ctx.fill(wrong)  # type: ignore[arg-type]
+    for stop in (5, [5], [""], ["x", ""]):
+        with pytest.raises(InvalidArgument, match=r"stop is .*: give strings"):
+            ctx.generate(max_tokens=1, stop=stop)  # type: ignore[arg-type]
+    for change in (ctx.truncate, lambda one: ctx.evict(one, one)):
+        with pytest.raises(InvalidArgument, match=r"is '2': give int\('2'\)"):
+            change("2")  # type: ignore[arg-type]
+    for num_tokens in (-1, len(ctx) + 1):
+        with pytest.raises(InvalidArgument, match=f"prefill of {num_tokens} tokens"):
+            await ctx.prefill(num_tokens=num_tokens)
+    await Context(api).prefill()
     child = ctx.fork()
     for children in ([ctx], [child, child]):
         with pytest.raises(InvalidArgument, match="give each child once"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quire.core.decoding import Processor, SamplerSpec
@@ -62,3 +64,9 @@ def test_what_changes_nothing_is_left_out() -> None:
 def test_values_out_of_range_are_refused(fields: dict[str, float]) -> None:
     with pytest.raises(InvalidArgument, match="choose temperature >= 0"):
         temperature(**fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["1", None, float("nan"), float("inf"), -0.1])
+def test_a_temperature_is_a_number(value: Any) -> None:
+    with pytest.raises(InvalidArgument, match="temperature"):
+        temperature(value)

@@ -139,7 +139,7 @@ class Context:
         room = paged.room()
         if max_tokens is not None:
             max_tokens = whole_number("max_tokens", max_tokens)
-        stops = [stop] if isinstance(stop, str) else list(stop)
+        stops = _stops(stop)
         ends = () if ignore_eos else self.model.eos_token_ids
         spec = StopSpec(
             max_tokens=room if max_tokens is None else min(max_tokens, room),
@@ -159,8 +159,8 @@ class Context:
     async def prefill(self, *, num_tokens: int | None = None) -> None:
         """Compute what has been filled now: ``num_tokens``, by default all but the last."""
         if num_tokens is None:
-            num_tokens = len(self) - 1
-        await self._paged.prefill(num_tokens)
+            num_tokens = max(len(self) - 1, 0)
+        await self._paged.prefill(whole_number("num_tokens", num_tokens))
 
     # -- one step at a time ------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class Context:
             InvalidArgument: the context has fewer tokens, or is generating.
             PromptTooLong: no room is left in the model's context.
         """
-        return await self._paged.dists(num, top_k, sees)
+        return await self._paged.dists(whole_number("num", num), top_k, sees)
 
     async def next_dists_scored(self, num: int, *, top_k: int = 256) -> ScoredStep:
         """``next_dists``, and how much the ``num`` tokens attended to each page of the text.
@@ -193,7 +193,7 @@ class Context:
         Raises:
             TraitMissing: the model does not tell attention scores.
         """
-        return await self._paged.scored(num, top_k)
+        return await self._paged.scored(whole_number("num", num), top_k)
 
     def evict(self, start: int, stop: int) -> None:
         """No later token sees the tokens ``start`` to ``stop``; they stay in the text.
@@ -204,7 +204,7 @@ class Context:
         Raises:
             InvalidArgument: tokens that are not there, or not computed yet, or the last one.
         """
-        self._paged.evict(start, stop)
+        self._paged.evict(whole_number("start", start), whole_number("stop", stop))
 
     # -- shape -------------------------------------------------------------------------------------
 
@@ -240,7 +240,7 @@ class Context:
 
     def truncate(self, num_tokens: int) -> None:
         """Forget the tokens from ``num_tokens`` on."""
-        self._paged.truncate(num_tokens)
+        self._paged.truncate(whole_number("num_tokens", num_tokens))
 
     async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
         """Publish the pages to other programs of the tenant; the number of tokens in them.
@@ -283,6 +283,16 @@ class Context:
 
     async def __aexit__(self, *_: object) -> None:
         self.drop()
+
+
+def _stops(given: str | Sequence[str]) -> list[str]:
+    stops = [given] if isinstance(given, str | int) else list(given)
+    for one in stops:
+        if not isinstance(one, str) or (not one and given != ""):
+            raise InvalidArgument(
+                f"stop is {one!r}: give strings that are not empty (token ids: stop_token_ids)"
+            )
+    return [one for one in stops if one]
 
 
 def _token_ids(given: Sequence[int], vocab_size: int) -> list[int]:

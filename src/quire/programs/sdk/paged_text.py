@@ -150,6 +150,10 @@ class PagedText:
     async def prefill(self, num_tokens: int) -> None:
         """Have the first ``num_tokens`` computed; those that are stay."""
         self.check_free()
+        if not 0 <= num_tokens <= len(self.tokens):
+            raise InvalidArgument(
+                f"prefill of {num_tokens} tokens, the context has {len(self.tokens)}"
+            )
         await self._prefill(num_tokens)
 
     async def _prefill(self, num_tokens: int) -> None:
@@ -281,7 +285,7 @@ class PagedText:
         """See ``Context.export``."""
         if self._span.has_gaps:
             raise InvalidArgument("tokens of this context were evicted: export before that")
-        await self.prefill(len(self.tokens) - 1)
+        await self.prefill(max(len(self.tokens) - 1, 0))
         span = self._span
         await Allocate(self.model.issuer).export_kvpage(
             span.ordered(), span.written, name, ttl_s=ttl_s

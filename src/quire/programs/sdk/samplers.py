@@ -6,7 +6,9 @@ packages, top-k, temperature, min-p, top-p, typical.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import TypedDict, Unpack
 
 from quire.core.decoding import Params, Processor, SamplerSpec
@@ -51,7 +53,16 @@ def temperature(
     Raises:
         InvalidArgument: a value out of its range.
     """
-    if value < 0 or not (0 < top_p <= 1 and 0 < typical_p <= 1) or top_k < 0 or not 0 <= min_p <= 1:
+    numbers = (value, top_p, top_k, min_p, typical_p)
+    if wrong := [one for one in numbers if not isinstance(one, Real)]:
+        raise InvalidArgument(
+            f"temperature: {wrong[0]!r} is no number: give e.g. float({wrong[0]!r})"
+        )
+    if (
+        not (0 <= value < math.inf and 0 < top_p <= 1 and 0 < typical_p <= 1)
+        or top_k < 0
+        or not 0 <= min_p <= 1
+    ):
         raise InvalidArgument(
             f"temperature {value}, top_p {top_p}, top_k {top_k}, min_p {min_p}, typical_p "
             f"{typical_p}: choose temperature >= 0, 0 < top_p <= 1, top_k >= 0, 0 <= min_p <= 1, "
