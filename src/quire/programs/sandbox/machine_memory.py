@@ -18,7 +18,7 @@ from quire.core.errors import CapacityError
 KEPT_FREE_BYTES = 512 << 20
 """With less memory left on the machine no further guest begins: those that run may still grow."""
 _CHECK_EVERY = 16
-"""Guests: to ask for the machine's memory costs as much as half a launch."""
+"""Guests: to ask for the machine's memory costs a seventh of a launch."""
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
