@@ -223,3 +223,8 @@ async def test_what_cannot_be_is_refused() -> None:
             chat.add_results([])
         with pytest.raises(InvalidArgument, match="two tools are named"):
             Conversation(ctx, tools=[double, double])
+        for wrong in ("Hello.", ["Hello."]):
+            with pytest.raises(InvalidArgument, match="a message is 'H"):
+                Conversation(ctx, wrong)  # type: ignore[arg-type]
+            with pytest.raises(InvalidArgument, match="a message is 'H"):
+                ctx.fill_chat(wrong)  # type: ignore[arg-type]

@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from quire.core.errors import InvalidArgument
 from quire.programs.chat.dialects import Dialect
 from quire.programs.chat.pieces import Answer, Call
 from quire.programs.chat.template import Message
 
 _ONE_CALL_A_MESSAGE = frozenset({Dialect.LLAMA, Dialect.HARMONY})
 """Templates of Llama 3 refuse a message with several calls, those of gpt-oss show the first."""
+
+
+def as_messages(given: Iterable[Message]) -> list[Message]:
+    """Raises ``InvalidArgument`` for what is no list of messages, such as a text."""
+    messages = list(given)
+    for message in messages:
+        if not isinstance(message, Mapping):
+            raise InvalidArgument(
+                f'a message is {message!r}: give a list of {{"role": "user", "content": "..."}}'
+            )
+    return messages
 
 
 def parsed_arguments(arguments: str) -> Any:
@@ -80,4 +92,4 @@ def _in_pairs(message: Message, results: list[Message]) -> Iterator[Message]:
     yield from results
 
 
-__all__ = ["for_template", "parsed_arguments", "template_call", "turn_messages"]
+__all__ = ["as_messages", "for_template", "parsed_arguments", "template_call", "turn_messages"]

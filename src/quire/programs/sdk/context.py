@@ -22,6 +22,7 @@ from quire.programs.api import Api, Model
 from quire.programs.api.integers import whole_number
 from quire.programs.api.tokenize import Tokenize
 from quire.programs.chat.detokenize import TextStream
+from quire.programs.chat.messages import as_messages
 from quire.programs.chat.template import chat_template
 from quire.programs.sdk.generation import Generation
 from quire.programs.sdk.page_span import Sees
@@ -107,7 +108,8 @@ class Context:
     ) -> Self:
         """Append a conversation in the model's own format, ready for the assistant's turn."""
         template = chat_template(self.model.served)
-        return self.fill(template.render(messages, tools=tools, variables=variables))
+        prompt = template.render(as_messages(messages), tools=tools, variables=variables)
+        return self.fill(prompt)
 
     # -- generating --------------------------------------------------------------------------------
 

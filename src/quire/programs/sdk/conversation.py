@@ -22,7 +22,7 @@ from typing import Any, Self
 from quire.core.errors import InvalidArgument
 from quire.programs.chat.answer import AnswerParser
 from quire.programs.chat.dialects import Dialect, marker_tokens
-from quire.programs.chat.messages import for_template, turn_messages
+from quire.programs.chat.messages import as_messages, for_template, turn_messages
 from quire.programs.chat.pieces import Answer, Piece, whole_answer
 from quire.programs.chat.reasoning import THINK_START
 from quire.programs.chat.template import chat_template, dialect_of
@@ -114,7 +114,7 @@ class Conversation:
         **variables: Any,
     ) -> None:
         self.context = context
-        self.messages: list[dict[str, Any]] = [dict(message) for message in messages]
+        self.messages: list[dict[str, Any]] = [dict(message) for message in as_messages(messages)]
         self.tools = tools if isinstance(tools, Toolbox) else Toolbox(tools)
         self._variables = variables
         self._start = len(context)
