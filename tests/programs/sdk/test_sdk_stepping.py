@@ -235,7 +235,7 @@ async def test_misuse_is_named() -> None:
             with pytest.raises(InvalidArgument, match="10 are computed"):
                 ctx.evict(start, stop)
         for num in (0, 11):
-            with pytest.raises(InvalidArgument, match=f"behind {num} tokens of 10"):
+            with pytest.raises(InvalidArgument, match=f"after {num} tokens of 10"):
                 await ctx.next_dists(num)
         ctx.evict(0, 8)
         with pytest.raises(InvalidArgument, match="go back to 4 or 8"):
