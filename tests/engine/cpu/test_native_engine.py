@@ -72,6 +72,32 @@ def test_batch_invariance(isa: str, dtype: str, make_driver: MakeDriver) -> None
         assert np.array_equal(part[1 : 1 + end - start], whole[start:end])
 
 
+@pytest.mark.parametrize("one_sees_another", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_rows_of_a_large_batch_equal_each_alone(
+    isa: str, dtype: str, one_sees_another: bool, make_driver: MakeDriver
+) -> None:
+    """Also where a row sees what another writes in the same step."""
+    driver = make_driver(
+        "qwen3", kernel_isa=isa, dtype=dtype, batch_invariant=True, page_size=16, num_threads=2
+    )
+    lengths = [1 + number % 6 for number in range(18)]
+    prompts, rows, tables = [], [], []
+    for number, length in enumerate(lengths):
+        slots = driver.flat([number], range(length + 1))
+        prompts.append(Row(tokens(length, number), number, range(length), slots[:length]))
+        rows.append(Row([number + 3], number, [length], slots[length:]))
+        tables.append(driver.write_table(number, [number], range(length + 1)))
+    driver.logprobs(prompts, tables)
+    if one_sees_another:
+        seen = [*range(lengths[0] + 1), 16]
+        tables.append(driver.write_table(len(rows), [0, 18], seen))
+        rows.append(Row([7], len(rows), [16], driver.flat([0, 18], [16])))
+    together = driver.logprobs(rows, tables[len(prompts) :])
+    for row, expected in zip(rows, together, strict=True):
+        assert np.array_equal(driver.logprobs([row])[0], expected)
+
+
 def test_int8_weights_stay_close(isa: str, make_driver: MakeDriver) -> None:
     exact, rounded = make_driver(kernel_isa=isa), make_driver(kernel_isa=isa, weights="int8")
     assert rounded.info.extra["weights"] == "int8"

@@ -11,6 +11,7 @@ namespace quire {
 namespace {
 
 constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that hold 16 lanes
+constexpr uint32_t kAllLanes = (1u << kTileSlots) - 1;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 // Register blocks: so many query rows at a time share a load of K, or of V.
@@ -21,6 +22,21 @@ constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
 #else
 constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
 #endif
+
+// Tiles of one row lie anywhere, and are read faster than memory answers: while one is worked on, the
+// one so many bytes ahead is asked for, K first, then V, then K of what the thread does next.
+constexpr int64_t kFetchBytes = 4096;
+
+int64_t tiles_ahead(int64_t head_bytes) {
+  return std::max<int64_t>((kFetchBytes + head_bytes - 1) / head_bytes, 1);
+}
+
+// Lines of 64 bytes from `source` on, into the second cache: it has room for more of them under way
+// than the first, and is near enough.
+inline void fetch_lines(const void* source, int64_t num_bytes) {
+  for (int64_t i = 0; i < num_bytes; i += 64)
+    __builtin_prefetch(static_cast<const char*>(source) + i, 0, 2);
+}
 
 // Elements 2i and 2i + 1 along the paired axis: of f32 they are `distance` apart, of bf16 they lie
 // side by side.
@@ -38,20 +54,6 @@ inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
 template <class T>
 constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
 
-// Tiles of one row lie anywhere, and are read faster than memory answers: while one is worked on, the
-// one so many bytes ahead is asked for, K first, then V, then K of what the thread does next.
-constexpr int64_t kFetchBytes = 4096;
-
-int64_t tiles_ahead(int64_t head_bytes) {
-  return std::max<int64_t>((kFetchBytes + head_bytes - 1) / head_bytes, 1);
-}
-
-// Lines of 64 bytes from `source` on.
-inline void prefetch(const void* source, int64_t num_bytes) {
-  for (int64_t i = 0; i < num_bytes; i += 64)
-    __builtin_prefetch(static_cast<const char*>(source) + i);
-}
-
 // Scores of one tile for `Rows` query rows: q is [Rows][padded_dim], scores have stride `stride`.
 template <class T, int Rows>
 void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next, float* scores,
@@ -59,7 +61,7 @@ void score_tile(const float* q, int64_t padded_dim, const T* keys, const T* next
   F32 even_sum[Rows][kParts] = {}, odd_sum[Rows][kParts] = {};
   for (int64_t d = 0; d < padded_dim; d += 2) {
     const T* pair = keys + d * kTileSlots;
-    prefetch(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
+    fetch_lines(next + d * kTileSlots, 2 * kTileSlots * static_cast<int64_t>(sizeof(T)));
     for (int part = 0; part < kParts; part++) {
       F32 even, odd;
       load_pair(pair + part * kWidth * pair_step<T>, kTileSlots, even, odd);
@@ -94,8 +96,9 @@ struct ValueTile {
   uint32_t lanes;
 };
 
-// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot.
-template <class T, int Rows, int Vectors>
+// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot. `whole`: of a tile with all lanes, as
+// most are. No branch then stands between the sums, which the compiler leaves in registers.
+template <class T, int Rows, int Vectors, bool whole>
 void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* p,
                 int64_t stride, float* out) {
   F32 sums[Rows][Vectors];
@@ -104,18 +107,19 @@ void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const f
   const T* values = tile.values + d * pair_step<T>;
   const T* next = tile.next + d * pair_step<T>;
   for (uint32_t lanes = tile.lanes, lane = 0; lanes; lanes >>= 2, lane += 2) {
-    prefetch(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
-    if (sizeof(T) == 4) prefetch(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
-    if (!(lanes & 3)) continue;
+    if (whole) fetch_lines(next + lane * padded_dim, Vectors * 64 * kWidth / 16);
+    if (whole && sizeof(T) == 4)
+      fetch_lines(next + (lane + 1) * padded_dim, Vectors * 64 * kWidth / 16);
+    if (!whole && !(lanes & 3)) continue;
     F32 even[Vectors], odd[Vectors];
     for (int i = 0; i < Vectors; i++)
       load_pair(values + lane * padded_dim + i * kWidth * pair_step<T>, padded_dim, even[i], odd[i]);
-    if (lanes & 1)
+    if (whole || (lanes & 1))
       for (int row = 0; row < Rows; row++) {
         const F32 weight = broadcast(p[row * stride + lane]);
         for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, even[i], sums[row][i]);
       }
-    if (lanes & 2)
+    if (whole || (lanes & 2))
       for (int row = 0; row < Rows; row++) {
         const F32 weight = broadcast(p[row * stride + lane + 1]);
         for (int i = 0; i < Vectors; i++) sums[row][i] = fma(weight, odd[i], sums[row][i]);
@@ -125,25 +129,34 @@ void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const f
     for (int i = 0; i < Vectors; i++) store(out + row * padded_dim + d + i * kWidth, sums[row][i]);
 }
 
-template <class T, int Rows, int Vectors = kValueVectors>
+template <class T, int Rows, bool whole, int Vectors = kValueVectors>
 void add_value_columns(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* probs,
                        int64_t stride, float* out) {
   for (; d + Vectors * kWidth <= padded_dim; d += Vectors * kWidth)
-    add_values<T, Rows, Vectors>(tile, d, padded_dim, probs, stride, out);
+    add_values<T, Rows, Vectors, whole>(tile, d, padded_dim, probs, stride, out);
   if constexpr (Vectors > 1)
-    add_value_columns<T, Rows, Vectors / 2>(tile, d, padded_dim, probs, stride, out);
+    add_value_columns<T, Rows, whole, Vectors / 2>(tile, d, padded_dim, probs, stride, out);
 }
 
-template <class T, int Rows = kValueRows>
+template <class T, bool whole, int Rows = kValueRows>
 void add_value_rows(int64_t num_rows, const ValueTile<T>& tile, int64_t padded_dim,
                     const float* probs, int64_t stride, float* out) {
   int64_t row = 0;
   for (; row + Rows <= num_rows; row += Rows)
-    add_value_columns<T, Rows>(tile, 0, padded_dim, probs + row * stride, stride,
-                               out + row * padded_dim);
+    add_value_columns<T, Rows, whole>(tile, 0, padded_dim, probs + row * stride, stride,
+                                      out + row * padded_dim);
   if constexpr (Rows > 1)
-    add_value_rows<T, Rows - 1>(num_rows - row, tile, padded_dim, probs + row * stride, stride,
-                                out + row * padded_dim);
+    add_value_rows<T, whole, Rows - 1>(num_rows - row, tile, padded_dim, probs + row * stride,
+                                       stride, out + row * padded_dim);
+}
+
+template <class T>
+void add_tile(int64_t num_rows, const ValueTile<T>& tile, int64_t padded_dim, const float* probs,
+              int64_t stride, float* out) {
+  if (tile.lanes == kAllLanes)
+    return add_value_rows<T, true>(num_rows, tile, padded_dim, probs, stride, out);
+  fetch_lines(tile.next, padded_dim * kTileSlots * static_cast<int64_t>(sizeof(T)));
+  add_value_rows<T, false>(num_rows, tile, padded_dim, probs, stride, out);
 }
 
 // Soft-cap and mask of one row's scores, in place; returns the largest of them.
@@ -230,6 +243,16 @@ void load_queries(const AttentionStep& step, float scale, const BlockRows& rows,
   }
 }
 
+// Asks for the queries of a block.
+void fetch_queries(const AttentionStep& step, const QueryBlock& block, const float* q,
+                   int64_t q_stride) {
+  const int64_t width = step.num_heads / step.shape.num_kv_heads * step.shape.head_dim;
+  const float* first = q + block.first_token * q_stride + block.kv_head * width;
+  for (int64_t query = 0; query < block.num_queries; query++)
+    fetch_lines(first + query * q_stride,
+                block.num_kv_heads * width * static_cast<int64_t>(sizeof(float)));
+}
+
 // Scores of a chunk become its share of the softmax; what was summed before is scaled to it.
 void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_order, Scratch& scratch,
                  const SoftmaxRows& state) {
@@ -246,9 +269,11 @@ void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_ord
     }
     const float total = exponentials(scores, num_tiles, next, in_order);
     if (next != maximum) {
-      const float factor = std::exp(maximum - next);
-      state.sums[row] *= factor;
-      scale_row(state.out + row * state.dim, state.dim, factor);
+      if (maximum != kNothing) {  // else there are but zeros so far
+        const float factor = std::exp(maximum - next);
+        state.sums[row] *= factor;
+        scale_row(state.out + row * state.dim, state.dim, factor);
+      }
       state.maxima[row] = next;
     }
     state.sums[row] += total;
@@ -279,10 +304,10 @@ void add_chunks(const AttentionStep& step, const LayerAttention& layer, const La
     soften_rows(layer, rows, in_order, scratch, state);
     for (int64_t tile = 0; tile < num_tiles; tile++)
       for (int64_t row = 0; row < rows.count(); row += num_rows, at++)
-        add_value_rows<T>(num_rows,
-                          {at[0], at[ahead], step.context->tile(chunk.first_tile + tile).lanes},
-                          dim, scratch.scores.data() + row * stride + tile * kTileSlots, stride,
-                          state.out + row * dim);
+        add_tile<T>(num_rows,
+                    {at[0], at[ahead], step.context->tile(chunk.first_tile + tile).lanes}, dim,
+                    scratch.scores.data() + row * stride + tile * kTileSlots, stride,
+                    state.out + row * dim);
   }
 }
 
@@ -294,6 +319,7 @@ void attend_rows(const AttentionStep& step, const LayerAttention& layer, const L
   const BlockRows rows{block, step.num_heads / step.shape.num_kv_heads};
   const int64_t dim = step.shape.padded_dim;
   load_queries(step, layer.scale, rows, q, q_stride, scratch.q);
+  if (following) fetch_queries(step, *following, q, q_stride);
   if (partial) {
     const SoftmaxRows state = softmax_rows(partial, rows.count(), dim);
     begin_softmax(rows, state, block.first_chunk == step.context->row(block.row).first_chunk

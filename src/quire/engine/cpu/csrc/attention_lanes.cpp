@@ -7,12 +7,31 @@
 namespace quire {
 namespace {
 
+// Bit i: lane i of a comparison's result, which is all ones or zero.
+uint32_t lanes_of(I32 condition) {
+#if defined(__AVX512F__)
+  return _mm512_movepi32_mask(reinterpret_cast<__m512i>(condition));
+#elif defined(__AVX2__)
+  return static_cast<uint32_t>(_mm256_movemask_ps(reinterpret_cast<__m256>(condition)));
+#else
+  uint32_t lanes = 0;
+  for (int i = 0; i < kWidth; i++) lanes |= static_cast<uint32_t>(condition[i] & 1) << i;
+  return lanes;
+#endif
+}
+
 // Lanes of `tile` at positions in (lowest, highest).
 uint32_t lanes_between(const int32_t* positions, const ContextTile& tile, int64_t lowest,
                        int64_t highest) {
+  constexpr int64_t kLeast = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  const I32 below = broadcast(static_cast<int32_t>(std::max(lowest, kLeast)));
+  const I32 above = broadcast(static_cast<int32_t>(std::min(highest, kMost)));
   uint32_t seen = 0;
-  for (int lane = 0; lane < kTileSlots; lane++)
-    seen |= static_cast<uint32_t>(positions[lane] < highest && positions[lane] > lowest) << lane;
+  for (int lane = 0; lane < kTileSlots; lane += kWidth) {
+    const I32 position = load_as<I32>(positions + lane);
+    seen |= lanes_of((position > below) & (position < above)) << lane;
+  }
   return seen & tile.lanes;
 }
 
