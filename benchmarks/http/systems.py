@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.http.servers import Server, start_quire, start_vllm
 from benchmarks.http.stream_client import Streamed, completion_body, stream
@@ -39,7 +40,7 @@ class System:
     """``start`` gives a server that has the model; ``ask`` an answer of exactly so many tokens."""
 
     start: Callable[[str, Path], Server]
-    ask: Callable[[Server, str, Sequence[int], int], Awaitable[Streamed]] = complete
+    ask: Callable[[Server, str, Sequence[int], int], Coroutine[Any, Any, Streamed]] = complete
 
     async def ask_all(
         self, server: Server, model: str, prompts: Sequence[Sequence[int]], num_tokens: int
