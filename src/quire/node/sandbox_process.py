@@ -138,7 +138,12 @@ class SandboxProcess:
         async with new_client() as client:
             self._client = client
             freed = FreedMemory(loop, find_trim())
-            self._host = GuestHost(loop, Collected(self._say), on_end=freed.guest_ended)
+            self._host = GuestHost(
+                loop,
+                Collected(self._say),
+                on_start=freed.guest_began,
+                on_end=freed.guest_ended,
+            )
             settle()
             self._say(s.SandboxReady(models=tuple(map(ModelId, self._tools))))
             try:

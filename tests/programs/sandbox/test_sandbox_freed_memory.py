@@ -86,6 +86,16 @@ def test_a_wave_that_goes_on_is_waited_for_but_not_for_ever(timers: Timers, trim
     assert not timers.waiting
 
 
+def test_guests_that_begin_are_not_kept_waiting(timers: Timers, trims: Trims) -> None:
+    memory = FreedMemory(timers, trims)
+    end(memory, WORTH_GUESTS)
+    memory.guest_began()
+    timers.pass_time()
+    assert trims.count == 0
+    timers.pass_time()
+    assert trims.count == 1
+
+
 def test_another_allocator_is_left_alone(timers: Timers) -> None:
     end(FreedMemory(timers, None), 10 * WORTH_GUESTS)
     assert not timers.waiting

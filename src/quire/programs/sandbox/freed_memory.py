@@ -14,7 +14,7 @@ from typing import Any, Protocol
 WORTH_GUESTS = 64
 """After so many ends: giving back takes about 25 us for each, in which no guest has a turn."""
 REST_S = 1.0
-"""So long without an end, and a wave is over."""
+"""So long without a start or an end, and a wave is over."""
 MOST_RESTS = 10
 """Where guests come and go all the time, they wait for so many rests at most."""
 
@@ -41,9 +41,13 @@ class FreedMemory:
         self._loop = loop
         self._trim = trim
         self._num_ended = 0
-        self._num_seen = 0
+        self._num_began = 0
+        self._seen = (0, 0)
         self._num_rests = 0
         self._is_waiting = False
+
+    def guest_began(self) -> None:
+        self._num_began += 1
 
     def guest_ended(self) -> None:
         self._num_ended += 1
@@ -52,12 +56,13 @@ class FreedMemory:
 
     def _rest(self) -> None:
         self._is_waiting = True
-        self._num_seen = self._num_ended
+        self._seen = (self._num_began, self._num_ended)
         self._loop.call_later(REST_S, self._rested)
 
     def _rested(self) -> None:
         self._num_rests += 1
-        if self._num_seen != self._num_ended and self._num_rests < MOST_RESTS:
+        is_wave = self._seen != (self._num_began, self._num_ended)
+        if is_wave and self._num_rests < MOST_RESTS:
             self._rest()
             return
         self._is_waiting = False

@@ -59,18 +59,20 @@ class Report(Protocol):
 
 class GuestHost:
     """Every method belongs to ``loop``. ``clock`` gives monotonic seconds for the call rate;
-    ``on_end`` is called behind each guest's end."""
+    ``on_start`` and ``on_end`` are called after each guest's."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         report: Report,
         clock: Callable[[], float] = time.monotonic,
+        on_start: Callable[[], object] | None = None,
         on_end: Callable[[], object] | None = None,
     ) -> None:
         self._loop = loop
         self._report = report
         self._clock = clock
+        self._on_start = on_start
         self._on_end = on_end
         self._guests: dict[int, Guest] = {}
         self._families = FamilyCpus()
@@ -105,6 +107,8 @@ class GuestHost:
         guest.scheduled = True
         self._beginning.append(guest)
         self._schedule_round()
+        if self._on_start is not None:
+            self._on_start()
 
     def tell(self, number: int, events: Sequence[m.GuestEvents]) -> None:
         """Leave events for a guest; one that has ended is told nothing."""
