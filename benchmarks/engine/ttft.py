@@ -110,7 +110,8 @@ def main() -> None:
         workload = Workload(1, PROMPT, OUTPUT)
         num_rounds = rounds_of(arguments)
         (outcome,) = run_workloads(model, launches, [workload], num_rounds, arguments.num_threads)
-        http = measure_http(model, num_rounds, arguments.cache, arguments.systems)
+        systems = arguments.systems
+        http = measure_http(model, num_rounds, arguments.cache, systems) if systems else {}
         outcomes.append(outcome)
         rows.append(row(model, outcome, http))
     for one in rows:
