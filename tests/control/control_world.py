@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from quire.control import Controller
-from quire.control.program import CommandQueue, Program
+from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from control_world import ENGINE, World, alone
 
-from quire.control.resources.prefix_index import PrefixIndex
+from quire.control.memory.prefix_index import PrefixIndex
 from quire.core import commands as c
 from quire.core.decoding import StopSpec
 from quire.core.engine_info import AdapterInfo

@@ -6,9 +6,9 @@ from itertools import count
 
 import pytest
 
-from quire.control.program import CommandQueue, Entry, Program
-from quire.control.resources.content import ChainNode, Content
-from quire.control.resources.pages import Page
+from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.pages import Page
+from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.restorer import RestoreJob
 from quire.core.commands import AllocPages

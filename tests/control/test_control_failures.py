@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.control.failures import Failures
+from quire.control.programs.failures import Failures
 from quire.core.ids import CommandId
 
 

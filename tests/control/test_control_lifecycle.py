@@ -8,10 +8,10 @@ import pytest
 from control_world import ENGINE, World, alone, queue_alone
 
 from quire.control import Controller
-from quire.control.failures import MAX_KEPT
-from quire.control.id_ranges import IdRanges
-from quire.control.program import Entry
-from quire.control.states import TRANSITIONS, CommandState
+from quire.control.programs.failures import MAX_KEPT
+from quire.control.programs.id_ranges import IdRanges
+from quire.control.programs.program import Entry
+from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action
 from quire.core.batch import BatchResult

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from quire.control.resources.blocks import NumberPool
-from quire.control.resources.content import Content
-from quire.control.resources.memory import Memory
-from quire.control.resources.operations import OperationList
+from quire.control.memory.blocks import NumberPool
+from quire.control.memory.content import Content
+from quire.control.memory.memory import Memory
+from quire.control.memory.operations import OperationList
 from quire.core.batch import CopySlots, SwapIn, SwapOut
 from quire.core.engine_info import EngineInfo, LayerGroup
 from quire.core.errors import ConfigError

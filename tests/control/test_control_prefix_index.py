@@ -6,8 +6,8 @@ import hypothesis.strategies as st
 from control_world import World, alone
 from hypothesis import given, settings
 
-from quire.control.resources.content import ChainNode, Content
-from quire.control.resources.prefix_index import PrefixIndex
+from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.prefix_index import PrefixIndex
 from quire.core import commands as c
 from quire.core.ids import TenantId
 

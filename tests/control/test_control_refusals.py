@@ -263,7 +263,7 @@ def test_quotas_refuse_that_command_only(quotas: Quotas, make: Make) -> None:
 
 def test_pages_are_bounded_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     world = prepared()
-    monkeypatch.setattr("quire.control.validation.MAX_PAGES", 200)
+    monkeypatch.setattr("quire.control.commands.validation.MAX_PAGES", 200)
     (refused,) = world.do(1, world.alloc(range(1000, 1200)))
     assert refused.error is not None
     assert refused.error.code == "quota_exceeded"

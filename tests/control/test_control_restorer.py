@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from test_control_claim import chain, entry_of, start_program
 
-from quire.control.program import Entry
-from quire.control.resources.content import Content
-from quire.control.scheduler.batch_builder import BatchBuilder
-from quire.control.scheduler.engine_state import EngineState
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.state import EngineState
+from quire.control.memory.content import Content
+from quire.control.programs.program import Entry
+from quire.control.programs.states import CommandState
 from quire.control.scheduler.restorer import Restorer
-from quire.control.states import CommandState
 from quire.core.ids import EngineId
 from quire.testing import FakeEngine, fake_pool
 

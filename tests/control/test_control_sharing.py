@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from control_world import ENGINE, World, alone
 
-from quire.control.resources.exports import Export, ExportTable, PageSnapshot
+from quire.control.memory.exports import Export, ExportTable, PageSnapshot
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramEnded, QueueClosed, Quotas, Tick
@@ -156,7 +156,7 @@ def test_what_was_left_goes_when_memory_is_needed() -> None:
 
 
 def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.control.resources.exports.MAX_LEFT", 1)
+    monkeypatch.setattr("quire.control.memory.exports.MAX_LEFT", 1)
     world = exported()
     world.program(3)
     world.do(3, world.alloc([0]), world.decode([0], [5, 6], 0), export(world, [0], name="y"))
@@ -170,7 +170,7 @@ def test_so_many_exports_are_left_and_no_more(monkeypatch: pytest.MonkeyPatch) -
 def test_nobodys_exports_go_because_another_tenant_leaves_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("quire.control.resources.exports.MAX_LEFT", 2)
+    monkeypatch.setattr("quire.control.memory.exports.MAX_LEFT", 2)
     table = ExportTable()
     page = PageSnapshot(None, 0, (), 0)
 

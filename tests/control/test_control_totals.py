@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from control_world import World
 
-from quire.control.program import MAX_REFUSED_QUEUES
+from quire.control.programs.program import MAX_REFUSED_QUEUES
 from quire.core import commands as c
 from quire.core.config import TenantConfig, TenantTotals
 from quire.core.errors import ConfigError

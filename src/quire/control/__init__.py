@@ -6,7 +6,7 @@ no bytes and reads no clock; the node, the tests and the simulator are shells ar
 
 from quire.control.controller import Controller
 from quire.control.policies import POLICIES
-from quire.control.process_table import ProcessRow
+from quire.control.programs.table import ProcessRow
 from quire.control.statistics import EngineStatistics, Statistics
 
 __all__ = ["POLICIES", "Controller", "EngineStatistics", "ProcessRow", "Statistics"]

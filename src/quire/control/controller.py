@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from quire.control.checks import check_new_queue
+from quire.control.commands.checks import check_new_queue
+from quire.control.commands.flow import Flow, cancelled
+from quire.control.commands.holdings import Holdings
+from quire.control.commands.host_commands import HostCommands
 from quire.control.engine_life import EngineLife
-from quire.control.families import check_family, join_family, leave_family
-from quire.control.flow import Flow, cancelled
-from quire.control.holdings import Holdings
-from quire.control.host_commands import HostCommands
+from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
 from quire.control.policies import create_policy
-from quire.control.process_table import ProcessRow, ProcessTable
-from quire.control.program import CommandQueue, Program
+from quire.control.programs.families import check_family, join_family, leave_family
+from quire.control.programs.program import CommandQueue, Program
+from quire.control.programs.table import ProcessRow, ProcessTable
 from quire.control.scheduler.dispatch import create_dispatch_policy
 from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.fairness import FairShare
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource

@@ -9,20 +9,20 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from quire.control.flow import Flow
-from quire.control.host_commands import HostCommands
+from quire.control.commands.flow import Flow
+from quire.control.commands.host_commands import HostCommands
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
-from quire.control.process_table import ProcessTable
+from quire.control.programs.states import CommandState
+from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.completion import Completion
-from quire.control.scheduler.decode_run import DecodeRun
 from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.forward_run import ForwardRun
-from quire.control.scheduler.message_planner import MessagePlanner
+from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
-from quire.control.states import CommandState
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineLost, ErrorRecord
 from quire.core.events import EngineDown, EngineUp
@@ -65,7 +65,7 @@ class EngineLife:
             engine, self.table, self.flow, self.host, self.fairness, self.ranking, self.seeds
         )
         completion = Completion(
-            engine, planner.decodes, planner.restorer, self.flow, self.ranking.policy, self.outbox
+            engine, planner.restorer, self.flow, self.ranking.policy, self.outbox
         )
         self.engines[event.engine] = engine
         self.schedulers[event.engine] = EngineScheduler(

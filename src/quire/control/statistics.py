@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.control.resources.memory import PoolStatistics
-from quire.control.resources.prefix_index import PrefixStatistics
+from quire.control.memory.memory import PoolStatistics
+from quire.control.memory.prefix_index import PrefixStatistics
 from quire.core.ids import EngineId
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator
 
-from quire.control.process_table import ProcessTable
-from quire.control.program import Program
-from quire.control.resources.exports import ExportTable
+from quire.control.memory.exports import ExportTable
+from quire.control.programs.program import Program
+from quire.control.programs.table import ProcessTable
 from quire.core.ids import ProgramId
 
 

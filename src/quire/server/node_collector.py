@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from quire.control import EngineStatistics
-from quire.control.resources.memory import PoolStatistics
+from quire.control.memory.memory import PoolStatistics
 from quire.node import EngineState, HistogramSnapshot, Node, NodeStatistics
 
 PREFIXES = ("quire_", "vllm:")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from quire.control.program import CommandQueue
+from quire.control.programs.program import CommandQueue
 
 _SMOOTHING = 0.3
 _MARGIN = 2.0

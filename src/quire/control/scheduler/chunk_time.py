@@ -7,7 +7,7 @@ holds is decided in ``engine_scheduler``.
 
 from __future__ import annotations
 
-from quire.control.scheduler.in_flight import InFlight
+from quire.control.engines.in_flight import InFlight
 
 _SMOOTHING = 0.2
 _MIN_OBSERVED_TOKENS = 32

@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from quire.control.program import Entry, Program
-from quire.control.resources.content import Content
+from quire.control.memory.content import Content
+from quire.control.programs.program import Entry, Program
 from quire.control.scheduler.restorer import RestoreJob
 from quire.core.ids import ProgramId
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.control.families import (
+from quire.control.commands.flow import Flow
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.in_flight import InFlight, Part, Stage
+from quire.control.engines.state import EngineState
+from quire.control.outbox import Outbox
+from quire.control.programs.families import (
     count_tokens,
     has_token_bound,
     num_tokens_left,
     require_tokens,
 )
-from quire.control.flow import Flow
-from quire.control.outbox import Outbox
-from quire.control.program import CommandQueue, Entry
-from quire.control.scheduler.decode_lowering import DecodeLowering
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.forward_run import ForwardRun
-from quire.control.scheduler.in_flight import InFlight, Part, Stage
+from quire.control.programs.program import CommandQueue, Entry
 from quire.control.scheduler.ranking import ready_command
 from quire.control.scheduler.replies import (
     FINISH_REASONS,
@@ -51,20 +50,17 @@ class Completion:
     def __init__(
         self,
         engine: EngineState,
-        decodes: DecodeLowering,
         restorer: Restorer,
         flow: Flow,
         policy: Policy,
         outbox: Outbox,
     ) -> None:
         self._engine = engine
-        self._decodes = decodes
         self._restorer = restorer
         self._flow = flow
         self._policy = policy
         self._tells_policy = policy.counts_service
         self._outbox = outbox
-        engine.abandon = self.abandon
 
     def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
         """Account for everything in ``message``, end what has ended, let queues go on: these."""
@@ -269,16 +265,6 @@ class Completion:
             self._flow.fail(entry, entry.error)
         elif entry.is_cancelled or entry.is_answered:
             self._flow.end_cancelled(entry, "by its program")
-
-    def abandon(self, entry: Entry) -> None:
-        """``entry`` ends: close its sequence, unlock its pages, forget it."""
-        run, entry.run = entry.run, None
-        if isinstance(run, DecodeRun):
-            self._decodes.end(run)
-        elif isinstance(run, ForwardRun):
-            run.unlock()
-        self._engine.running.pop(entry, None)
-        self._engine.unfinished.pop(entry, None)
 
 
 def _failure_of(part: Part, failures: dict[tuple[str, int], ErrorRecord]) -> ErrorRecord | None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.control.families import require_tokens
-from quire.control.program import Entry
-from quire.control.resources.memory import Reclaim
-from quire.control.resources.pages import Page
-from quire.control.resources.residency import secure
-from quire.control.resources.table_entries import NO_BLOCK
-from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.lowering import Outcome, canonical_prefix, find_pages
+from quire.control.engines.builder import BatchBuilder, ForwardRow
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
+from quire.control.memory.memory import Reclaim
+from quire.control.memory.pages import Page
+from quire.control.memory.residency import secure
+from quire.control.memory.table_entries import NO_BLOCK
+from quire.control.programs.families import require_tokens
+from quire.control.programs.lookup import find_pages
+from quire.control.programs.program import Entry
+from quire.control.scheduler.lowering import Outcome, canonical_prefix
 from quire.control.scheduler.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
@@ -237,21 +238,6 @@ class DecodeLowering:
         run.limit_slot = len(run.table_pages) * engine.page_size
         engine.operations.add(ExtendSequence(sequence=run.sequence, limit=run.limit_slot))
         return True
-
-    def suspend(self, run: DecodeRun) -> None:
-        """Close the run's sequence; its tokens are known, so another can be opened later."""
-        self._engine.close_sequence(run, run.first_entry)
-        run.cursor.drop_unused()
-        run.table_pages = []
-
-    def end(self, run: DecodeRun) -> None:
-        """The command is over: nothing of it stays but what its pages hold."""
-        if run.is_open:
-            self.suspend(run)
-        run.cursor.drop_unused()
-        for page in run.locked:
-            page.unlock()
-        run.locked = []
 
 
 __all__ = ["DecodeLowering"]

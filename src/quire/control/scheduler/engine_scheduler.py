@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from quire.control.flow import Flow
+from quire.control.commands.flow import Flow
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.in_flight import InFlight
+from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
-from quire.control.program import Entry
+from quire.control.programs.program import Entry
 from quire.control.scheduler.anticipation import Anticipation
-from quire.control.scheduler.batch_builder import BatchBuilder
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.forward_run import ForwardRun
-from quire.control.scheduler.in_flight import InFlight
-from quire.control.scheduler.message_planner import MessagePlanner
+from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.prompts_ahead import PromptsAhead
 from quire.control.scheduler.step_time import StepTime
 from quire.core.batch import BatchResult
@@ -281,7 +281,7 @@ class EngineScheduler:
         )
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
-            self.planner.decodes.suspend(run)
+            self.engine.suspend(run)
         if isinstance(run, DecodeRun | ForwardRun):
             self.engine.take_back(run.start_fills)
         self._flow.fail(entry, error.record())

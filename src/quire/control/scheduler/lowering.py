@@ -8,20 +8,21 @@ from __future__ import annotations
 
 from enum import Enum
 
-from quire.control.families import count_tokens, require_tokens
-from quire.control.program import Entry
-from quire.control.resources.append_cursor import Prefix
-from quire.control.resources.embeds import Embed
-from quire.control.resources.memory import Reclaim
-from quire.control.resources.pages import Page, canonical_chain
-from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.forward_run import ForwardRun
+from quire.control.engines.builder import BatchBuilder, ForwardRow
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.state import EngineState
+from quire.control.memory.append_cursor import Prefix
+from quire.control.memory.embeds import Embed
+from quire.control.memory.memory import Reclaim
+from quire.control.memory.pages import Page, canonical_chain
+from quire.control.programs.families import count_tokens, require_tokens
+from quire.control.programs.lookup import find_embeds, find_pages, slot_of
+from quire.control.programs.program import Entry
 from quire.control.scheduler.page_copy import copy_slots
 from quire.control.scheduler.seeds import SeedSource
 from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, GetNextDist, Sample
-from quire.core.errors import InvalidArgument, NeverFits, PageLost, UnknownHandle
-from quire.core.ids import EmbedId, PageId, TokenSlotId
+from quire.core.errors import InvalidArgument, NeverFits, UnknownHandle
+from quire.core.ids import TokenSlotId
 
 
 class Outcome(Enum):
@@ -40,33 +41,6 @@ _ADDED = Outcome.ADDED
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
 
 
-def find_pages(entry: Entry, page_ids: list[PageId]) -> list[Page]:
-    """The pages that a command names, when it starts.
-
-    Raises:
-        UnknownHandle: what was to create it did not, as an import that mapped fewer pages than were
-            offered.
-        PageLost: the page's content was lost with an engine and cannot be computed again.
-    """
-    pages: list[Page] = []
-    held = entry.program.pages
-    for page_id in page_ids:
-        page = held[page_id]
-        if page.is_lost:
-            if page.is_void:
-                raise UnknownHandle(
-                    f"page {page_id} does not exist: the command that was to create it did not",
-                    page=page_id,
-                )
-            raise PageLost(
-                f"page {page_id} was lost with its engine and cannot be computed again: "
-                "write it anew",
-                page=page_id,
-            )
-        pages.append(page)
-    return pages
-
-
 def find_room(output: list[Page], num_tokens: int, page_size: int) -> list[Page]:
     """The pages of ``output`` that the next tokens go to; all that are not full, if those do not
     suffice. The full ones before them and the empty ones behind are not touched."""
@@ -78,38 +52,6 @@ def find_room(output: list[Page], num_tokens: int, page_size: int) -> list[Page]
             if num_tokens <= 0:
                 break
     return found
-
-
-def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> list[Embed]:
-    """The embeds that a command names, when it starts.
-
-    Raises:
-        UnknownHandle: the command that was to create one failed.
-        PageLost: its value was lost with an engine.
-        InvalidArgument: it was never written, but is to be read.
-    """
-    embeds = []
-    for embed_id in embed_ids:
-        embed = entry.program.embeds.get(embed_id)
-        if embed is None or embed.slot is None:
-            raise UnknownHandle(
-                f"embed {embed_id} does not exist: the command that was to create it did not",
-                embed=embed_id,
-            )
-        if written and embed.is_lost:
-            raise PageLost(f"embed {embed_id} was lost with its engine: write it anew")
-        if written and not embed.is_written:
-            raise InvalidArgument(
-                f"embed {embed_id} is read before anything was written to it: embed a token or "
-                "forward into it first"
-            )
-        embeds.append(embed)
-    return embeds
-
-
-def slot_of(embed: Embed) -> int:
-    assert embed.slot is not None
-    return embed.slot
 
 
 class Lowering:
@@ -315,4 +257,4 @@ def canonical_prefix(
     return Prefix(True, chain.parent)
 
 
-__all__ = ["Lowering", "Outcome", "canonical_prefix", "find_embeds", "find_pages"]
+__all__ = ["Lowering", "Outcome", "canonical_prefix"]

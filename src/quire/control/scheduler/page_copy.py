@@ -6,13 +6,13 @@ Owns what control knows of the target afterwards. Where a command may copy from 
 
 from __future__ import annotations
 
-from quire.control.resources.content import Content
-from quire.control.resources.copy_on_write import make_writable, needs
-from quire.control.resources.memory import Reclaim
-from quire.control.resources.pages import Page
-from quire.control.resources.residency import secure
-from quire.control.scheduler.batch_builder import BatchBuilder
-from quire.control.scheduler.engine_state import EngineState
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.state import EngineState
+from quire.control.memory.content import Content
+from quire.control.memory.copy_on_write import make_writable, needs
+from quire.control.memory.memory import Reclaim
+from quire.control.memory.pages import Page
+from quire.control.memory.residency import secure
 from quire.core.commands import CopyPage
 
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.control.program import Entry
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.in_flight import InFlight
+from quire.control.engines.state import EngineState
+from quire.control.programs.program import Entry
 from quire.control.scheduler.chunk_time import ChunkTime
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.in_flight import InFlight
 from quire.control.scheduler.step_time import StepTime
 from quire.core.commands import Decode
 

@@ -6,7 +6,7 @@ applied by ``fairness`` over groups of equal priority.
 
 from __future__ import annotations
 
-from quire.control.program import Entry
+from quire.control.programs.program import Entry
 from quire.core.interfaces import Policy, ReadyCommand
 
 Rank = tuple[float, ...]

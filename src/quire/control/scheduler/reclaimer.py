@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from quire.control.host_commands import HostCommands
-from quire.control.process_table import ProcessTable
-from quire.control.program import Entry, Program
-from quire.control.resources.content import Content
-from quire.control.resources.exports import Export
+from quire.control.commands.host_commands import HostCommands
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
+from quire.control.memory.content import Content
+from quire.control.memory.exports import Export
+from quire.control.programs.program import Entry, Program
+from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.claim import Claim
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
 
 Rank = tuple[float, ...]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.forward_run import ForwardRun
-from quire.control.scheduler.in_flight import Part, Stage
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.in_flight import Part, Stage
 from quire.core.actions import Reply
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.commands import Dists, Sampled

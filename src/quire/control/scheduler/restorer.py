@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from quire.control.program import Entry, Program, Seniority
-from quire.control.resources.content import ChainNode, Content
-from quire.control.resources.memory import Reclaim
-from quire.control.resources.residency import secure
-from quire.control.resources.table_entries import NO_BLOCK
-from quire.control.scheduler.batch_builder import BatchBuilder, ForwardRow
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.states import ENDS
+from quire.control.engines.builder import BatchBuilder, ForwardRow
+from quire.control.engines.state import EngineState
+from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.memory import Reclaim
+from quire.control.memory.residency import secure
+from quire.control.memory.table_entries import NO_BLOCK
+from quire.control.programs.program import Entry, Program, Seniority
+from quire.control.programs.states import ENDS
 from quire.core.errors import PageLost
 
 

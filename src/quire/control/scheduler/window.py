@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from quire.control.program import Entry
-from quire.control.scheduler.in_flight import STAGE_ORDER, Stage
+from quire.control.engines.in_flight import STAGE_ORDER, Stage
+from quire.control.programs.program import Entry
 from quire.core.commands import (
     Command,
     CopyPage,

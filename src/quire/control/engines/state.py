@@ -7,25 +7,26 @@ into the next message is decided in ``engine_scheduler``.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from quire.control.checks import find_adapter
-from quire.control.program import CommandQueue, Entry, Program
-from quire.control.resources.append_cursor import AppendCursor, Prefix, Spans
-from quire.control.resources.blocks import NumberPool
-from quire.control.resources.content import Content
-from quire.control.resources.exports import ExportTable
-from quire.control.resources.memory import Memory, Reclaim
-from quire.control.resources.operations import OperationList
-from quire.control.resources.pages import Page
-from quire.control.resources.residency import secure
-from quire.control.resources.table_entries import table_entries
-from quire.control.resources.tables import ResidentTable, TableCache
-from quire.control.scheduler.batch_builder import BatchBuilder
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.in_flight import InFlight
+from quire.control.engines.adapters import find_adapter
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.in_flight import InFlight
+from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
+from quire.control.memory.blocks import NumberPool
+from quire.control.memory.content import Content
+from quire.control.memory.exports import ExportTable
+from quire.control.memory.memory import Memory, Reclaim
+from quire.control.memory.operations import OperationList
+from quire.control.memory.pages import Page
+from quire.control.memory.residency import secure
+from quire.control.memory.table_entries import table_entries
+from quire.control.memory.tables import ResidentTable, TableCache
+from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo
@@ -42,7 +43,6 @@ class EngineState:
     ``stalled``    queues whose next command waits for something else than blocks and embeds.
     ``starved``    queues whose next command waits for embeds of others, the first first;
     ``num_freed_embeds``: how many had been given back when they were last looked at.
-    ``abandon``    called when a command that has begun ends: its scheduler lets go of it.
     """
 
     def __init__(self, engine: EngineId, info: EngineInfo) -> None:
@@ -64,7 +64,6 @@ class EngineState:
         self.stalled: dict[CommandQueue, None] = {}
         self.starved: dict[CommandQueue, None] = {}
         self.num_freed_embeds = 0
-        self.abandon: Callable[[Entry], None] = lambda entry: None
 
     @property
     def page_size(self) -> int:
@@ -311,17 +310,34 @@ class EngineState:
         self.next_epoch += 1
         return True
 
-    def close_sequence(self, run: DecodeRun, num_known_entries: int) -> None:
-        """The run's sequence ends, in the next message; its table goes back to its queue."""
+    def suspend(self, run: DecodeRun) -> None:
+        """Close the run's sequence, in the next message; its table goes back to its queue. The
+        run's tokens are known, so another sequence can be opened later."""
         assert run.sequence is not None
         assert run.table is not None
         self.operations.close_sequence(run.sequence)
         self.sequences.free(run.sequence)
-        self.tables.give_back(run.table, num_known_entries, self.operations)
+        self.tables.give_back(run.table, run.first_entry, self.operations)
         run.sequence, run.table = None, None
         for content in run.pins:
             self.memory.unpin(content)
         run.pins = []
+        run.cursor.drop_unused()
+        run.table_pages = []
+
+    def abandon(self, entry: Entry) -> None:
+        """``entry`` ends: close its sequence, unlock its pages, forget it. Nothing of it stays but
+        what its pages hold."""
+        run, entry.run = entry.run, None
+        if isinstance(run, DecodeRun):
+            if run.is_open:
+                self.suspend(run)
+            run.cursor.drop_unused()
+            run.unlock()
+        elif isinstance(run, ForwardRun):
+            run.unlock()
+        self.running.pop(entry, None)
+        self.unfinished.pop(entry, None)
 
 
 __all__ = ["EngineState"]

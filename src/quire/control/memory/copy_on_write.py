@@ -6,10 +6,10 @@ prefix index knows.
 
 from __future__ import annotations
 
-from quire.control.resources.content import Content
-from quire.control.resources.memory import Memory
-from quire.control.resources.operations import OperationList
-from quire.control.resources.pages import Page
+from quire.control.memory.content import Content
+from quire.control.memory.memory import Memory
+from quire.control.memory.operations import OperationList
+from quire.control.memory.pages import Page
 
 
 def is_shared(content: Content) -> bool:

@@ -10,10 +10,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from quire.control.resources.blocks import NumberPool
-from quire.control.resources.content import Content
-from quire.control.resources.operations import OperationList
-from quire.control.resources.prefix_index import PrefixIndex
+from quire.control.memory.blocks import NumberPool
+from quire.control.memory.content import Content
+from quire.control.memory.operations import OperationList
+from quire.control.memory.prefix_index import PrefixIndex
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
 from quire.core.ids import BlockId, HostBlockId

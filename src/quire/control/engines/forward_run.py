@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.control.program import Entry
-from quire.control.resources.append_cursor import AppendCursor
-from quire.control.resources.content import Content
-from quire.control.resources.embeds import Embed
-from quire.control.resources.pages import Page
-from quire.control.scheduler.score_sum import ScoreSum
+from quire.control.engines.score_sum import ScoreSum
+from quire.control.memory.append_cursor import AppendCursor
+from quire.control.memory.content import Content
+from quire.control.memory.embeds import Embed
+from quire.control.memory.pages import Page
+from quire.control.programs.program import Entry
 from quire.core.commands import Forward
 
 Bools = NDArray[np.bool_]

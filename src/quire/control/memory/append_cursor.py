@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from quire.control.resources.content import ChainNode, Content
-from quire.control.resources.copy_on_write import make_writable, needs
-from quire.control.resources.memory import Memory
-from quire.control.resources.operations import OperationList
-from quire.control.resources.pages import Page
+from quire.control.memory.content import ChainNode, Content
+from quire.control.memory.copy_on_write import make_writable, needs
+from quire.control.memory.memory import Memory
+from quire.control.memory.operations import OperationList
+from quire.control.memory.pages import Page
 from quire.core.ids import TenantId
 
 Spans = list[tuple[Page, int]]

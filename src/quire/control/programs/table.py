@@ -9,8 +9,8 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.control.accounts import Account
-from quire.control.program import Entry, Program, ProgramState
+from quire.control.programs.accounts import Account
+from quire.control.programs.program import Entry, Program, ProgramState
 from quire.core.config import TenantTotals
 from quire.core.events import ProgramForm, ProgramStarted
 from quire.core.ids import EngineId, ProgramId, TenantId

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from quire.control.resources.content import Content
+from quire.control.memory.content import Content
 from quire.core.ids import EngineId, ProgramId, TenantId
 
 MAX_LEFT = 4096

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from quire.control.resources.pages import Page
+from quire.control.memory.pages import Page
 from quire.core.ids import BlockId
 
 NO_BLOCK = BlockId(0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.control.resources.content import ChainNode, Content
+from quire.control.memory.content import ChainNode, Content
 from quire.core.ids import EngineId, PageId, QueueId
 
 

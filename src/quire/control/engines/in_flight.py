@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from quire.control.program import Entry
-from quire.control.resources.content import Content
-from quire.control.resources.pages import Page
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.score_sum import ScoredPart
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.score_sum import ScoredPart
+from quire.control.memory.content import Content
+from quire.control.memory.pages import Page
+from quire.control.programs.program import Entry
 
 
 class Stage(StrEnum):

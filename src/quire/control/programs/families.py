@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from quire.control.program import Program
+from quire.control.programs.program import Program
 from quire.core.errors import QuotaExceeded
 
 HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages", "max_queues", "max_exports"]

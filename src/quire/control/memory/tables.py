@@ -12,7 +12,7 @@ from operator import ne
 
 import numpy as np
 
-from quire.control.resources.operations import OperationList
+from quire.control.memory.operations import OperationList
 from quire.core.batch import WriteTable
 from quire.core.ids import BlockId, TableId
 

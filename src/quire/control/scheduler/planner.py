@@ -9,18 +9,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from quire.control.flow import Flow
-from quire.control.host_commands import HostCommands
-from quire.control.process_table import ProcessTable
-from quire.control.program import CommandQueue, Entry
-from quire.control.resources.memory import Reclaim
-from quire.control.scheduler.batch_builder import BatchBuilder
+from quire.control.commands.flow import Flow
+from quire.control.commands.host_commands import HostCommands
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.state import EngineState
+from quire.control.memory.memory import Reclaim
+from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.decode_lowering import DecodeLowering
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.engine_state import EngineState
 from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.forward_run import ForwardRun
 from quire.control.scheduler.lowering import Lowering, Outcome
 from quire.control.scheduler.ranking import Ranking, priority_of
 from quire.control.scheduler.reclaimer import Reclaimer
@@ -165,7 +165,7 @@ class MessagePlanner:
 
     def preempt(self, run: DecodeRun) -> None:
         """Close the run's sequence; it goes on from its tokens when it is scheduled again."""
-        self.decodes.suspend(run)
+        self._engine.suspend(run)
         del self._engine.running[run.entry]
         self._engine.unfinished[run.entry] = None
         run.entry.program.num_preemptions += 1

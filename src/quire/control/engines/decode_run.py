@@ -6,12 +6,12 @@ one is open. It neither builds rows nor finds memory (``lowering`` and ``engine_
 
 from __future__ import annotations
 
-from quire.control.program import Entry
-from quire.control.resources.append_cursor import AppendCursor
-from quire.control.resources.content import Content
-from quire.control.resources.pages import Page
-from quire.control.resources.tables import ResidentTable
-from quire.control.scheduler.forward_run import hidden_fills
+from quire.control.engines.forward_run import hidden_fills
+from quire.control.memory.append_cursor import AppendCursor
+from quire.control.memory.content import Content
+from quire.control.memory.pages import Page
+from quire.control.memory.tables import ResidentTable
+from quire.control.programs.program import Entry
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, FinishReason, SamplerSpec, TokenLogprobs
 from quire.core.ids import SequenceId
@@ -88,6 +88,12 @@ class DecodeRun:
     @property
     def history(self) -> list[int]:
         return (self.command.history or []) + self.tokens
+
+    def unlock(self) -> None:
+        """Others may append to its pages again."""
+        for page in self.locked:
+            page.unlock()
+        self.locked = []
 
     def chunk(
         self,

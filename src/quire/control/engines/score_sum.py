@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.control.resources.pages import Page
+from quire.control.memory.pages import Page
 from quire.core.batch import F32, BatchResult
 from quire.core.commands import AttentionScores
 from quire.core.errors import EngineFault

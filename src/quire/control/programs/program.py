@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from quire.control.accounts import Account
-from quire.control.failures import Failures
-from quire.control.id_ranges import IdRanges
-from quire.control.resources.embeds import Embed
-from quire.control.resources.pages import Page
-from quire.control.states import TRANSITIONS, CommandState
+from quire.control.memory.embeds import Embed
+from quire.control.memory.pages import Page
+from quire.control.programs.accounts import Account
+from quire.control.programs.failures import Failures
+from quire.control.programs.id_ranges import IdRanges
+from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.errors import ErrorRecord

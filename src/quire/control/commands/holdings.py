@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from quire.control.program import CommandQueue, Entry, Program
-from quire.control.resources.embeds import Embed
-from quire.control.resources.pages import Page
-from quire.control.scheduler.engine_state import EngineState
+from quire.control.engines.state import EngineState
+from quire.control.memory.embeds import Embed
+from quire.control.memory.pages import Page
+from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.core import commands as c
 from quire.core.ids import EmbedId, EngineId, PageId
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Hashable, Iterable
 from operator import attrgetter
 from typing import Any
 
-from quire.control.families import require_room
-from quire.control.program import CommandQueue, Program
+from quire.control.programs.families import require_room
+from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
@@ -33,23 +33,6 @@ def require(condition: bool, message: str, **details: Any) -> None:
 def distinct(what: str, values: Collection[Hashable]) -> None:
     if len(values) > 1 and len(set(values)) != len(values):
         raise InvalidArgument(f"{what} are named twice: name each once")
-
-
-def find_adapter(name: str, info: EngineInfo) -> int:
-    """The index of the engine's adapter ``name``; ``InvalidArgument`` if it has none such, or could
-    not load it."""
-    names = [adapter.name for adapter in info.adapters]
-    require(
-        name in names,
-        f"model {info.model} has no adapter {name!r}; it has {', '.join(names) or 'none'}: load it "
-        "when the engine starts, or name another",
-    )
-    index = names.index(name)
-    if problem := info.adapters[index].problem:
-        raise InvalidArgument(
-            f"adapter {name!r} is not loaded since model {info.model} was started again: {problem}"
-        )
-    return index
 
 
 def check_tokens(tokens: Iterable[int], info: EngineInfo) -> None:

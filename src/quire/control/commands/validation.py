@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import attrgetter
 from typing import Any
 
-from quire.control.checks import (
+from quire.control.commands.checks import (
     check_image,
     check_mask,
     check_positions,
@@ -21,14 +21,14 @@ from quire.control.checks import (
     check_top_k,
     check_working_set,
     distinct,
-    find_adapter,
     require,
     require_page_quota,
 )
-from quire.control.families import require_room
-from quire.control.program import CommandQueue, Program
-from quire.control.resources.blocks import num_reserved
-from quire.control.wire_types import WireTypes
+from quire.control.commands.wire_types import WireTypes
+from quire.control.engines.adapters import find_adapter
+from quire.control.memory.blocks import num_reserved
+from quire.control.programs.families import require_room
+from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (

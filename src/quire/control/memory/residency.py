@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.control.resources.content import Content
-from quire.control.resources.memory import Memory, Reclaim
+from quire.control.memory.content import Content
+from quire.control.memory.memory import Memory, Reclaim
 
 
 def secure(

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.control.failures import MAX_KEPT
-from quire.control.holdings import Holdings
-from quire.control.host_commands import HOST_COMMANDS, PASSING, HostCommands, NoEmbeds, NotYet
+from quire.control.commands.holdings import Holdings
+from quire.control.commands.host_commands import (
+    HOST_COMMANDS,
+    PASSING,
+    HostCommands,
+    NoEmbeds,
+    NotYet,
+)
+from quire.control.commands.validation import Validator
+from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
-from quire.control.process_table import ProcessTable
-from quire.control.program import CommandQueue, Entry
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.states import CommandState
-from quire.control.validation import Validator
+from quire.control.programs.failures import MAX_KEPT
+from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.states import CommandState
+from quire.control.programs.table import ProcessTable
 from quire.core import commands as c
 from quire.core.actions import Reply
 from quire.core.errors import (

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from quire.control.checks import require_page_quota
-from quire.control.families import num_pages_left, require_room
-from quire.control.holdings import Holdings
-from quire.control.program import Entry, Program
-from quire.control.resources.blocks import NumberPool
-from quire.control.resources.content import Content
-from quire.control.resources.exports import Export, ExportTable, PageSnapshot
-from quire.control.resources.pages import Page
-from quire.control.scheduler.engine_state import EngineState
-from quire.control.scheduler.lowering import find_pages
+from quire.control.commands.checks import require_page_quota
+from quire.control.commands.holdings import Holdings
+from quire.control.engines.state import EngineState
+from quire.control.memory.blocks import NumberPool
+from quire.control.memory.content import Content
+from quire.control.memory.exports import Export, ExportTable, PageSnapshot
+from quire.control.memory.pages import Page
+from quire.control.programs.families import num_pages_left, require_room
+from quire.control.programs.lookup import find_pages
+from quire.control.programs.program import Entry, Program
 from quire.core import commands as c
 from quire.core.actions import Reply
 from quire.core.errors import (

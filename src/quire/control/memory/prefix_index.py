@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from quire.control.resources.content import ChainNode, Content, chain_keys
+from quire.control.memory.content import ChainNode, Content, chain_keys
 from quire.core.ids import TenantId
 
 

@@ -12,12 +12,12 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.control.program import Entry
-from quire.control.resources.content import Content
-from quire.control.resources.pages import Page
-from quire.control.scheduler.decode_run import DecodeRun
-from quire.control.scheduler.in_flight import InFlight, Part, Stage
-from quire.control.scheduler.score_sum import ScoredPart
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.in_flight import InFlight, Part, Stage
+from quire.control.engines.score_sum import ScoredPart
+from quire.control.memory.content import Content
+from quire.control.memory.pages import Page
+from quire.control.programs.program import Entry
 from quire.core.batch import (
     AdvanceRows,
     Batch,

@@ -1,0 +1,1 @@
+"""What control knows of one engine: its state, the message being built, what is in flight."""

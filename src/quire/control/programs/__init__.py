@@ -1,0 +1,1 @@
+"""What control knows of programs: the process table, families, accounts, states."""

@@ -1,1 +1,0 @@
-"""The resource manager: virtual pages and embeds over the engine's memory (Pie 5.2)."""
