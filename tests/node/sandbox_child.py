@@ -12,11 +12,11 @@ from pathlib import Path
 from fake_node import fake_model_files
 
 from quire.node import sandbox_process
-from quire.programs.sandbox import templates
-from quire.programs.sandbox.build_processes import BuildProcesses
-from quire.programs.sandbox.cache import BuildCache
-from quire.programs.sandbox.compiler import Compiler
-from quire.programs.sandbox.component import OnProgress
+from quire.programs.sandbox.host import templates
+from quire.programs.sandbox.python.component import OnProgress
+from quire.programs.sandbox.wasm.build_processes import BuildProcesses
+from quire.programs.sandbox.wasm.cache import BuildCache
+from quire.programs.sandbox.wasm.compiler import Compiler
 
 
 def building(

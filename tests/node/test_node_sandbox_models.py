@@ -9,9 +9,9 @@ from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import ServedModel
 from quire.node.sandbox.runtime import _guest_model
 from quire.programs.chat import Dialect, dialect_of
-from quire.programs.sandbox.guest.questions import served_model
-from quire.programs.sandbox.guest.stand_ins import template
 from quire.programs.sandbox.messages import GuestModel
+from quire.programs.sandbox.python.guest.questions import served_model
+from quire.programs.sandbox.python.guest.stand_ins import template
 from quire.testing import FakeEngine, FakeTokenizer, fake_pool
 
 

@@ -14,7 +14,7 @@ from wasm_programs import COMMANDS, DATA, command, escaped, module
 
 from quire.core.errors import QuireError
 from quire.node import Node
-from quire.programs.sandbox.abi import Op
+from quire.programs.sandbox.module.abi import Op
 
 pytest.importorskip("wasmtime", reason="the extra 'sandbox' is not installed")
 

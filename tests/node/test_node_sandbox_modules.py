@@ -16,7 +16,7 @@ from wasm_programs import COMMANDS, DATA, command, echo, escaped, issuing, modul
 from quire.core.errors import ProgramCancelled, QuireError
 from quire.node import Node, ProgramHandle
 from quire.programs.library.completion.text_completion import text_completion
-from quire.programs.sandbox.abi import Op
+from quire.programs.sandbox.module.abi import Op
 
 pytest.importorskip("wasmtime", reason="the extra 'sandbox' is not installed")
 

@@ -19,8 +19,8 @@ from quire.node.loops import in_daemon_thread
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox_process import SandboxProcess
-from quire.programs.sandbox.build_processes import BuildProcesses
 from quire.programs.sandbox.limits import GuestLimits
+from quire.programs.sandbox.wasm.build_processes import BuildProcesses
 from quire.testing import FakeClock
 
 

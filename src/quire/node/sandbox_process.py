@@ -43,12 +43,12 @@ from quire.programs.chat.template import ChatTemplate
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.replay_log import Asked
 from quire.programs.sandbox.answers import GuestTools
-from quire.programs.sandbox.cache import BuildCache
-from quire.programs.sandbox.component import OnProgress
-from quire.programs.sandbox.freed_memory import FreedMemory, find_trim
-from quire.programs.sandbox.hosting import GuestHost
+from quire.programs.sandbox.host.freed_memory import FreedMemory, find_trim
+from quire.programs.sandbox.host.hosting import GuestHost
+from quire.programs.sandbox.host.templates import Templates
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
-from quire.programs.sandbox.templates import Templates
+from quire.programs.sandbox.python.component import OnProgress
+from quire.programs.sandbox.wasm.cache import BuildCache
 from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ import pytest
 from quire.core.errors import ConfigError, InvalidArgument
 from quire.programs.chat.template import ChatTemplate
 from quire.programs.sandbox.answers import Answers, GuestTools
-from quire.programs.sandbox.cache import BuildCache
-from quire.programs.sandbox.compiler import Compiler
-from quire.programs.sandbox.guest.loop import GuestLoop
 from quire.programs.sandbox.limits import CallRate
 from quire.programs.sandbox.program import is_module
+from quire.programs.sandbox.python.guest.loop import GuestLoop
+from quire.programs.sandbox.wasm.cache import BuildCache
+from quire.programs.sandbox.wasm.compiler import Compiler
 from quire.testing import FakeTokenizer
 
 

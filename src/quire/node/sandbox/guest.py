@@ -30,7 +30,7 @@ from quire.node.sandbox import messages as s
 from quire.node.sandbox.link import SandboxLink
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.host_calls import HostCalls
+from quire.programs.sandbox.host.host_calls import HostCalls
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,41 @@
+"""``python -m quire.programs.sandbox.host.compile_process``: compiles files, one after the other.
+
+A process of its own, because a compiler is large code that reads what somebody has uploaded: it has
+a limit of memory here and a limit of time from its caller, and a crash ends nobody else. Each line
+of standard input is a JSON array ``[kind, source, target]``; each is answered by a line of JSON on
+standard output: ``null``, or the reason why there is no target.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+from quire.core.errors import QuireError
+from quire.programs.sandbox.module.wasm_module import compile_module
+from quire.programs.sandbox.wasm.engine import compile_component
+
+_MAX_MEMORY_BYTES = 8 << 30
+_COMPILERS = {"component": compile_component, "module": compile_module}
+
+
+def compile_one(kind: str, source: str, target: str) -> str | None:
+    """Why it does not compile, if it does not."""
+    try:
+        compiled = _COMPILERS[kind](Path(source).read_bytes())
+    except QuireError as exc:
+        return exc.message
+    Path(target).write_bytes(compiled)
+    return None
+
+
+def main() -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (_MAX_MEMORY_BYTES, _MAX_MEMORY_BYTES))
+    for line in sys.stdin:
+        print(json.dumps(compile_one(*json.loads(line))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,290 @@
+"""From a compiled guest's ring to the commands of the programming interface.
+
+Pure functions over one entry of the ring and what it names in the guest's memory.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from quire.core import commands as c
+from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
+from quire.core.errors import InvalidArgument
+from quire.core.ids import CommandId, EmbedId, EngineId, PageId, QueueId, ThreadId, TokenSlotId
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.module.abi import GRAMMARS, Op, RingCommand
+from quire.programs.sandbox.module.memory import Memory, Words, bits_of, ids_of
+from quire.programs.sdk.samplers import greedy, temperature
+
+Id = TypeVar("Id")
+
+_SAMPLER = struct.Struct("<IfIffI")
+_DECODE = struct.Struct("<6I")
+_FORWARD = struct.Struct("<4I")
+_FORWARD_WITH = struct.Struct("<6I")
+_DECODE_WITH = struct.Struct("<4I")
+_COPY = struct.Struct("<5I")
+
+_MAX_IDS = 1 << 16
+"""Of one command: a bound that no pool reaches keeps a count from filling memory."""
+
+
+def queue_call(entry: RingCommand, engines: Sequence[EngineId]) -> m.GuestCalls | None:
+    """What control is asked about a queue itself; ``None`` if ``entry`` is about something else.
+
+    ``engines``: of the models, by the index that guests use.
+    """
+    queue = QueueId(entry.a)
+    match entry.op:
+        case Op.OPEN_QUEUE:
+            if entry.b >= len(engines):
+                raise InvalidArgument(f"model {entry.b} of {len(engines)}: there are fewer")
+            return m.OpenQueue(queue, engines[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
+        case Op.CLOSE_QUEUE:
+            return m.CloseQueue(queue)
+        case Op.RESET_QUEUE:
+            return m.ResetQueue(queue)
+        case Op.CANCEL:
+            return m.CancelCommand(CommandId(entry.a))
+        case Op.SET_PRIORITY:
+            return m.SetQueuePriority(queue, _signed(entry.c))
+    return None
+
+
+def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
+    """A service of the node by its name, in the first ``a`` bytes; behind it arguments as JSON.
+
+    Raises:
+        InvalidArgument: what is named is outside of the memory or no JSON object.
+    """
+    if entry.a > entry.length:
+        raise InvalidArgument(f"call: a name of {entry.a} bytes in {entry.length} bytes")
+    name = memory.text(entry.address, entry.a)
+    given = memory.take(entry.address + entry.a, entry.length - entry.a)
+    try:
+        arguments = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise InvalidArgument(f"call {name!r}: its arguments are no JSON object: {exc}") from exc
+    return m.HostCall(number, name, arguments)
+
+
+def with_adapter(command: c.Command, adapter: str) -> c.Command:
+    """``command`` on a queue of a model with ``adapter``; one that names an adapter keeps it."""
+    if isinstance(command, c.Forward | c.Decode | c.ImportPrefix) and command.adapter is None:
+        return msgspec.structs.replace(command, adapter=adapter)
+    return command
+
+
+def _signed(number: int) -> int:
+    return number - (1 << 32) if number >= 1 << 31 else number
+
+
+def _run(kind: Callable[[int], Id], entry: RingCommand) -> list[Id]:
+    """``c`` ids from ``b`` on."""
+    if entry.c > _MAX_IDS:
+        raise InvalidArgument(f"{entry.c} ids in one command, at most {_MAX_IDS} are allowed")
+    return ids_of(kind, range(entry.b, entry.b + entry.c))
+
+
+def _embed_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    count = entry.c
+    embeds = _run(EmbedId, entry)
+    words = memory.u32s(entry.address, 2 * count)
+    return c.EmbedText(id=command, tokens=words[:count], positions=words[count:], embeds=embeds)
+
+
+def _forward(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    num_context, num_inputs, num_output, num_outputs = map(int, words.read(_FORWARD))
+    forward = c.Forward(
+        id=command,
+        context=words.ids(PageId, num_context),
+        inputs=words.ids(EmbedId, num_inputs),
+        output=words.ids(PageId, num_output),
+        outputs=words.ids(EmbedId, num_outputs),
+    )
+    words.end()
+    return forward
+
+
+def _forward_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    num_context, num_inputs, num_output, num_outputs, row_bits, num_bytes = map(
+        int, words.read(_FORWARD_WITH)
+    )
+    forward = c.Forward(
+        id=command,
+        context=words.ids(PageId, num_context),
+        inputs=words.ids(EmbedId, num_inputs),
+        output=words.ids(PageId, num_output),
+        outputs=words.ids(EmbedId, num_outputs),
+        adapter=words.text(num_bytes) or None,
+        mask=words.bits(num_inputs, row_bits) if row_bits else None,
+    )
+    words.end()
+    return forward
+
+
+def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    count = entry.c
+    embeds = _run(EmbedId, entry)
+    words = memory.u32s(entry.address, 2 * count)
+    slots = ids_of(TokenSlotId, words[:count])
+    return c.EmbedText(
+        id=command, tokens=[0] * count, positions=words[count:], embeds=embeds, token_slots=slots
+    )
+
+
+def _copy_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    source, source_offset, target, target_offset, num_slots = map(int, words.read(_COPY))
+    words.end()
+    return c.CopyPage(
+        id=command,
+        source=PageId(source),
+        source_offset=source_offset,
+        target=PageId(target),
+        target_offset=target_offset,
+        num_slots=num_slots,
+    )
+
+
+def _mask_page(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    packed = memory.take(entry.address, -(-entry.c // 8))
+    return c.MaskPage(id=command, page=PageId(entry.b), visible=bits_of(packed, entry.c))
+
+
+def _sample_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    sampler = _sampler(words)
+    sample = c.Sample(
+        id=command,
+        sampler=sampler,
+        embeds=words.ids(EmbedId, entry.b),
+        positions=words.ids(int, entry.b),
+        token_slots=words.ids(TokenSlotId, entry.b),
+    )
+    words.end()
+    return sample
+
+
+def _sample(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    sampler = _sampler(words)
+    sample = c.Sample(
+        id=command,
+        sampler=sampler,
+        embeds=words.ids(EmbedId, entry.b),
+        positions=words.ids(int, entry.b),
+    )
+    words.end()
+    return sample
+
+
+def _decode(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    return _decode_of(Words(memory, entry), command)
+
+
+def _decode_with(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    kind, grammar_bytes, adapter_bytes, _ = map(int, words.read(_DECODE_WITH))
+    if kind and kind not in GRAMMARS:
+        raise InvalidArgument(
+            f"grammar kind {kind}: there are 1 to {len(GRAMMARS)}, and 0 for none"
+        )
+    source, adapter = words.text(grammar_bytes), words.text(adapter_bytes)
+    grammar = GrammarSpec(GRAMMARS[kind], source) if kind else None  # type: ignore[arg-type]
+    return _decode_of(words, command, grammar, adapter or None)
+
+
+def _decode_of(
+    words: Words,
+    command: CommandId,
+    grammar: GrammarSpec | None = None,
+    adapter: str | None = None,
+) -> c.Command:
+    position, max_tokens, *counts = map(int, words.read(_DECODE))
+    sampler = _sampler(words)
+    num_context, num_output, num_tokens, num_stops = counts
+    decode = c.Decode(
+        id=command,
+        context=words.ids(PageId, num_context),
+        output=words.ids(PageId, num_output),
+        tokens=words.ids(int, num_tokens),
+        position=position,
+        sampler=sampler,
+        stop=StopSpec(max_tokens, token_ids=tuple(words.ids(int, num_stops))),
+        grammar=grammar,
+        adapter=adapter,
+    )
+    words.end()
+    return decode
+
+
+def _sampler(words: Words) -> SamplerSpec:
+    draw, heat, top_k, top_p, min_p, seed = words.read(_SAMPLER)
+    if not draw:
+        return greedy()
+    return temperature(
+        heat, top_p=top_p or 1.0, top_k=int(top_k), min_p=min_p, seed=int(seed) or None
+    )
+
+
+Build = Callable[[RingCommand, CommandId, Memory], c.Command]
+"""A command of ``entry`` with this id. Raises ``InvalidArgument``."""
+
+COMMANDS: Mapping[int, Build] = {
+    Op.SYNCHRONIZE: lambda entry, command, memory: c.Synchronize(id=command),
+    Op.ALLOC_PAGES: lambda entry, command, memory: c.AllocPages(
+        id=command, pages=_run(PageId, entry)
+    ),
+    Op.FREE_PAGES: lambda entry, command, memory: c.DeallocPages(
+        id=command, pages=_run(PageId, entry)
+    ),
+    Op.ALLOC_EMBEDS: lambda entry, command, memory: c.AllocEmbeds(
+        id=command, embeds=_run(EmbedId, entry)
+    ),
+    Op.FREE_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
+        id=command, embeds=_run(EmbedId, entry)
+    ),
+    Op.EXPORT_PAGES: lambda entry, command, memory: c.ExportPages(
+        id=command,
+        pages=_run(PageId, entry),
+        name=memory.text(entry.address, entry.length),
+        ttl_s=float(entry.d) or None,
+    ),
+    Op.IMPORT_PAGES: lambda entry, command, memory: c.ImportPages(
+        id=command, pages=_run(PageId, entry), name=memory.text(entry.address, entry.length)
+    ),
+    Op.EMBED_TEXT: _embed_text,
+    Op.FORWARD: _forward,
+    Op.NEXT_DIST: lambda entry, command, memory: c.GetNextDist(
+        id=command, embeds=[EmbedId(entry.b)], top_k=entry.c
+    ),
+    Op.SAMPLE: _sample,
+    Op.DECODE: _decode,
+    Op.RELEASE_EXPORT: lambda entry, command, memory: c.ReleaseExport(
+        id=command, name=memory.text(entry.address, entry.length)
+    ),
+    Op.IMPORT_PREFIX: lambda entry, command, memory: c.ImportPrefix(
+        id=command,
+        tokens=memory.u32s(entry.address, entry.length // 4),
+        pages=_run(PageId, entry),
+    ),
+    Op.COPY_PAGE: _copy_page,
+    Op.TRUNCATE_PAGE: lambda entry, command, memory: c.TruncatePage(
+        id=command, page=PageId(entry.b), fill=entry.c
+    ),
+    Op.MASK_PAGE: _mask_page,
+    Op.FORWARD_WITH: _forward_with,
+    Op.EMBED_SLOTS: _embed_slots,
+    Op.SAMPLE_SLOTS: _sample_slots,
+    Op.DECODE_WITH: _decode_with,
+}
+"""Of the operations that are commands on a queue."""
+
+__all__ = ["COMMANDS", "Build", "queue_call", "service_call", "with_adapter"]

@@ -1,0 +1,60 @@
+"""The client's messages for a compiled guest, and the commands of it that wait for one."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from quire.core.errors import MailboxClosed
+from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.events import RingEvent, failed
+
+
+class ModuleInbox:
+    """Each method returns the events that the guest is to get for it, in order."""
+
+    __slots__ = ("_is_closed", "_messages", "_num_read", "_receives")
+
+    def __init__(self) -> None:
+        self._messages: deque[str] = deque()
+        self._receives: deque[int] = deque()
+        self._is_closed = False
+        self._num_read = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Commands that wait for a message."""
+        return len(self._receives)
+
+    def receive(self, command: int) -> list[RingEvent]:
+        self._receives.append(command)
+        return self._passed()
+
+    def put(self, text: str) -> list[RingEvent]:
+        self._messages.append(text)
+        return self._passed()
+
+    def close(self) -> list[RingEvent]:
+        """No message will come any more."""
+        self._is_closed = True
+        return self._passed()
+
+    def take_num_read(self) -> int:
+        """How many messages the guest has been given since this was asked last."""
+        num_read, self._num_read = self._num_read, 0
+        return num_read
+
+    def _passed(self) -> list[RingEvent]:
+        events = []
+        while self._receives and (self._messages or self._is_closed):
+            command = self._receives.popleft()
+            if not self._messages:
+                closed = MailboxClosed("the client has closed its side").record()
+                events.append(failed(Op.RECEIVE, command, closed))
+                continue
+            payload = self._messages.popleft().encode("utf-8", "replace")
+            events.append(RingEvent(Op.RECEIVE, command, payload))
+            self._num_read += 1
+        return events
+
+
+__all__ = ["ModuleInbox"]

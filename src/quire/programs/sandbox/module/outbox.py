@@ -1,0 +1,71 @@
+"""A compiled guest's messages to its client, and its sends that wait for room."""
+
+from __future__ import annotations
+
+from quire.core.errors import (
+    ErrorRecord,
+    InvalidArgument,
+    MailboxClosed,
+    MailboxFull,
+    QuireError,
+)
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.module.abi import Op, RingCommand
+from quire.programs.sandbox.module.events import RingEvent, failed
+from quire.programs.sandbox.module.memory import Memory
+
+
+class ModuleOutbox:
+    """Bounds are those of ``launch``. Each method returns the events that the guest is to get for
+    it, in order."""
+
+    __slots__ = ("_client_gone", "_launch", "_num_untaken", "_waiting")
+
+    def __init__(self, launch: m.GuestLaunch) -> None:
+        self._launch = launch
+        self._num_untaken = 0
+        """Messages that the client has not taken."""
+        self._waiting: list[int] = []
+        """Of these, the sends that are answered when there is room; 0 wants no answer."""
+        self._client_gone: ErrorRecord | None = None
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    def send(self, entry: RingCommand, memory: Memory) -> tuple[m.Send | None, list[RingEvent]]:
+        """The message, unless it is refused."""
+        error: QuireError | None = None
+        if self._client_gone is not None:
+            error = MailboxClosed(self._client_gone.message)
+        elif self._num_untaken >= self._launch.mailbox_limit:
+            error = MailboxFull(f"{self._num_untaken} messages wait and nobody reads")
+        elif entry.length > self._launch.max_message_bytes:
+            error = InvalidArgument(f"a message of {entry.length} bytes is too long")
+        if error is not None:
+            return None, [failed(Op.SEND, entry.id, error.record())]
+        text = memory.text(entry.address, entry.length)
+        self._num_untaken += 1
+        self._waiting.append(entry.id)
+        return m.Send(text), self._passed()
+
+    def taken(self, count: int) -> list[RingEvent]:
+        """The client has read so many."""
+        self._num_untaken -= count
+        return self._passed()
+
+    def close(self, error: ErrorRecord) -> list[RingEvent]:
+        """The client reads no more."""
+        self._client_gone = error
+        waiting, self._waiting = self._waiting, []
+        return [failed(Op.SEND, command, error) for command in waiting if command]
+
+    def _passed(self) -> list[RingEvent]:
+        """Sends that need not wait are answered, the oldest first."""
+        if not self._waiting or self._num_untaken >= self._launch.mailbox_capacity:
+            return []
+        waiting, self._waiting = self._waiting, []
+        return [RingEvent(Op.SEND, command) for command in waiting if command]
+
+
+__all__ = ["ModuleOutbox"]

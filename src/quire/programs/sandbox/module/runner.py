@@ -1,0 +1,367 @@
+"""A compiled guest as its host drives it: what its commands ask for, and what it is told.
+
+Owns which command each answer belongs to, and what a turn does. Where commands and events lie in
+the guest's memory is ``module_rings``' affair.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+
+import msgspec
+
+from quire.core.actions import Reply
+from quire.core.errors import (
+    InvalidArgument,
+    ProgramCancelled,
+    ProgramFailed,
+    QuireError,
+)
+from quire.core.ids import CommandId, QueueId
+from quire.programs.inferlet import check_versions
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.answers import Answers
+from quire.programs.sandbox.module import abi
+from quire.programs.sandbox.module.abi import Op, RingCommand, Status
+from quire.programs.sandbox.module.commands import COMMANDS, Build, queue_call, with_adapter
+from quire.programs.sandbox.module.events import RingEvent, failed, reply_event, u32s
+from quire.programs.sandbox.module.inbox import ModuleInbox
+from quire.programs.sandbox.module.memory import Memory
+from quire.programs.sandbox.module.outbox import ModuleOutbox
+from quire.programs.sandbox.module.rings import ModuleRings
+from quire.programs.sandbox.module.services import ModuleServices
+from quire.programs.sandbox.module.sleeps import ModuleSleeps
+from quire.programs.sandbox.module.wasm_module import ModuleGuest
+
+REQUIRED_EXPORTS = {abi.ABI_EXPORT: 0, abi.START_EXPORT: 2, abi.POLL_EXPORT: 1}
+_MAX_MANIFEST_BYTES = 1 << 14
+_POLLS = 4
+"""Of one turn, at most."""
+
+
+class ModuleRunner:
+    """``Runner`` of one program in ``guest``.
+
+    ``turn_bytes`` bounds what the commands of one turn name in its memory: the host copies it.
+    """
+
+    __slots__ = (
+        "_adapters", "_answers", "_cancel_reason", "_events", "_guest", "_host_ids", "_inbox",
+        "_launch", "_outbox", "_request_numbers", "_requests", "_rings", "_services", "_sleeps",
+        "_turn_bytes", "_waiting",
+    )  # fmt: skip
+
+    def __init__(self, guest: ModuleGuest, turn_bytes: int) -> None:
+        self._guest = guest
+        self._turn_bytes = turn_bytes
+        self._events: deque[RingEvent] = deque()
+        self._waiting: dict[int, int] = {}
+        """Answers to come: the command's own id, and what it was."""
+        self._adapters: dict[QueueId, str | None] = {}
+        """Of queues whose model is one with an adapter."""
+        self._inbox = ModuleInbox()
+        self._sleeps = ModuleSleeps()
+        self._requests: dict[int, tuple[int, Op]] = {}
+        self._cancel_reason: str | None = None
+        self._host_ids = count(abi.HOST_IDS)
+        self._request_numbers = count(1)
+        self._services = ModuleServices(self._request_numbers)
+        self._answers: Answers
+        self._launch: m.GuestLaunch
+        self._outbox: ModuleOutbox
+        self._rings: ModuleRings
+
+    @property
+    def cpu_ns(self) -> int:
+        return self._guest.cpu_ns
+
+    def attach(self, answers: Answers) -> None:
+        self._answers = answers
+        self._guest.log = answers.log
+
+    def manifest(self, name: str, limit_s: float, *, has_manifest: bool) -> m.Manifest:
+        """What the module says of itself; one that says nothing is called ``name``."""
+        text = self._guest.turn(limit_s, self._manifest, has_manifest)
+        if text is None:
+            return m.Manifest(name=name)
+        end = text.find(b"\0")
+        try:
+            if end < 0:
+                raise InvalidArgument("the manifest has no end")
+            manifest = msgspec.json.decode(text[:end], type=m.Manifest)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise InvalidArgument(f"the module's manifest cannot be read: {exc}") from exc
+        check_versions(manifest.name, manifest.traits)
+        return manifest
+
+    def _manifest(self, has_manifest: bool) -> bytes | None:
+        """What stands in its memory; ``None`` for a module that only has to begin well."""
+        if not has_manifest:
+            return None
+        address = self._guest.call(abi.MANIFEST_EXPORT)
+        return bytes(self._guest.memory()[address : address + _MAX_MANIFEST_BYTES])
+
+    def begin(self, launch: m.GuestLaunch, limit_s: float) -> m.Turn:
+        return self._guest.turn(limit_s, self._begin, launch)
+
+    def _begin(self, launch: m.GuestLaunch) -> m.Turn:
+        guest = self._guest
+        self._launch = launch
+        self._outbox = ModuleOutbox(launch)
+        self._rings = ModuleRings(guest, guest.call(abi.ABI_EXPORT))
+        arguments = self._rings.put_arguments(launch.args)
+        return self._carry_on(guest.call(abi.START_EXPORT, *arguments))
+
+    def wake(self, events: Sequence[m.GuestEvents], limit_s: float) -> m.Turn:
+        for event in events:
+            self._take(event)
+        self._events.extend(self._sleeps.take_due())
+        if not self._events:
+            return m.Turn(self._own_calls(), self._sleeps.next_s())
+        return self._guest.turn(limit_s, lambda: self._carry_on(self._poll()))
+
+    def close(self) -> None:
+        self._guest.close()
+
+    # -- a turn ------------------------------------------------------------------------------------
+
+    def _poll(self) -> int:
+        number = self._rings.put_events(self._events, self._services.undelivered)
+        return self._guest.call(abi.POLL_EXPORT, number)
+
+    def _carry_on(self, num_commands: int) -> m.Turn:
+        """What the guest asks for. It is given answers that are known at once, a few times: now its
+        memory is near, another turn would cost as much as this."""
+        calls: list[m.GuestCalls] = []
+        num_bytes = 0
+        for num_left in reversed(range(_POLLS)):
+            entries = self._rings.commands(num_commands)
+            num_bytes += sum(map(abi.named_bytes, entries))
+            self._check_bytes(num_bytes)
+            if self._carry_out_all(entries, calls):
+                return m.Turn(calls)
+            if not self._events:
+                self._check_waits()
+                break
+            if num_left:
+                num_commands = self._poll()
+        return m.Turn(calls, 0.0 if self._events else self._sleeps.next_s())
+
+    def _carry_out_all(self, entries: Sequence[RingCommand], calls: list[m.GuestCalls]) -> bool:
+        """Put what they ask of others into ``calls``. True: the program has ended."""
+        memory = Memory(self._guest.memory())
+        calls += self._own_calls()
+        for entry in entries:
+            build = COMMANDS.get(entry.op)
+            if build is not None:
+                self._issue(build, entry, memory, calls)
+                continue
+            call = _OPERATIONS.get(entry.op, ModuleRunner._queue_call)(self, entry, memory)
+            if call is None:
+                self._answers.note_question()  # it counts against the rate of calls all the same
+                continue
+            calls.append(call)
+            if isinstance(call, m.Ended):
+                return True
+        return False
+
+    def _check_bytes(self, num_bytes: int) -> None:
+        if num_bytes > self._turn_bytes:
+            raise InvalidArgument(
+                f"the commands of one turn name {num_bytes} bytes, at most {self._turn_bytes} are "
+                "read: spread them over several turns"
+            )
+
+    def _check_waits(self) -> None:
+        if not (
+            self._inbox.num_waiting
+            or self._waiting
+            or self._outbox.num_waiting
+            or self._sleeps
+            or self._requests
+            or self._services
+        ):
+            raise ProgramFailed(
+                "the program waits for nothing: it returned without a command that has an answer, "
+                "and nothing is left to answer"
+            )
+
+    # -- from the guest ----------------------------------------------------------------------------
+
+    def _issue(
+        self, build: Build, entry: RingCommand, memory: Memory, calls: list[m.GuestCalls]
+    ) -> None:
+        """Put a command on its queue, in one call with those on the same queue before it."""
+        number = CommandId(entry.id or next(self._host_ids))
+        command = build(entry, number, memory)
+        if number in self._waiting:
+            raise InvalidArgument(f"the program used the command id {number} twice")
+        self._waiting[number] = entry.op
+        queue = QueueId(entry.a)
+        if (adapter := self._adapters.get(queue)) is not None:
+            command = with_adapter(command, adapter)
+        last = calls[-1] if calls else None
+        if isinstance(last, m.Issue) and last.queue == queue:
+            last.commands.append(command)
+        else:
+            calls.append(m.Issue(queue, [command]))
+
+    def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
+        call = queue_call(entry, [model.engine for model in self._launch.models])
+        if call is None:
+            raise InvalidArgument(
+                f"the program asked for operation {entry.op}, which does not exist"
+            )
+        if isinstance(call, m.OpenQueue):
+            self._adapters[call.queue] = self._launch.models[entry.b].adapter
+        return call
+
+    def _cancel(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
+        return self._services.drop(entry.a) or self._queue_call(entry, memory)
+
+    def _send(self, entry: RingCommand, memory: Memory) -> m.Send | None:
+        message, events = self._outbox.send(entry, memory)
+        self._events.extend(events)
+        return message
+
+    def _receive(self, entry: RingCommand, memory: Memory) -> None:
+        self._events.extend(self._inbox.receive(entry.id))
+
+    def _log(self, entry: RingCommand, memory: Memory) -> None:
+        text = memory.text(entry.address, entry.length)
+        self._answers.log("error" if entry.a else "info", text)
+
+    def _sleep(self, entry: RingCommand, memory: Memory) -> None:
+        self._sleeps.add(entry.id, entry.a / 1000)
+
+    def _call(self, entry: RingCommand, memory: Memory) -> m.HostCall:
+        return self._services.start(entry, memory)
+
+    def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
+        content = bytes(memory.take(entry.address, entry.length))
+        split = entry.a if entry.op == Op.HTTP_POST else len(content)
+        number = next(self._request_numbers)
+        self._requests[number] = (entry.id, Op(entry.op))
+        url = content[:split].decode("utf-8", "replace")
+        if entry.op == Op.HTTP_GET:
+            return m.Fetch(number, "GET", url, None, None)
+        return m.Fetch(number, "POST", url, content[split:], None)
+
+    def _end(self, entry: RingCommand, memory: Memory) -> m.Ended:
+        text = memory.text(entry.address, entry.length)
+        if self._cancel_reason is not None:
+            cancelled = ProgramCancelled(self._cancel_reason).record()
+            return m.Ended("cancelled", "null", cancelled, [], [])
+        if entry.a:
+            return m.Ended("failed", "null", ProgramFailed(text).record(), [], [])
+        if (unsent := self._unsent()) is not None:
+            return m.Ended("failed", "null", unsent.record(), [], [])
+        return m.Ended("finished", text or "null", None, [], [])
+
+    def _unsent(self) -> ProgramFailed | None:
+        """Of messages that were refused, which the program ends without having heard."""
+        refused = [
+            event
+            for event in self._events
+            if event.op == Op.SEND and event.status not in (Status.OK, Status.CLOSED)
+        ]
+        if not refused:
+            return None
+        return ProgramFailed(
+            "the program ended without waiting for its sends; messages that were not sent: "
+            f"{len(refused)} ({refused[0].payload.decode()})"
+        )
+
+    def _question(self, entry: RingCommand, memory: Memory) -> None:
+        given = memory.take(
+            entry.address, 4 * entry.b if entry.op == Op.DETOKENIZE else entry.length
+        )
+        try:
+            event = self._answered(entry, bytes(given))
+        except QuireError as exc:
+            event = failed(entry.op, entry.id, exc.record())
+        self._events.append(event)
+
+    def _answered(self, entry: RingCommand, given: bytes) -> RingEvent:
+        models = self._launch.models
+        if entry.a >= len(models):
+            raise InvalidArgument(f"model {entry.a} of {len(models)}: there are fewer")
+        model = models[entry.a]
+        if entry.op == Op.TOKENIZE:
+            tokens = self._answers.tokenize(model.id, given.decode("utf-8", "replace"), True)
+            return RingEvent(entry.op, entry.id, u32s(tokens), a=len(tokens))
+        if entry.op == Op.DETOKENIZE:
+            ids = list(struct.unpack(f"<{entry.b}I", given))
+            text = self._answers.detokenize(model.id, ids, bool(entry.c))
+            return RingEvent(entry.op, entry.id, text.encode("utf-8", "replace"))
+        eos = model.eos_token_ids
+        words = [model.vocab_size, model.info.pool.page_size, model.info.max_model_len, len(eos)]
+        return RingEvent(entry.op, entry.id, u32s([*words, *eos]), a=len(models), b=abi.MINOR)
+
+    # -- to the guest ------------------------------------------------------------------------------
+
+    def _take(self, event: m.GuestEvents) -> None:
+        match event:
+            case m.Replied():
+                self._replied(event.command, event.reply, event.last)
+            case m.CommandFailed():
+                op = self._waiting.pop(event.command, None)
+                if op is not None and event.command < abi.HOST_IDS:
+                    self._events.append(failed(op, event.command, event.error))
+            case m.Message():
+                self._events.extend(self._inbox.put(event.text))
+            case m.Taken():
+                self._events.extend(self._outbox.taken(event.count))
+            case m.ClientGone():
+                self._events.extend(self._outbox.close(event.error))
+            case m.InputClosed():
+                self._events.extend(self._inbox.close())
+            case m.Fetched():
+                command, op = self._requests.pop(event.request)
+                self._events.append(RingEvent(op, command, event.body, a=event.status))
+            case m.FetchFailed():
+                command, op = self._requests.pop(event.request)
+                self._events.append(failed(op, command, event.error))
+            case m.HostAnswered() | m.HostRefused():
+                if (answer := self._services.event(event)) is not None:
+                    self._events.append(answer)
+            case m.CancelAsked():
+                self._cancel_reason = event.reason
+                reason = event.reason.encode("utf-8", "replace")
+                self._events.append(RingEvent(Op.CANCEL_ASKED, 0, reason))
+            case m.Terminated() | m.TimeCome():
+                pass
+
+    def _own_calls(self) -> list[m.GuestCalls]:
+        """What the host is to know of messages that were read, and what goes back."""
+        num_read = self._inbox.take_num_read()
+        calls = self._services.take_put_back()
+        return [m.Received(num_read), *calls] if num_read else calls
+
+    def _replied(self, command: CommandId, reply: Reply, last: bool) -> None:
+        op = self._waiting.pop(command, None) if last else self._waiting.get(command)
+        if op is not None and command < abi.HOST_IDS:
+            self._events.append(reply_event(op, command, reply, last))
+
+
+_Operation = Callable[[ModuleRunner, RingCommand, Memory], m.GuestCalls | None]
+_OPERATIONS: Mapping[int, _Operation] = {
+    Op.SEND: ModuleRunner._send,
+    Op.RECEIVE: ModuleRunner._receive,
+    Op.LOG: ModuleRunner._log,
+    Op.SLEEP: ModuleRunner._sleep,
+    Op.HTTP_GET: ModuleRunner._fetch,
+    Op.HTTP_POST: ModuleRunner._fetch,
+    Op.CALL: ModuleRunner._call,
+    Op.END: ModuleRunner._end,
+    Op.CANCEL: ModuleRunner._cancel,
+    Op.TOKENIZE: ModuleRunner._question,
+    Op.DETOKENIZE: ModuleRunner._question,
+    Op.MODEL_INFO: ModuleRunner._question,
+}
+"""All others are about the queues of control. ``None``: it is nobody else's affair."""
+
+__all__ = ["REQUIRED_EXPORTS", "ModuleRunner"]

@@ -1,0 +1,83 @@
+"""What one compiled guest asks of services by name: its questions under way, and their answers.
+
+Owns which command each answer belongs to. An answer that took something (a message of a work queue,
+a topic or a child) and cannot be given to the guest is put back: nothing is lost on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from quire.core.errors import InvalidArgument
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.module.abi import Op, RingCommand
+from quire.programs.sandbox.module.commands import service_call
+from quire.programs.sandbox.module.events import RingEvent, failed
+from quire.programs.sandbox.module.memory import Memory
+
+_TAKING = frozenset({"queue.pull", "topic.take", "child.receive"})
+"""Each has an operation that puts its answer back, called ``NAME.undo``."""
+
+
+class ModuleServices:
+    """``numbers`` are those of the guest's questions to its host."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        self._numbers = numbers
+        self._asked: dict[int, tuple[int, m.HostCall]] = {}
+        """Command and call, by the call's number."""
+        self._put_back: list[m.GuestCalls] = []
+
+    def __len__(self) -> int:
+        """Questions that are not answered yet."""
+        return len(self._asked)
+
+    def start(self, entry: RingCommand, memory: Memory) -> m.HostCall:
+        """Raises ``InvalidArgument``: no call, or one of an id that waits for its answer."""
+        call = service_call(entry, next(self._numbers) if entry.id else 0, memory)
+        if entry.id:
+            if self._number_of(entry.id) is not None:
+                raise InvalidArgument(f"the program used the command id {entry.id} twice")
+            self._asked[call.number] = entry.id, call
+        return call
+
+    def drop(self, command: int) -> m.DropHostCall | None:
+        """The guest no longer wants the answer of ``command``; ``None``: it is none of these. There
+        still is one: what the service did, or that it was cancelled and has done nothing."""
+        number = self._number_of(command)
+        return None if number is None else m.DropHostCall(number)
+
+    def event(self, answer: m.HostAnswered | m.HostRefused) -> RingEvent | None:
+        command, call = self._asked.pop(answer.number, (0, None))
+        if call is None:
+            return None
+        if isinstance(answer, m.HostRefused):
+            return failed(Op.CALL, command, answer.error)
+        return RingEvent(
+            Op.CALL, command, msgspec.json.encode(answer.value), undo=_undo(call, answer.value)
+        )
+
+    def undelivered(self, event: RingEvent) -> None:
+        """``event`` is larger than the guest's inbox."""
+        if event.undo is not None:
+            self._put_back.append(event.undo)
+
+    def take_put_back(self) -> list[m.GuestCalls]:
+        calls, self._put_back = self._put_back, []
+        return calls
+
+    def _number_of(self, command: int) -> int | None:
+        return next(
+            (number for number, (asked, _) in self._asked.items() if asked == command), None
+        )
+
+
+def _undo(call: m.HostCall, answer: object) -> m.HostCall | None:
+    if call.name not in _TAKING:
+        return None
+    return m.HostCall(0, f"{call.name}.undo", {**call.arguments, "answer": answer})
+
+
+__all__ = ["ModuleServices"]

@@ -1,0 +1,36 @@
+"""The sleeps of a compiled guest: which of its commands end when."""
+
+from __future__ import annotations
+
+import time
+
+from quire.programs.sandbox.module.abi import Op
+from quire.programs.sandbox.module.events import RingEvent
+
+
+class ModuleSleeps:
+    def __init__(self) -> None:
+        self._ends: list[tuple[float, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, command: int, duration_s: float) -> None:
+        self._ends.append((time.monotonic() + duration_s, command))
+
+    def take_due(self) -> list[RingEvent]:
+        """The ends of those that are over, the earliest first."""
+        now_s = time.monotonic()
+        due = [entry for entry in self._ends if entry[0] <= now_s]
+        if due:
+            self._ends = [entry for entry in self._ends if entry[0] > now_s]
+        return [RingEvent(Op.SLEEP, command) for _, command in sorted(due)]
+
+    def next_s(self) -> float | None:
+        """In how long the next one ends; ``None`` without any."""
+        if not self._ends:
+            return None
+        return max(0.0, min(self._ends)[0] - time.monotonic())
+
+
+__all__ = ["ModuleSleeps"]

@@ -1,0 +1,67 @@
+"""The component's exports. Runs inside a guest alone: ``wit_world`` is made when it is built.
+
+What is imported here stands in the memory image that every guest starts from, so that a launch
+imports nothing: the API, the SDK, the library, and the standard modules that programs use most.
+"""
+
+from __future__ import annotations
+
+import array  # noqa: F401  # fmt: skip
+import random
+import socket
+import time
+from collections.abc import Callable
+
+import wit_world
+
+import quire.programs.sdk  # noqa: F401
+from quire.programs.library import LIBRARY
+from quire.programs.sandbox.python.guest.image import settle
+from quire.programs.sandbox.python.guest.rehearsal import rehearse, warm
+from quire.programs.sandbox.python.guest.session import GuestSession
+
+
+class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
+    """A guest runs one program, once."""
+
+    def warm(self) -> None:
+        warm()
+
+    def inspect(self, source: str) -> str:
+        return _session.inspect(source)
+
+    def compile(self, source: str) -> str:
+        return _session.compile(source)
+
+    def load(self, source: str, compiled: str, launch: str) -> str:
+        return _session.load(source, compiled, launch)
+
+    def wake(self, events: str) -> str:
+        return _session.wake(events)
+
+
+def _refuse_sleep(seconds: float) -> None:
+    raise RuntimeError(f"time.sleep({seconds}) would block: await asyncio.sleep({seconds})")
+
+
+def _refuse_socket(*_: object, **__: object) -> None:
+    raise PermissionError("a sandboxed program has no sockets: use api.http_get")
+
+
+def _seed_later() -> None:
+    """componentize-py calls ``random.seed`` before a guest's first call: 2,496 random bytes, which
+    cost more than all the rest of a launch. A session seeds with its program's own seed."""
+    random.seed = _seed
+
+
+# Words for honest mistakes. What holds is that the host implements neither.
+time.sleep = _refuse_sleep  # type: ignore[assignment]
+socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
+
+_ask: Callable[[str], str] = wit_world.ask
+PROGRAMS = dict(LIBRARY)  # looked up, and so imported, while there still is a file system
+rehearse()
+_session = GuestSession(_ask)
+_seed = random.seed
+random.seed = _seed_later  # type: ignore[assignment]
+_image = settle()

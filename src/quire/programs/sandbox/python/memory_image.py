@@ -1,0 +1,175 @@
+"""The memory image inside a built Python component: its objects are made immortal.
+
+The image is the data of one core module in the component. The guest has left in it a listing of its
+objects (``guest.image``); their reference counts are overwritten here with the one that CPython
+never changes, as PEP 683 has it, so that the pages they lie on stay shared between guests. Knows
+the binary format of WebAssembly as far as it has to: sections, and data segments.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+
+from quire.core.errors import ConfigError
+from quire.programs.sandbox.python.guest.image import mark
+
+_HEADER_BYTES = 8
+_CORE_MODULE = 1
+"""Section of a component."""
+_DATA, _DATA_COUNT = 11, 12
+"""Sections of a core module."""
+_ACTIVE = 0
+_I32_CONST, _END = 0x41, 0x0B
+_MAX_COUNT = 1 << 24
+"""No object of an image that is just being built has so many references."""
+
+
+class _Unknown(Exception):
+    """Data in a form that is left as it is."""
+
+
+def with_immortal_objects(component: bytes) -> bytes:
+    """The same component, the listed objects of its image immortal.
+
+    Raises:
+        ConfigError: there is no listing in it.
+    """
+    out = bytearray(component[:_HEADER_BYTES])
+    found = False
+    for kind, start, end in _sections(component):
+        content = component[start:end]
+        if kind == _CORE_MODULE and not found:
+            changed = _changed_module(content)
+            if changed is not None:
+                content, found = changed, True
+        out += _section(kind, content)
+    if not found:
+        raise ConfigError(
+            "the Python sandbox was built, but lists no objects in its memory: "
+            "pip install the componentize-py that quire[sandbox] names"
+        )
+    return bytes(out)
+
+
+def _changed_module(module: bytes) -> bytes | None:
+    """``None``: it is not the one with the image."""
+    data = next(((start, end) for kind, start, end in _sections(module) if kind == _DATA), None)
+    if data is None or module.find(mark(), *data) < 0:
+        return None
+    try:
+        base, image = _read_data(module, data[0])
+    except _Unknown:
+        return None
+    _make_immortal(base, image)
+    out = bytearray(module[:_HEADER_BYTES])
+    for kind, start, end in _sections(module):
+        content = module[start:end]
+        if kind == _DATA:
+            content = _one_segment(base, image)
+        elif kind == _DATA_COUNT:
+            content = _unsigned(1)
+        out += _section(kind, content)
+    return bytes(out)
+
+
+def _make_immortal(base: int, image: bytearray) -> None:
+    """``image`` lies in memory from the address ``base`` on."""
+    addresses, immortal = _listing(image)
+    for address in addresses:
+        (count,) = struct.unpack_from("<I", image, address - base)
+        if 0 < count < _MAX_COUNT:  # else it is immortal already
+            struct.pack_into("<I", image, address - base, immortal)
+
+
+def _listing(image: bytearray) -> tuple[array[int], int]:
+    """The addresses of objects, and the count of an immortal one. The mark alone may stand
+    elsewhere in the image, where it was made."""
+    ends = mark()
+    at = image.find(ends)
+    while at >= 0:
+        first = at + len(ends) + 8
+        number, immortal = struct.unpack_from("<II", image, first - 8)
+        last = first + 4 * number
+        if image[last : last + len(ends)] == ends:
+            return array("I", bytes(image[first:last])), immortal
+        at = image.find(ends, at + 1)
+    raise ConfigError("the memory of the Python sandbox has no complete list of its objects")
+
+
+# -- the binary format -----------------------------------------------------------------------------
+
+
+def _sections(binary: bytes) -> Iterator[tuple[int, int, int]]:
+    """Kind, start and end of each section of a component or a core module."""
+    at = _HEADER_BYTES
+    while at < len(binary):
+        size, start = _number(binary, at + 1)
+        yield binary[at], start, start + size
+        at = start + size
+
+
+def _section(kind: int, content: bytes) -> bytes:
+    return bytes([kind]) + _unsigned(len(content)) + content
+
+
+def _read_data(module: bytes, at: int) -> tuple[int, bytearray]:
+    """The first address and all of the memory from there on that a data section sets."""
+    segments: list[tuple[int, int, int]] = []
+    count, at = _number(module, at)
+    for _ in range(count):
+        kind, at = _number(module, at)
+        if kind != _ACTIVE or module[at] != _I32_CONST:
+            raise _Unknown
+        address, at = _number(module, at + 1)  # below 2 GiB, so that its sign is no matter
+        if module[at] != _END:
+            raise _Unknown
+        size, at = _number(module, at + 1)
+        segments.append((address, at, size))
+        at += size
+    base = min(address for address, _, _ in segments)
+    image = bytearray(max(address + size for address, _, size in segments) - base)
+    for address, start, size in segments:
+        image[address - base : address - base + size] = module[start : start + size]
+    return base, image
+
+
+def _one_segment(base: int, image: bytearray) -> bytes:
+    """A data section. One dense segment is what wasmtime maps, instead of copying it."""
+    head = bytes([1, _ACTIVE, _I32_CONST]) + _signed(base) + bytes([_END])
+    return head + _unsigned(len(image)) + image
+
+
+def _number(binary: bytes, at: int) -> tuple[int, int]:
+    """An unsigned LEB128 number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = binary[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def _unsigned(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _signed(value: int) -> bytes:
+    """Of a number that is not negative: its last byte has no sign bit."""
+    out = bytearray()
+    while value >= 0x40:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+__all__ = ["with_immortal_objects"]

@@ -1,0 +1,1 @@
+"""The WebAssembly runtime: its engine and pool, compiling, and the cache of what was compiled."""

@@ -1,0 +1,131 @@
+"""The guest ABI's commands, byte by byte as docs/reference/guest-abi.md has them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from quire.core import commands as c
+from quire.core.decoding import GrammarSpec
+from quire.core.errors import InvalidArgument
+from quire.core.ids import CommandId, EngineId, QueueId
+from quire.programs.sandbox import messages as m
+from quire.programs.sandbox.module.abi import Op, RingCommand, named_bytes
+from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
+from quire.programs.sandbox.module.memory import Memory
+
+AT = 16
+
+
+def entry(
+    op: Op, *, a: int = 7, b: int = 0, c: int = 0, d: int = 0, length: int = 0
+) -> RingCommand:
+    return RingCommand(op, 0, 3, a, b, c, d, AT, length)
+
+
+def issued(op: Op, payload: bytes = b"", **fields: int) -> Any:
+    memory = Memory(memoryview(bytes(AT) + payload))
+    command = COMMANDS[op](entry(op, length=len(payload), **fields), CommandId(3), memory)
+    assert command.id == 3
+    return command
+
+
+def words(*numbers: int) -> bytes:
+    return struct.pack(f"<{len(numbers)}I", *numbers)
+
+
+def test_priorities_are_signed() -> None:
+    made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [EngineId("e")])
+    assert made == m.SetQueuePriority(QueueId(7), -2)
+
+
+def test_pages_are_copied_cut_and_masked() -> None:
+    copied = issued(Op.COPY_PAGE, words(1, 2, 3, 4, 5))
+    assert (copied.source, copied.source_offset, copied.target) == (1, 2, 3)
+    assert (copied.target_offset, copied.num_slots) == (4, 5)
+    cut = issued(Op.TRUNCATE_PAGE, b=9, c=4)
+    assert (cut.page, cut.fill) == (9, 4)
+    masked = issued(Op.MASK_PAGE, bytes([0b101, 0b10]), b=9, c=10)
+    assert masked.visible == [True, False, True, *[False] * 6, True]
+
+
+def test_exports_are_released_and_prefixes_imported() -> None:
+    assert issued(Op.RELEASE_EXPORT, b"name").name == "name"
+    imported = issued(Op.IMPORT_PREFIX, words(5, 6, 7), b=20, c=2)
+    assert imported == c.ImportPrefix(id=CommandId(3), tokens=[5, 6, 7], pages=[20, 21])
+
+
+def test_a_forward_has_a_mask_and_an_adapter() -> None:
+    head = words(1, 2, 1, 1, 11, 3) + words(10, 30, 31, 10, 31)
+    rows = bytes([0xFF, 0b011, 0x01, 0b111])
+    forward = issued(Op.FORWARD_WITH, head + b"ada\0" + rows)
+    assert forward.adapter == "ada"
+    assert forward.mask == [[True] * 10 + [False], [True] + [False] * 7 + [True] * 3]
+    assert (forward.context, forward.inputs, forward.outputs) == ([10], [30, 31], [31])
+
+
+def test_a_forward_with_neither_is_a_plain_one() -> None:
+    ids = words(10, 30, 10)
+    plain = issued(Op.FORWARD, words(1, 1, 1, 0) + ids)
+    assert issued(Op.FORWARD_WITH, words(1, 1, 1, 0, 0, 0) + ids) == plain
+
+
+def test_tokens_stay_in_slots() -> None:
+    sampler = struct.pack("<IfIffI", 0, 0.0, 0, 0.0, 0.0, 0)
+    sampled = issued(Op.SAMPLE_SLOTS, sampler + words(30, 31, 5, 6, 70, 71), b=2)
+    assert (sampled.embeds, sampled.positions, sampled.token_slots) == ([30, 31], [5, 6], [70, 71])
+    embedded = issued(Op.EMBED_SLOTS, words(70, 71, 5, 6), b=30, c=2)
+    assert (embedded.token_slots, embedded.positions) == ([70, 71], [5, 6])
+    assert embedded.embeds == [30, 31]
+
+
+def decode(*, stops: int = 1) -> bytes:
+    sampler = struct.pack("<IfIffI", 0, 0.0, 0, 0.0, 0.0, 0)
+    return words(0, 8, 0, 1, 2, stops) + sampler + words(10, 5, 6, *range(stops))
+
+
+def test_a_decode_has_a_grammar_and_an_adapter() -> None:
+    plain = issued(Op.DECODE, decode())
+    constrained = issued(Op.DECODE_WITH, words(2, 5, 2, 0) + b"[0-9]\0\0\0" + b"ad\0\0" + decode())
+    assert constrained.grammar == GrammarSpec("regex", "[0-9]")
+    assert constrained.adapter == "ad"
+    assert issued(Op.DECODE_WITH, words(0, 0, 0, 0) + decode()) == plain
+
+
+@pytest.mark.parametrize(
+    ("op", "payload", "fields"),
+    [
+        (Op.COPY_PAGE, words(1, 2, 3, 4), {}),
+        (Op.COPY_PAGE, words(1, 2, 3, 4, 5, 6), {}),
+        (Op.MASK_PAGE, b"\1", {"c": 9}),
+        (Op.FORWARD_WITH, words(0, 1, 0, 0, 100, 0) + words(30) + bytes(4), {}),
+        (Op.FORWARD_WITH, words(0, 0, 0, 0, 0, 1 << 31), {}),
+        (Op.FORWARD_WITH, words(0, 0, 0, 0, 0, 4) + b"\xff\xff\xff\xff", {}),
+        (Op.SAMPLE_SLOTS, words(0, 0, 0, 0, 0, 0, 1, 2), {"b": 1}),
+        (Op.DECODE_WITH, words(4, 0, 0, 0) + decode(), {}),
+        (Op.DECODE_WITH, words(1, 0xFFFFFFFF, 0, 0) + decode(), {}),
+        (Op.IMPORT_PREFIX, words(1), {"c": 1 << 31}),
+    ],
+)
+def test_what_does_not_fit_is_refused(op: Op, payload: bytes, fields: dict[str, int]) -> None:
+    with pytest.raises(InvalidArgument):
+        issued(op, payload, **fields)
+
+
+def test_counts_are_part_of_what_a_turn_names() -> None:
+    assert named_bytes(entry(Op.ALLOC_PAGES, c=1000)) == 8000
+    assert named_bytes(entry(Op.EMBED_TEXT, c=1000)) == 8000
+    assert named_bytes(entry(Op.DETOKENIZE, b=1000)) == 4000
+    assert named_bytes(entry(Op.FORWARD, c=1000, length=20)) == 20
+
+
+def test_an_adapters_model_runs_with_it() -> None:
+    forward = c.Forward(id=CommandId(1), context=[], inputs=[], output=[], outputs=[])
+    done = c.Synchronize(id=CommandId(2))
+    changed = with_adapter(forward, "ada")
+    assert isinstance(changed, c.Forward)
+    assert changed.adapter == "ada"
+    assert with_adapter(changed, "bob") is changed
+    assert with_adapter(done, "ada") is done
