@@ -18,6 +18,10 @@ from quire.core.batch import (
 )
 from quire.core.ids import BlockId, HostBlockId, SequenceId, TableId
 
+_SWAPS = (SwapOut, SwapIn)
+_ARE_COMPARED = (SwapOut, SwapIn, CopySlots)
+"""What they name is looked up for each that follows, which a list would make quadratic."""
+
 
 class OperationList:
     """Collects operations; ``take`` hands them over and starts again."""
@@ -27,6 +31,8 @@ class OperationList:
         self._kind: type | None = None
         self._left: list[int] = []
         self._right: list[int] = []
+        self._named_left: set[int] = set()
+        self._named_right: set[int] = set()
         self._words: list[int] = []
         self._blocks: list[int] = []
 
@@ -47,8 +53,11 @@ class OperationList:
         """Copy ``num_slots`` flat slots from ``source`` on to ``target`` on."""
         # Within one operation the engine is free to gather before it scatters: a copy that reads
         # or writes what one before it wrote is an operation of its own.
-        touched = {*range(source, source + num_slots), *range(target, target + num_slots)}
-        if self._kind is CopySlots and not touched.isdisjoint(self._right):
+        sources, targets = range(source, source + num_slots), range(target, target + num_slots)
+        written = self._named_right
+        if self._kind is CopySlots and not (
+            written.isdisjoint(sources) and written.isdisjoint(targets)
+        ):
             self._flush()
         for offset in range(num_slots):
             self._pair(CopySlots, source + offset, target + offset)
@@ -72,17 +81,22 @@ class OperationList:
 
     def _pair(self, kind: type, left: int, right: int) -> None:
         # A swap may reuse a block that the swap before it read or wrote.
-        is_again = kind in (SwapOut, SwapIn) and (left in self._left or right in self._right)
+        is_again = kind in _SWAPS and (left in self._named_left or right in self._named_right)
         if kind is not self._kind or is_again:
             self._flush()
             self._kind = kind
         self._left.append(left)
         self._right.append(right)
+        if kind in _ARE_COMPARED:
+            self._named_left.add(left)
+            self._named_right.add(right)
 
     def _flush(self) -> None:
         kind, self._kind = self._kind, None
         left, self._left = self._left, []
         right, self._right = self._right, []
+        if kind in _ARE_COMPARED:
+            self._named_left, self._named_right = set(), set()
         if kind is CloseSequences:
             self._operations.append(CloseSequences(sequences=[SequenceId(i) for i in left]))
         elif kind is DropTables:
