@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ async def call(
     params = {"name": tool, "arguments": arguments}
     result = await servers.ask(server, tenant, "tools/call", params)
     return str(result["content"][0]["text"])
+
+
+def limited(process: McpProcess, timeout_s: float) -> McpServerConfig:
+    """The process answers in time from now on, or not at all; the configuration until now.
+
+    Starting it takes what it takes, so the limit comes behind that.
+    """
+    before = process._config
+    process._config = replace(before, timeout_s=timeout_s)
+    return before
 
 
 def is_alive(pid: int) -> bool:
@@ -177,11 +188,15 @@ async def test_a_call_under_way_keeps_it(make: Make, processes: list[McpProcess]
     assert len(processes) == 1
 
 
-async def test_an_answer_that_does_not_come_in_time(make: Make) -> None:
-    servers = make(config(timeout_s=0.2))
+async def test_an_answer_that_does_not_come_in_time(
+    make: Make, processes: list[McpProcess]
+) -> None:
+    servers = make()
     await call(servers, "pid")
+    patient = limited(processes[0], timeout_s=0.2)
     with pytest.raises(ProgramError, match=r"tools has not answered tools/call within 0\.2 s"):
         await call(servers, "silence")
+    processes[0]._config = patient
     await call(servers, "pid")  # the message about the other has left before this answer comes
     assert "notifications/cancelled" in json.loads(await call(servers, "notified"))
 
@@ -287,10 +302,11 @@ async def test_one_that_cannot_be_started(
 
 
 async def test_one_that_does_not_read_is_ended(make: Make, processes: list[McpProcess]) -> None:
-    servers = make(config(timeout_s=0.3))
+    servers = make()
     stuck = [asyncio.create_task(call(servers, "silence", text="x" * 1000))]
     await call(servers, "pid")
     os.kill(servers.pids()["tools"], signal.SIGSTOP)  # its input fills up
+    limited(processes[0], timeout_s=0.3)
     text = "x" * 1_000_000
     stuck += [asyncio.create_task(call(servers, "echo", text=text)) for _ in range(3)]
     results = await asyncio.gather(*stuck, return_exceptions=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
+from typing import Any, ClassVar
 
 import pytest
 from fake_node import TENANT, StartNode, fake_config
@@ -28,8 +29,10 @@ from quire.node.ended_programs import EndedPrograms
 from quire.node.programs import ProgramLimits
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
+from quire.programs.runtime import native
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.running import ProgramState
+from quire.programs.runtime.watchdog import Watchdog
 
 
 @inferlet()
@@ -173,25 +176,52 @@ class BlockingProgram:
         return "released"
 
 
+@pytest.fixture
+def blocked() -> Iterator[BlockingProgram]:
+    program = BlockingProgram()
+    yield program
+    program.release.set()  # also where the test has failed: the node stops behind this
+
+
 async def exclaim(api: Api, text: str) -> AsyncGenerator[str, None]:
     yield text + "!"
 
 
+class HandDrivenWatchdog(Watchdog):
+    """Probes when the test says so, and finds the loop blocked unless it has answered already."""
+
+    made: ClassVar[list[Watchdog]]
+
+    def __init__(self, **wiring: Any) -> None:
+        super().__init__(**wiring, wait=_wait_for_ever_or_not_at_all)
+        self.made.append(self)
+
+    def start(self) -> None: ...
+
+
+def _wait_for_ever_or_not_at_all(event: threading.Event, timeout_s: float | None) -> bool:
+    return event.wait() if timeout_s is None else event.is_set()
+
+
 async def test_a_program_that_never_awaits_is_named_and_stops_no_call(
-    start_node: StartNode,
+    start_node: StartNode, monkeypatch: pytest.MonkeyPatch, blocked: BlockingProgram
 ) -> None:
-    node = await start_node(native=NativeConfig(blocked_after_s=0.01))
-    blocked = BlockingProgram()
+    monkeypatch.setattr(HandDrivenWatchdog, "made", [], raising=False)
+    monkeypatch.setattr(native, "Watchdog", HandDrivenWatchdog)
+    node = await start_node()
+    (watchdog,) = HandDrivenWatchdog.made
     reported = asyncio.Event()
     node._parts.programs.note_blocked = _then(node._parts.programs.note_blocked, reported)  # type: ignore[method-assign]
     handle = node.launch(blocked.inferlet, tenant=TENANT)
     await asyncio.to_thread(blocked.blocking.wait)
+    probing = asyncio.create_task(asyncio.to_thread(watchdog.probe))
     await reported.wait()
     call = node.session(TENANT).call(exclaim, "still here")
     assert [item async for item in call] == ["still here!"]
-    assert any("self.release.wait()" in line.text for line in handle.logs())
+    assert any("in _main" in line.text for line in handle.logs())
     blocked.release.set()
     assert await handle.result() == "released"
+    assert not await probing
 
 
 def _then(call: Callable[..., None], event: asyncio.Event) -> Callable[..., None]:
