@@ -88,7 +88,14 @@ class ProgramLauncher:
         restarts = Restarts(ReplayLog()) if program.restartable else None
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         if isinstance(program, GuestProgram):
-            begin = partial(self._runtimes.sandbox.launch, program, launch.args, connect, family)
+            begin = partial(
+                self._runtimes.sandbox.launch,
+                program,
+                launch.args,
+                connect,
+                launch.tenant,
+                family,
+            )
         else:
             begin = partial(self._runtimes.users.launch, program, launch.args, connect)
         return self._table.launch(program.name, launch, begin, restarts)

@@ -49,7 +49,8 @@ from quire.programs.sandbox.host.templates import Templates
 from quire.programs.sandbox.messages import GuestCalls, GuestEvents, GuestModel, Inspected
 from quire.programs.sandbox.python.component import OnProgress
 from quire.programs.sandbox.wasm.cache import BuildCache
-from quire.programs.services.network import Network, NetworkPolicy, new_client
+from quire.programs.services.http_clients import TenantClients
+from quire.programs.services.network import Network, NetworkPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -135,8 +136,8 @@ class SandboxProcess:
         except QuireError as exc:
             self._say(LoadFailed(error=exc.record()))
             return EXIT_LOAD_FAILED
-        async with new_client() as client:
-            self._client = client
+        async with TenantClients() as clients:
+            self._clients = clients
             freed = FreedMemory(loop, find_trim())
             self._host = GuestHost(
                 loop,
@@ -287,7 +288,7 @@ class SandboxProcess:
 
     def _network(self, start: s.Start) -> Network:
         policy = NetworkPolicy(hosts=start.hosts, allow_private=start.allow_private_hosts)
-        network = Network(self._client, policy)
+        network = Network(self._clients.of(start.tenant), policy)
         return (
             network
             if start.record is None

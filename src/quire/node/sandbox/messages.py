@@ -14,7 +14,7 @@ import msgspec
 
 from quire.core.config import EngineConfig
 from quire.core.errors import ErrorRecord
-from quire.core.ids import ModelId
+from quire.core.ids import ModelId, TenantId
 from quire.core.wire import Codec
 from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
 from quire.programs.sandbox.limits import GuestLimits
@@ -67,12 +67,14 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
-    ``hosts``: those that it may reach (``None``: any). ``record``: a program that may begin again
-    has the same each time, and answers that it had from other hosts are given to it again.
+    ``tenant``: with whose programs it shares connections. ``hosts``: those that it may reach
+    (``None``: any). ``record``: a program that may begin again has the same each time, and answers
+    that it had from other hosts are given to it again.
     ``family``: the number of those that it shares ``family_cpu_ms`` of processor time with, all of
     which run in the same process (``None``: it shares none)."""
 
     guest: int
+    tenant: TenantId
     name: str
     digest: str
     launch: GuestLaunch

@@ -21,6 +21,7 @@ import msgspec
 from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
 from quire.core.events import Quotas
+from quire.core.ids import TenantId
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
 from quire.node.loops import LoopCalls, call_on
 from quire.node.quotas import tightest
@@ -120,9 +121,11 @@ class SandboxRuntime:
         program: GuestProgram,
         args: Sequence[str],
         connect: Connect,
+        tenant: TenantId,
         family: Family | None = None,
     ) -> RunningProgram:
-        """See ``Runtime.launch``. ``family``: those whose processor time counts with its own.
+        """See ``Runtime.launch``. ``tenant``: whose it is. ``family``: those whose processor time
+        counts with its own.
 
         Raises:
             TraitMissing: the default model lacks a trait that the manifest names.
@@ -151,7 +154,7 @@ class SandboxRuntime:
             self._placed[link] += 1
         running.add_done_callback(self._forget)
         given = self._guest_models(models)
-        self._calls.soon(partial(self._start, guest, program, tuple(args), given, home))
+        self._calls.soon(partial(self._start, guest, program, tuple(args), given, home, tenant))
         return running
 
     def _start(
@@ -161,9 +164,10 @@ class SandboxRuntime:
         args: tuple[str, ...],
         models: tuple[GuestModel, ...],
         home: _Home,
+        tenant: TenantId,
     ) -> None:
         def begin(number: int) -> None:
-            start = self._start_of(program, args, guest.port, number, home)
+            start = self._start_of(program, args, guest.port, number, home, tenant)
             guest.link.start_guest(start, program, models)
 
         guest.start(begin)
@@ -240,9 +244,11 @@ class SandboxRuntime:
         port: ProgramPort,
         number: int,
         home: _Home,
+        tenant: TenantId,
     ) -> s.Start:
         return s.Start(
             guest=number,
+            tenant=tenant,
             name=program.name,
             digest=program.digest,
             launch=GuestLaunch(

@@ -11,7 +11,7 @@ import codecs
 import ipaddress
 import json
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -22,6 +22,7 @@ import httpx
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
 from quire.programs.capabilities import host_within
 from quire.programs.services.pinned import pinned
+from quire.programs.services.request_headers import ACCEPTED_CODINGS, checked_headers
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 """Addresses of a host name and port."""
@@ -32,18 +33,17 @@ _SLOW_CODECS = frozenset({"idna", "punycode"})
 
 
 def new_client(transport: httpx.AsyncBaseTransport | None = None) -> httpx.AsyncClient:
-    """The HTTP client of a host, which all its programs share.
+    """An HTTP client whose connections several programs share.
 
     Redirects are followed by ``Network`` under its policy, which has the only time limits. No
-    cookie is kept: it would be sent with the next request to the same host, whichever program or
-    tenant makes that.
+    cookie is kept: it would be sent with the next request to the same host, whichever program
+    makes that.
     """
     # late: guests have this module, and no sockets
     from quire.programs.services.pinned_transport import PinnedTransport
 
-    limits = httpx.Limits(max_connections=512, max_keepalive_connections=32)
     return httpx.AsyncClient(
-        transport=transport or PinnedTransport(limits),
+        transport=transport or PinnedTransport(),
         follow_redirects=False,
         trust_env=False,
         timeout=None,
@@ -192,10 +192,14 @@ class Network:
     ) -> httpx.Response:
         """The answer that is no redirect, its body unread; the caller closes it."""
         origin = url
+        if headers is not None:
+            headers = checked_headers(headers, len(content or b""))
         for _ in range(self._policy.max_redirects + 1):
             address = await self._checked(url)
             request = self._client.build_request(method, url, content=content, headers=headers)
             request.headers["host"] = url.netloc.decode("ascii")
+            if not _names(headers, "accept-encoding"):
+                request.headers["accept-encoding"] = ACCEPTED_CODINGS
             with pinned(address):
                 response = await self._client.send(request, stream=True, follow_redirects=False)
             if not response.has_redirect_location:
@@ -225,15 +229,16 @@ class Network:
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await self._resolve(url.host, port)
         if not addresses or not all(self._policy.allows_address(entry) for entry in addresses):
+            # which addresses is not for the program to know: they are of the node's own network
             raise Forbidden(
-                f"host {url.host!r} resolves to {', '.join(addresses) or 'nothing'}: private "
-                "addresses are refused to this program"
+                f"host {url.host!r} has no address, or a private one: private addresses are "
+                "refused to this program"
             )
         return addresses[0]
 
     async def _body(self, response: httpx.Response) -> bytes:
         body = bytearray()
-        async for part in response.aiter_bytes():
+        async for part in _decoded(response):
             body += part
             if len(body) > self._policy.max_body_bytes:
                 raise InvalidArgument(
@@ -252,7 +257,7 @@ class HttpStream:
         self._what = what
         self._response = response
         self._policy = policy
-        self._parts = response.aiter_bytes()
+        self._parts = _decoded(response)
         self._ends_s = asyncio.get_running_loop().time() + policy.max_stream_s
         self._num_bytes = 0
         self._closed = False
@@ -296,6 +301,27 @@ class HttpStream:
         if not self._closed:
             self._closed = True
             await self._response.aclose()
+
+
+async def _decoded(response: httpx.Response) -> AsyncIterator[bytes]:
+    """The body, its content codings taken off. The loop turns between two pieces, so that limits
+    of time and of bytes hold however little has come of what they are made of."""
+    # late: guests have this module, and their answers come decoded
+    from quire.programs.services.content_coding import ContentDecoder
+
+    what = f"{response.request.method} {response.url}"
+    decoder = ContentDecoder(what, response.headers.get("content-encoding", ""))
+    stream = response.stream
+    assert isinstance(stream, httpx.AsyncByteStream)
+    async for data in stream:
+        for part in decoder.feed(data):
+            yield part
+            await asyncio.sleep(0)
+    decoder.end()
+
+
+def _names(headers: Mapping[str, str] | None, wanted: str) -> bool:
+    return any(name.lower() == wanted for name in headers or ())
 
 
 @contextmanager

@@ -6,12 +6,20 @@ of one proxy, get connections of their own. Guests have this file and never impo
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterable
 
 import httpcore
 import httpx
 
 from quire.programs.services.pinned import pinned_address
+
+POOL_LIMITS = httpx.Limits(max_connections=512, max_keepalive_connections=32)
+
+
+def tls_context() -> ssl.SSLContext:
+    """What connections are checked with; transports may share it."""
+    return httpx.create_ssl_context(trust_env=False)
 
 
 class PinnedBackend(httpcore.AsyncNetworkBackend):
@@ -41,11 +49,15 @@ class PinnedTransport(httpx.AsyncHTTPTransport):
     """httpx's own transport over a ``PinnedBackend``, without proxies of the environment."""
 
     def __init__(
-        self, limits: httpx.Limits, inner: httpcore.AsyncNetworkBackend | None = None
+        self,
+        limits: httpx.Limits = POOL_LIMITS,
+        inner: httpcore.AsyncNetworkBackend | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(trust_env=False, limits=limits)
+        tls = tls or tls_context()
+        super().__init__(verify=tls, trust_env=False, limits=limits)
         self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=httpx.create_ssl_context(trust_env=False),
+            ssl_context=tls,
             max_connections=limits.max_connections,
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
@@ -53,4 +65,4 @@ class PinnedTransport(httpx.AsyncHTTPTransport):
         )
 
 
-__all__ = ["PinnedBackend", "PinnedTransport"]
+__all__ = ["POOL_LIMITS", "PinnedBackend", "PinnedTransport", "tls_context"]

@@ -1,0 +1,37 @@
+"""HTTP clients of a process that runs programs of several tenants: a client each.
+
+A client has connections that stay open between requests, and a bound on them: neither is shared
+over a tenant's border. Guests have this file and never import it.
+"""
+
+from __future__ import annotations
+
+import httpx
+
+from quire.programs.services.network import new_client
+from quire.programs.services.pinned_transport import POOL_LIMITS, PinnedTransport, tls_context
+
+
+class TenantClients:
+    """``async with`` it; belongs to one loop. Certificates are read once for all of them."""
+
+    def __init__(self) -> None:
+        self._tls = tls_context()
+        self._clients: dict[str, httpx.AsyncClient] = {}
+
+    def of(self, tenant: str) -> httpx.AsyncClient:
+        client = self._clients.get(tenant)
+        if client is None:
+            client = new_client(PinnedTransport(POOL_LIMITS, tls=self._tls))
+            self._clients[tenant] = client
+        return client
+
+    async def __aenter__(self) -> TenantClients:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for client in self._clients.values():
+            await client.aclose()
+
+
+__all__ = ["TenantClients"]
