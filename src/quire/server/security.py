@@ -27,6 +27,9 @@ from quire.server.refusals import log_refusal, note
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""
 
+_HOST = re.compile(r"[^\s/?#@\\]+")
+"""No part of a URL but a host and its port: ``evil.example@localhost`` is a user at a host."""
+
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
@@ -105,6 +108,8 @@ class OriginPolicy:
 
 
 def _host_name(host: str) -> str:
+    if not _HOST.fullmatch(host):
+        return ""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
