@@ -13,7 +13,12 @@ from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
 from quire.node.clock import SystemClock
-from quire.node.health import EngineState, node_health
+from quire.node.health import (
+    EngineState,
+    SandboxHealth,
+    SandboxState,
+    node_health,
+)
 from quire.node.supervisor import EngineSupervisor, RestartLimits
 from quire.testing import FakeEngine
 
@@ -246,11 +251,14 @@ def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None
     ready._move(EngineState.READY)
     lost._move(EngineState.RESTARTING, "killed")
     engines = {EngineId("a"): ready.health, EngineId("b"): lost.health}
-    health = node_health(engines, draining=False, failure=None)
+    health = node_health(engines, {}, draining=False, failure=None)
     assert (health.ready, health.alive) == (False, False)
     assert health.detail == "engine b is restarting: killed"
     only = {EngineId("a"): ready.health}
-    assert node_health(only, draining=False, failure=None).ready
-    draining = node_health(only, draining=True, failure=None)
+    assert node_health(only, {}, draining=False, failure=None).ready
+    draining = node_health(only, {}, draining=True, failure=None)
     assert (draining.ready, draining.alive) == (False, True)
-    assert not node_health(only, draining=False, failure="a bug").alive
+    assert not node_health(only, {}, draining=False, failure="a bug").alive
+    paused = {"0": SandboxHealth(SandboxState.PAUSED, "lost 5 times", 5)}
+    health = node_health(only, paused, draining=False, failure=None)
+    assert (health.ready, health.alive, health.detail) == (True, True, "lost 5 times")

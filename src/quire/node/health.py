@@ -1,4 +1,5 @@
-"""What the node says of its engines: frozen snapshots, and the legal transitions between states.
+"""What the node says of its engines and its sandbox: frozen snapshots, and the legal transitions
+between an engine's states.
 
 Knows nothing of how engines run; ``supervisor`` moves the states, ``node`` collects them.
 """
@@ -47,23 +48,49 @@ class EngineHealth:
     progress: float = 0.0
 
 
+class SandboxState(StrEnum):
+    """IDLE: no process; the first program starts one. PAUSED: it was lost again and again, and no
+    program is started in it for a while."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    READY = "ready"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxHealth:
+    """One process of untrusted programs. ``detail`` says why it is paused and until when;
+    ``losses``: since the node began."""
+
+    state: SandboxState
+    detail: str = ""
+    losses: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
     """``ready``: new work is accepted and every engine can do it.
 
     ``alive``: nothing is dead (loading and draining count as alive). ``detail``: the first reason
-    why the node is not ready, empty otherwise.
+    why the node is not ready; of one that is, why a process of its ``sandbox`` is paused, which
+    what everybody else asks for does not notice.
     """
 
     ready: bool
     alive: bool
     draining: bool
     engines: Mapping[EngineId, EngineHealth]
+    sandbox: Mapping[str, SandboxHealth]
     detail: str = ""
 
 
 def node_health(
-    engines: Mapping[EngineId, EngineHealth], *, draining: bool, failure: str | None
+    engines: Mapping[EngineId, EngineHealth],
+    sandbox: Mapping[str, SandboxHealth],
+    *,
+    draining: bool,
+    failure: str | None,
 ) -> NodeHealth:
     """Join engine states; ``failure`` is why the control thread has died, if it has."""
     unready = [
@@ -76,13 +103,23 @@ def node_health(
     )
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
     reasons += unready
+    paused = [health.detail for health in sandbox.values() if health.detail]
     return NodeHealth(
         ready=not reasons,
         alive=failure is None and not dead,
         draining=draining,
         engines=dict(engines),
-        detail=reasons[0] if reasons else "",
+        sandbox=dict(sandbox),
+        detail=next(iter(reasons + paused), ""),
     )
 
 
-__all__ = ["TRANSITIONS", "EngineHealth", "EngineState", "NodeHealth", "node_health"]
+__all__ = [
+    "TRANSITIONS",
+    "EngineHealth",
+    "EngineState",
+    "NodeHealth",
+    "SandboxHealth",
+    "SandboxState",
+    "node_health",
+]

@@ -102,6 +102,7 @@ class Node:
         failure = self._parts.control.failure
         return node_health(
             {**self._parts.fleet.health(), **self._parts.encoders.health()},
+            self._parts.sandbox.health(),
             draining=self._parts.admission.draining,
             failure=None if failure is None else failure.message,
         )

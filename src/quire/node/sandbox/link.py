@@ -11,7 +11,7 @@ import itertools
 import logging
 import sys
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,10 @@ from quire.core.errors import (
 )
 from quire.core.interfaces import Clock
 from quire.node.engine_loading import OnProgress
+from quire.node.health import SandboxHealth, SandboxState
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
+from quire.node.sandbox.losses import Losses
 from quire.node.transports.child import LifeLimits
 from quire.node.transports.life import ProcessLife, Speech
 from quire.programs.sandbox.limits import GuestLimits
@@ -40,8 +42,6 @@ from quire.programs.sandbox.program import GuestProgram
 logger = logging.getLogger(__name__)
 
 SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
-MAX_LOSSES = 5
-LOSS_WINDOW_S = 60.0
 _KEPT_CODE = 128
 """Programs whose code the process holds, so that a launch need not bring it."""
 
@@ -75,7 +75,7 @@ class SandboxLink:
     """One process after another: ``ready`` starts it if there is none. ``name`` is for the log."""
 
     def __init__(self, name: str, settings: LinkSettings, clock: Clock) -> None:
-        self._name = name
+        self.name = name
         self._settings = settings
         self._clock = clock
         self._numbers = itertools.count(1)
@@ -86,7 +86,7 @@ class SandboxLink:
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._losses: deque[float] = deque()
+        self._losses = Losses(name)
         self._made_s = time.time()
         self._closed = False
 
@@ -94,28 +94,42 @@ class SandboxLink:
     def pid(self) -> int | None:
         return None if self._life is None else self._life.pid
 
+    def health(self) -> SandboxHealth:
+        """From any thread."""
+        problem = self._losses.problem(self._clock.now_s())
+        if problem is not None and self._life is None:
+            state = SandboxState.PAUSED
+        elif self._starting is not None:
+            state = SandboxState.STARTING
+        else:
+            state = SandboxState.IDLE if self._life is None else SandboxState.READY
+        return SandboxHealth(
+            state, (problem or "") if state is SandboxState.PAUSED else "", self._losses.count
+        )
+
     async def ready(self) -> None:
         """Returns when the process takes guests.
 
         Raises:
-            QuireError: it cannot be started, or is lost again and again.
+            CapacityError: it was lost again and again, and is started later.
+            QuireError: it cannot be started.
         """
         if self._closed:
             raise Draining("the sandbox is closing and starts no further program")
         while not self.is_ready:  # it may be lost as soon as it is there
             if self._starting is None:
+                self._losses.check(self._clock.now_s())
                 self._starting = asyncio.create_task(
-                    self._start(), name=f"start sandbox {self._name}"
+                    self._start(), name=f"start sandbox {self.name}"
                 )
             await asyncio.shield(self._starting)
 
     async def _start(self) -> None:
-        self._check_losses()
         self._kept = _Kept()
         settings, config = self._settings, self._settings.config
         life = self._life = ProcessLife(
             "sandbox",
-            self._name,
+            self.name,
             settings.command,
             Speech(s.node_codec(), s.sandbox_codec(), s.SandboxReady),
             self._on_message,
@@ -140,16 +154,6 @@ class SandboxLink:
             raise
         finally:
             self._starting = None
-
-    def _check_losses(self) -> None:
-        now_s = self._clock.now_s()
-        while self._losses and now_s - self._losses[0] > LOSS_WINDOW_S:
-            self._losses.popleft()
-        if len(self._losses) >= MAX_LOSSES:
-            raise ProgramTerminated(
-                f"the sandbox process was lost {len(self._losses)} times within "
-                f"{LOSS_WINDOW_S:g} s: no program is started in it for a while"
-            )
 
     # -- guests ------------------------------------------------------------------------------------
 
@@ -265,7 +269,7 @@ class SandboxLink:
     def _on_lost(self, reason: str) -> None:
         """The process is gone: so are its guests. The next launch starts another one."""
         life, self._life = self._life, None
-        self._losses.append(self._clock.now_s())
+        self._losses.note(self._clock.now_s(), reason)
         why = because_of_change(self._made_s)
         error = ProgramTerminated(
             f"the sandbox process that ran this program was lost ({reason}){why}; launch it again"
@@ -279,7 +283,7 @@ class SandboxLink:
             if not future.done():
                 future.set_exception(error)
         if life is not None:
-            self._ending = asyncio.create_task(life.close(), name=f"end sandbox {self._name}")
+            self._ending = asyncio.create_task(life.close(), name=f"end sandbox {self.name}")
 
 
 class _Kept:

@@ -23,6 +23,7 @@ from quire.core.errors import Draining, InvalidArgument
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
+from quire.node.health import SandboxHealth
 from quire.node.loops import LoopCalls, call_on
 from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
@@ -88,6 +89,10 @@ class SandboxRuntime:
     def pids(self) -> list[int]:
         """Of the processes that run."""
         return [pid for link in self._links if (pid := link.pid) is not None]
+
+    def health(self) -> dict[str, SandboxHealth]:
+        """Of each process, by its name. From any thread."""
+        return {link.name: link.health() for link in self._links}
 
     async def inspect(self, code: bytes) -> GuestProgram:
         """The program that ``code`` is. A module is compiled, a source's module code runs: in the

@@ -13,7 +13,7 @@ from quire.node import NodeHealth
 from quire.server.context import context_of
 from quire.server.errors import RETRY_AFTER_S
 from quire.server.schemas.base import Responses
-from quire.server.schemas.service import EngineStatus, Health
+from quire.server.schemas.service import EngineStatus, Health, SandboxStatus
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["health"])
@@ -65,6 +65,12 @@ def _response(found: NodeHealth, *, good: bool) -> Response:
                 progress=status.progress,
             )
             for engine, status in found.engines.items()
+        },
+        sandbox={
+            name: SandboxStatus(
+                state=str(process.state), detail=process.detail, losses=process.losses
+            )
+            for name, process in found.sandbox.items()
         },
     )
     headers = {} if good else {"retry-after": str(RETRY_AFTER_S)}

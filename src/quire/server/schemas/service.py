@@ -76,6 +76,14 @@ class EngineStatus(ResponseModel):
     progress: float
 
 
+class SandboxStatus(ResponseModel):
+    """A process of untrusted programs. ``state``: idle, starting, ready or paused."""
+
+    state: str
+    detail: str
+    losses: int
+
+
 class Version(ResponseModel):
     version: str
 
@@ -86,6 +94,7 @@ class Health(ResponseModel):
     status: Literal["ok", "loading", "draining", "unhealthy"]
     detail: str
     engines: dict[str, EngineStatus]
+    sandbox: dict[str, SandboxStatus]
 
 
 __all__ = [

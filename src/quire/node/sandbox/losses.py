@@ -1,0 +1,71 @@
+"""When a sandbox process that was lost may be started again.
+
+Owns the record of one process's losses. A few are forgiven at once; from then on each is followed
+by a pause that doubles, so that a program that ends its process again and again, whatever launches
+it, costs the machine little, and the others get their turn in between. Never gives up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from quire.core.errors import CapacityError
+
+
+@dataclass(frozen=True, slots=True)
+class LossLimits:
+    """``max_losses`` within ``window_s`` begin the pauses: ``first_pause_s``, twice that after the
+    next loss in the window, at most ``max_pause_s``."""
+
+    max_losses: int = 5
+    window_s: float = 60.0
+    first_pause_s: float = 5.0
+    max_pause_s: float = 40.0
+
+
+class Losses:
+    """``note`` belongs to one thread; what is asked, to any."""
+
+    def __init__(self, name: str, limits: LossLimits | None = None) -> None:
+        self._name = name
+        self._limits = limits or LossLimits()
+        self._recent: deque[float] = deque()
+        self._paused: tuple[float, str] | None = None
+        self.count = 0
+        """Losses since the node began."""
+
+    def note(self, now_s: float, reason: str) -> None:
+        limits, recent = self._limits, self._recent
+        self.count += 1
+        recent.append(now_s)
+        while now_s - recent[0] > limits.window_s:
+            recent.popleft()
+        num_beyond = len(recent) - limits.max_losses
+        if num_beyond < 0:
+            return
+        pause_s = min(limits.first_pause_s * 2.0**num_beyond, limits.max_pause_s)
+        why = (
+            f"sandbox process {self._name} was lost {len(recent)} times within "
+            f"{limits.window_s:g} s, the last time because {reason}"
+        )
+        self._paused = (now_s + pause_s, why)
+
+    def problem(self, now_s: float) -> str | None:
+        """Why no process is started now."""
+        if self._paused is None:
+            return None
+        until_s, why = self._paused
+        left_s = until_s - now_s
+        if left_s <= 0:
+            return None
+        return f"{why}: it is started again in {left_s:.0f} s at the soonest"
+
+    def check(self, now_s: float) -> None:
+        """Raises ``CapacityError`` while there is a pause."""
+        problem = self.problem(now_s)
+        if problem is not None:
+            raise CapacityError(f"{problem}; launch the program again then")
+
+
+__all__ = ["LossLimits", "Losses"]
