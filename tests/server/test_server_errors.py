@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import httpx
@@ -252,6 +253,50 @@ def test_names_of_the_templates_renderer_are_not_the_clients_to_set(
     error = check_shape(response)
     assert error["param"] == "chat_template_kwargs"
     assert repr(name) in error["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": HI, "functions": None, "whatever": None},
+        {"messages": HI, "stream_options": {"include_usage": None}},
+        {"messages": HI, "structured_outputs": {"regex": "a+", "choice": None}},
+        {"messages": [{**HI[0], "name": None}], "max_tokens": None},
+        {
+            "messages": [
+                *HI,
+                {
+                    "role": "assistant",
+                    "tool_calls": [
+                        {"id": "c", "type": None, "function": {"name": "f", "arguments": None}}
+                    ],
+                },
+                {"role": "tool", "tool_call_id": "c", "content": "x"},
+            ]
+        },
+    ],
+)
+def test_a_null_field_is_an_absent_one(http: httpx.Client, body: dict[str, Any]) -> None:
+    response = http.post(CHAT, json=body)
+    assert response.status_code == 200, response.text
+
+
+def test_a_required_field_that_is_null_is_missing(http: httpx.Client) -> None:
+    response = http.post(CHAT, json={"messages": None})
+    assert response.status_code == 400
+    error = check_shape(response)
+    assert (error["param"], error["message"]) == ("messages", "messages: Field required")
+
+
+def test_nulls_of_a_clients_own_objects_stay(client: openai.OpenAI) -> None:
+    """A schema's null is a value."""
+    schema = {"type": "object", "properties": {"a": {"const": None}}, "required": ["a"]}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    said: Any = HI
+    found = client.chat.completions.create(
+        model="scripted", messages=said, response_format=form, max_tokens=50
+    )
+    assert json.loads(found.choices[0].message.content or "") == {"a": None}
 
 
 def test_images_are_refused_by_name(http: httpx.Client) -> None:

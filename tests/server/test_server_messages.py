@@ -399,3 +399,65 @@ def test_every_field_of_the_package_is_accepted_or_refused_on_purpose(
     assert sent - known == headers
     found = ask(claude, user("say x"), diagnostics={}, container="c", inference_geo="eu")
     assert text_of(found) == "x"
+
+
+# -- what newer packages send ----------------------------------------------------------------------
+
+
+def test_a_text_has_no_citations_rather_than_null(http: httpx.Client) -> None:
+    """Vercel's client takes a list or nothing, and throws a whole answer away for a null."""
+    body = {"max_tokens": 9, "messages": [user("say x")]}
+    answer = http.post("/v1/messages", json=body).json()
+    assert answer["content"] == [{"type": "text", "text": "x"}]
+    sent = http.post("/v1/messages", json={**body, "stream": True}).text
+    assert "citations" not in sent
+
+
+def test_a_thread_of_the_package_holds_its_conversation_itself(claude: anthropic.Anthropic) -> None:
+    thread = claude.beta.messages.thread(model=MODEL, max_tokens=100)
+    said = []
+    for turn in ("say one", "say two", "say three"):
+        said += [block.text for block in thread.send(user(turn)).content if block.type == "text"]
+    assert said == ["one", "two", "three"]
+    assert len(thread.messages) == 6
+
+
+def test_the_packages_tool_runner_ends_though_no_thread_is_kept(
+    claude: anthropic.Anthropic,
+) -> None:
+    calls = []
+
+    @anthropic.beta_tool
+    def add(a: int) -> str:
+        """Add.
+
+        Args:
+            a: A number.
+        """
+        calls.append(a)
+        return str(a + 1)
+
+    said: Any = [user('call add {"a": 3}')]
+    runner = claude.beta.messages.tool_runner(
+        model=MODEL, max_tokens=100, messages=said, tools=[add]
+    )
+    last = runner.until_done()
+    assert [block.text for block in last.content if block.type == "text"] == ["The tool said 4."]
+    assert calls == [3]
+
+
+def test_a_thread_to_continue_is_not_found(http: httpx.Client) -> None:
+    thread = {"type": "continue", "previous_message_id": "msg_1"}
+    body = {"max_tokens": 9, "messages": [user("say x")], "thread": thread}
+    answer = http.post("/v1/messages", json=body)
+    assert answer.status_code == 404
+    error = answer.json()["error"]
+    assert error["details"] == {"error_code": "thread_not_found"}
+    assert "whole conversation" in error["message"]
+
+
+def test_a_forced_call_comes_before_a_schema(claude: anthropic.Anthropic) -> None:
+    config: Any = {"format": {"type": "json_schema", "schema": {"type": "object"}}}
+    choice: Any = {"type": "any"}
+    found = ask(claude, user("say x"), tools=[ADD], tool_choice=choice, output_config=config)
+    assert [block.type for block in found.content] == ["tool_use"]

@@ -261,10 +261,30 @@ def test_auto_may_answer_in_words(client: openai.OpenAI) -> None:
     assert choice.finish_reason == "stop"
 
 
-def test_none_reads_no_calls(client: openai.OpenAI) -> None:
-    (choice,) = ask(client, "call add {}", tools=[SUM_TOOL], tool_choice="none").choices
+def test_none_leaks_no_call(client: openai.OpenAI) -> None:
+    """A model may call although it was not told of the tools; nobody is shown a word of it."""
+    said = 'say Well. <tool_call>{"name": "add", "arguments": {}}</tool_call>'
+    (choice,) = ask(client, said, tools=[SUM_TOOL], tool_choice="none").choices
+    assert choice.message.tool_calls is None
+    assert (choice.message.content or "").strip() == "Well."
+    assert choice.finish_reason == "stop"
+
+
+def test_a_call_is_text_where_there_are_no_tools(client: openai.OpenAI) -> None:
+    (choice,) = ask(client, "call add {}").choices
     assert choice.message.tool_calls is None
     assert "<tool_call>" in (choice.message.content or "")
+
+
+def test_a_forced_call_comes_before_a_schema(client: openai.OpenAI) -> None:
+    """openai-agents and instructor send both: the schema is that of a later text."""
+    schema = {"name": "n", "schema": {"type": "object"}}
+    form: Any = {"type": "json_schema", "json_schema": schema}
+    found = ask(client, "say x", tools=[SUM_TOOL], tool_choice="required", response_format=form)
+    calls = found.choices[0].message.tool_calls
+    assert calls is not None
+    assert calls[0].type == "function"
+    assert calls[0].function.name == "add"
 
 
 NAMED: Any = {"type": "function", "function": {"name": "add"}}

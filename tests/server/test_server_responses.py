@@ -187,6 +187,19 @@ def test_a_forced_call_fits_its_schema(client: openai.OpenAI, choice: Any) -> No
     assert 0 <= json.loads(call.arguments)["a"] <= 9
 
 
+def test_a_forced_call_comes_before_a_schema(client: openai.OpenAI) -> None:
+    form: Any = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    found = client.responses.create(
+        model=MODEL,
+        input="say x",
+        tools=[ADD],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        text={"format": form},
+    )
+    assert [item.type for item in found.output] == ["function_call"]
+
+
 def test_no_tool_is_called_where_none_may_be(client: openai.OpenAI) -> None:
     found = ask(client, 'call add {"a": 3}', tools=[ADD], tool_choice="none")
     assert found.output[0].type == "message"

@@ -14,7 +14,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from quire.core.errors import QuireError
 from quire.server.anthropic.format import event
 from quire.server.errors import body_of, status_of
-from quire.server.schemas.anthropic import AnthropicError, AnthropicErrorObject
+from quire.server.schemas.anthropic import (
+    AnthropicError,
+    AnthropicErrorDetails,
+    AnthropicErrorObject,
+)
 from quire.server.schemas.base import ERRORS, Responses
 
 PATH = "/v1/messages"
@@ -29,6 +33,10 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+
+THREAD_NOT_FOUND = "thread_not_found"
+_DETAILED = frozenset({THREAD_NOT_FOUND})
+"""Codes that Anthropic's clients look for in the details."""
 
 ANTHROPIC_ERRORS: Responses = {
     status: {"model": AnthropicError, "description": response["description"]}
@@ -96,13 +104,16 @@ class _Translator:
 
 def translated(body: bytes, status: int, request_id: str | None) -> bytes:
     """An error body of ours as Anthropic's. A refused CORS preflight has a line of plain text."""
+    code = None
     try:
-        message = json.loads(body)["error"]["message"]
+        ours = json.loads(body)["error"]
+        message, code = ours["message"], ours["code"]
     except ValueError:
         message = body.decode(errors="replace")
-    kind = error_type(status)
-    error = AnthropicErrorObject(type=kind, message=message)
-    return AnthropicError(error=error, request_id=request_id).to_json()
+    error = AnthropicErrorObject(type=error_type(status), message=message)
+    if code in _DETAILED:
+        error.details = AnthropicErrorDetails(error_code=code)
+    return AnthropicError(type="error", error=error, request_id=request_id).to_json()
 
 
-__all__ = ["ANTHROPIC_ERRORS", "AnthropicErrors", "error_events", "translated"]
+__all__ = ["ANTHROPIC_ERRORS", "THREAD_NOT_FOUND", "AnthropicErrors", "error_events", "translated"]

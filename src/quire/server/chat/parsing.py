@@ -32,13 +32,20 @@ from quire.server.schemas.chat import (
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How answers are to be read. ``max_calls``: further calls are dropped, as the client asked
-    (``parallel_tool_calls: false``); 0: calls are text. ``starts_in_reasoning``: the prompt has
-    opened the model's reasoning already. ``tools``: the names of what may be called."""
+    (``parallel_tool_calls: false``); 0: calls are text, unless ``drops_calls``: then the client
+    has tools and has ruled all calls out, and nothing of one is shown. ``starts_in_reasoning``: the
+    prompt has opened the model's reasoning already. ``tools``: the names of what may be called."""
 
     max_calls: int | None = 0
     starts_in_reasoning: bool = False
     dialect: Dialect = Dialect.HERMES
     tools: frozenset[str] | None = None
+    drops_calls: bool = False
+
+    @property
+    def finds_calls(self) -> bool:
+        """Whether a call is told from the text around it."""
+        return self.drops_calls or self.max_calls != 0
 
 
 class ChoiceParser:
@@ -46,9 +53,10 @@ class ChoiceParser:
 
     def __init__(self, reading: Reading) -> None:
         self._max_calls = reading.max_calls
+        self._is_cut = reading.drops_calls or bool(reading.max_calls)
         known_tools = True if reading.tools is None else reading.tools
         self._parser = AnswerParser(
-            tools=known_tools if reading.max_calls != 0 else False,
+            tools=known_tools if reading.finds_calls else False,
             reasoning=True,
             starts_in_reasoning=reading.starts_in_reasoning,
             dialect=reading.dialect,
@@ -68,12 +76,13 @@ class ChoiceParser:
         return self._kept(self._parser.finish())
 
     def _kept(self, pieces: list[Piece]) -> list[Piece]:
-        if not self._max_calls:
+        if not self._is_cut:
             return pieces
+        limit = self._max_calls or 0
         return [
             piece
             for piece in pieces
-            if not isinstance(piece, CallStarted | CallArguments) or piece.index < self._max_calls
+            if not isinstance(piece, CallStarted | CallArguments) or piece.index < limit
         ]
 
 

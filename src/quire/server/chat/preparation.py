@@ -62,9 +62,16 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
     conversation = _conversation(body, messages, images.files)
     prompt = await context.renderer.render(model, conversation)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    max_calls = _max_calls(body)
     # what a grammar writes is in the one form that it knows
     dialect = dialect_of(model) if grammar is None else Dialect.HERMES
+    tools = frozenset(tool.function.name for tool in body.tools or ())
+    reading = Reading(
+        _max_calls(body),
+        prompt.opens_reasoning,
+        dialect,
+        tools,
+        drops_calls=bool(tools) and body.tool_choice == "none",
+    )
     generation = completion_request(
         body,
         model,
@@ -75,10 +82,8 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         reporting=Reporting(num_logprobs),
         priority=priority_of(body),
         images=prompt.images,
-        shown_special=marker_tokens(dialect, model.tokenizer, tools=max_calls != 0),
+        shown_special=marker_tokens(dialect, model.tokenizer, tools=reading.finds_calls),
     )
-    tools = frozenset(tool.function.name for tool in body.tools or ())
-    reading = Reading(max_calls, prompt.opens_reasoning, dialect, tools)
     return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.node import SessionHandle
-from quire.server.anthropic.errors import ANTHROPIC_ERRORS, error_events
+from quire.server.anthropic.errors import ANTHROPIC_ERRORS, THREAD_NOT_FOUND, error_events
 from quire.server.anthropic.format import MessageFormatter
 from quire.server.anthropic.translation import chat_request
 from quire.server.chat.preparation import prepare_chat, render_chat
@@ -48,6 +48,7 @@ _STYLE = EventStyle(as_it_is, b"", error_events)
 async def create_message(request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation in Anthropic's form, whole or streamed."""
     _check_version(request)
+    _check_thread(body)
     fields = chat_request(body)
     chat = await prepare_chat(request, fields)
     formatter = MessageFormatter(new_frame(chat.model), len(chat.prompt.token_ids), chat.reading)
@@ -66,6 +67,17 @@ async def count_tokens(request: Request, body: CountTokensRequest) -> Response:
     prompt = await render_chat(context_of(request), chat_request(body))
     count = TokenCount(input_tokens=len(prompt.token_ids))
     return Response(count.to_json(), media_type="application/json")
+
+
+def _check_thread(body: MessagesRequest) -> None:
+    if body.thread is not None and body.thread.type == "continue":
+        raise HttpError(
+            404,
+            "no conversation is kept here for thread to continue: send the whole conversation, "
+            'with "thread": {"type": "create"} or without',
+            code=THREAD_NOT_FOUND,
+            param="thread",
+        )
 
 
 def _check_version(request: Request) -> None:

@@ -17,6 +17,7 @@ from quire.server.schemas.base import (
     JsonObject,
     Name,
     RequestModel,
+    ResponseModel,
     ShortText,
     Text,
     TextOrList,
@@ -175,6 +176,15 @@ class MessageMetadata(EchoedModel):
     user_id: ShortText | None = None
 
 
+class Thread(RequestModel):
+    """Of newer packages: the service is to keep the conversation. It is not kept here: ``create``
+    changes nothing, and what would continue one is told that it is gone, upon which the package
+    sends the whole conversation again."""
+
+    type: Literal["create", "continue"]
+    previous_message_id: ShortText | None = None
+
+
 class CountTokensRequest(RequestModel):
     """What a prompt is made of, and fields that mean nothing here: accepted, bounded, unused."""
 
@@ -199,11 +209,8 @@ class CountTokensRequest(RequestModel):
         choice = self.tool_choice
         if choice is None:
             return self
-        if choice.type in ("any", "tool"):
-            if not names:
-                raise ValueError("tool_choice asks for a call, but there are no tools")
-            if self.output_config is not None and self.output_config.format is not None:
-                raise ValueError("a forced tool call and output_config.format exclude another")
+        if choice.type in ("any", "tool") and not names:
+            raise ValueError("tool_choice asks for a call, but there are no tools")
         if choice.type == "tool" and choice.name not in names:
             raise ValueError(f"tool_choice names {choice.name!r}, which is not in tools")
         return self
@@ -218,6 +225,7 @@ class MessagesRequest(CountTokensRequest):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    thread: Thread | None = None
     metadata: MessageMetadata | None = None
     service_tier: ShortText | None = None
     inference_geo: ShortText | None = None
@@ -246,9 +254,10 @@ class MessageUsage(WholeModel):
 
 
 class AnswerText(WholeModel):
+    """Without ``citations``: there are none, and Vercel's client takes no null for them."""
+
     type: Literal["text"] = "text"
     text: str
-    citations: None = None
 
 
 class AnswerThinking(WholeModel):
@@ -282,15 +291,22 @@ class TokenCount(WholeModel):
     input_tokens: int
 
 
-class AnthropicErrorObject(WholeModel):
+class AnthropicErrorDetails(ResponseModel):
+    """``error_code``: what a client of the package acts upon."""
+
+    error_code: str
+
+
+class AnthropicErrorObject(ResponseModel):
     type: str
     message: str
+    details: AnthropicErrorDetails | None = None
 
 
-class AnthropicError(WholeModel):
+class AnthropicError(ResponseModel):
     """What every error of these routes looks like, streams included."""
 
-    type: Literal["error"] = "error"
+    type: Literal["error"]
     error: AnthropicErrorObject
     request_id: str | None = None
 
@@ -302,6 +318,7 @@ __all__ = [
     "AnswerThinking",
     "AnswerToolUse",
     "AnthropicError",
+    "AnthropicErrorDetails",
     "AnthropicErrorObject",
     "ContentBlock",
     "CountTokensRequest",

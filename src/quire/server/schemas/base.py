@@ -4,6 +4,9 @@ Unknown fields of a request are refused, as OpenAI's own service does, and not d
 ``temprature`` or another server's extension would otherwise change the answer in silence. Fields
 that OpenAI documents and that mean nothing here are listed and accepted (see ``generation``).
 Inside *messages* unknown fields are ignored, because clients send back what servers gave them.
+
+A field that is ``null`` is an absent one, wherever it stands: clients serialise whole objects of
+options. Objects that a client defines itself (schemas, arguments, variables) keep theirs.
 """
 
 from __future__ import annotations
@@ -11,8 +14,18 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag
-from pydantic_core import PydanticSerializationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    Tag,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticSerializationError
 
 MAX_TEXT_CHARS = 4 << 20
 MAX_PROMPT_TOKENS = 1 << 20
@@ -50,13 +63,44 @@ def text_or_object(value: object) -> str | None:
     return OBJECT_SHAPE.tag if isinstance(value, dict | BaseModel) else None
 
 
-class RequestModel(BaseModel):
-    """A body, or a part of one, whose fields are all known. No coercion: ``"5"`` is no integer."""
+class SparseModel(BaseModel):
+    """An object of a request: its fields that are null are absent. No coercion: ``"5"`` is no
+    integer."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, value: object) -> object:
+        if isinstance(value, dict) and None in value.values():
+            return {name: one for name, one in value.items() if one is not None}
+        return value
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """The document says so too."""
+        described = handler.resolve_ref_schema(handler(schema))
+        required = described.get("required", ())
+        for name, one in described.get("properties", {}).items():
+            if name not in required and not _takes_null(one):
+                described["properties"][name] = {"anyOf": [one, {"type": "null"}]}
+        if described.get("additionalProperties") is False:
+            described["additionalProperties"] = {"type": "null"}
+        return described
+
+
+def _takes_null(schema: JsonSchemaValue) -> bool:
+    kinds = (schema, *schema.get("anyOf", ()))
+    return any(kind.get("type") == "null" for kind in kinds)
+
+
+class RequestModel(SparseModel):
+    """A body, or a part of one, whose fields are all known."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
-class EchoedModel(BaseModel):
+class EchoedModel(SparseModel):
     """A part of a request that clients copy from answers, of this server or of another."""
 
     model_config = ConfigDict(extra="ignore", strict=True, allow_inf_nan=False)

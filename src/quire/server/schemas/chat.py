@@ -17,7 +17,6 @@ from quire.server.schemas.generation import (
 from quire.server.schemas.messages import Messages, TemplateVariables
 from quire.server.schemas.tools import (
     MAX_TOOLS,
-    JsonSchemaResponse,
     NamedToolChoice,
     ResponseFormat,
     Tool,
@@ -62,9 +61,6 @@ class ChatCompletionRequest(GenerationFields):
             raise ValueError("tool_choice asks for a call, but there are no tools")
         if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
             raise ValueError(f"tool_choice names {choice.function.name!r}, which is not in tools")
-        forced = choice == "required" or isinstance(choice, NamedToolChoice)
-        if forced and isinstance(self.response_format, JsonSchemaResponse):
-            raise ValueError("a forced tool call and response_format json_schema exclude another")
 
     def limit(self) -> int | None:
         """``max_completion_tokens``, or the older ``max_tokens``."""

@@ -164,13 +164,6 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
             for tool in chosen:
                 if tool.name not in names:
                     raise ValueError(f"tool_choice names {tool.name!r}, which is not in tools")
-        forced = isinstance(choice, FunctionChoice) or "required" in (
-            choice,
-            getattr(choice, "mode", None),
-        )
-        text = self.text
-        if forced and text is not None and isinstance(text.format, JsonSchemaTextFormat):
-            raise ValueError("a forced tool call and text.format json_schema exclude another")
 
     @property
     def wants_logprobs(self) -> bool:
