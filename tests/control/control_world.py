@@ -10,12 +10,12 @@ from quire.core import commands as c
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramStarted, QueueCreated
-from quire.core.ids import EngineId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 from quire.testing.harness import ControlHarness, Outcome
 
-ENGINE = EngineId("fake")
+ENGINE, MODEL = EngineId("fake"), ModelId("fake")
 GREEDY = SamplerSpec()
 
 
@@ -29,7 +29,7 @@ def queue_alone(number: int) -> CommandQueue:
         name="",
     )
     program = Program(started, number)
-    return CommandQueue(QueueId(number), program, ENGINE, ThreadId(0), 0, 0, number)
+    return CommandQueue(QueueId(number), program, MODEL, ThreadId(0), 0, 0, number)
 
 
 class World:
@@ -72,7 +72,7 @@ class World:
                 time_s=self.harness.now_s,
                 program=ProgramId(program),
                 queue=QueueId(queue),
-                engine=fields.pop("engine", ENGINE),
+                model=fields.pop("model", MODEL),
                 **fields,
             )
         )
@@ -157,4 +157,4 @@ def alone(tokens: Any, max_tokens: int, **pool: int) -> list[int]:
     return world.do(1, world.alloc(pages), world.decode(pages, tokens, max_tokens))[1].tokens
 
 
-__all__ = ["ENGINE", "GREEDY", "World", "alone"]
+__all__ = ["ENGINE", "GREEDY", "MODEL", "World", "alone"]

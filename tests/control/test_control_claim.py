@@ -13,9 +13,18 @@ from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.restorer import RestoreJob
 from quire.core.commands import AllocPages
 from quire.core.events import ProgramStarted
-from quire.core.ids import CommandId, EngineId, PageId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.ids import (
+    CommandId,
+    EngineId,
+    ModelId,
+    PageId,
+    ProgramId,
+    QueueId,
+    TenantId,
+    ThreadId,
+)
 
-ENGINE = EngineId("fake")
+ENGINE, MODEL = EngineId("fake"), ModelId("fake")
 numbers = count(1)
 
 
@@ -33,7 +42,7 @@ def start_program(serial: int) -> Program:
 
 def entry_of(program: Program, *contents: Content, arrival_s: float = 0.0) -> Entry:
     """A command of ``program`` that names pages which mean ``contents``."""
-    queue = CommandQueue(QueueId(next(numbers)), program, ENGINE, ThreadId(0), 0, 0, 0)
+    queue = CommandQueue(QueueId(next(numbers)), program, MODEL, ThreadId(0), 0, 0, 0)
     entry = Entry(AllocPages(id=CommandId(next(numbers)), pages=[]), queue, arrival_s)
     pages = []
     for content in contents:

@@ -7,7 +7,7 @@ from quire.core.commands import AllocPages, Decode
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import ProgramStarted, QueueClosed, QueueCreated
-from quire.core.ids import CommandId, EngineId, PageId, ProgramId, QueueId, TenantId
+from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
 from quire.testing import ControlHarness
 
 PROGRAM, QUEUE, ENGINE = ProgramId(1), QueueId(1), EngineId("fake")
@@ -18,7 +18,7 @@ def test_closing_a_queue_with_a_decode_in_flight() -> None:
     harness.post(
         ProgramStarted(time_s=0.0, program=PROGRAM, tenant=TenantId("t"), form="inferlet", name="p")
     )
-    harness.post(QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, engine=ENGINE))
+    harness.post(QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, model=ModelId("fake")))
     pages = [PageId(number) for number in range(8)]
     _, decode = harness.issue(
         PROGRAM,

@@ -218,7 +218,7 @@ def test_commands_for_an_unknown_queue_or_engine_are_answered() -> None:
     world.program()
     for queue, make_queue in ((9, False), (8, True)):
         if make_queue:
-            world.queue(1, queue, engine="elsewhere")
+            world.queue(1, queue, model="elsewhere")
         (outcome,) = world.do(1, world.alloc([1]), queue=queue)
         assert outcome.error is not None
         assert outcome.error.code == "unknown_handle"

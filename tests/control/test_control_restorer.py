@@ -11,13 +11,15 @@ from quire.control.memory.content import Content
 from quire.control.programs.program import Entry
 from quire.control.programs.states import CommandState
 from quire.control.scheduler.restorer import Restorer
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ModelId
 from quire.testing import FakeEngine, fake_pool
 
 
 @pytest.fixture
 def engine() -> EngineState:
-    return EngineState(EngineId("fake"), FakeEngine(fake_pool(page_size=1, num_blocks=8)).info)
+    return EngineState(
+        EngineId("fake"), ModelId("fake"), FakeEngine(fake_pool(page_size=1, num_blocks=8)).info
+    )
 
 
 def add_rows(restorer: Restorer, step: int, budget: int = 64) -> BatchBuilder:

@@ -31,6 +31,7 @@ from quire.core.ids import (
     CommandId,
     EmbedId,
     EngineId,
+    ModelId,
     PageId,
     ProgramId,
     QueueId,
@@ -167,7 +168,7 @@ class World:
                 time_s=self.harness.now_s,
                 program=actor.program,
                 queue=queue,
-                engine=ENGINE,
+                model=ModelId("fake"),
                 priority=priority,
             )
         )

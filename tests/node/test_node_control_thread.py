@@ -327,25 +327,25 @@ async def test_observers_see_each_event_with_its_actions() -> None:
     assert observer.num_flushes
 
 
-async def test_programs_of_an_engine_that_is_given_up_end_with_its_reason(rig: Rig) -> None:
-    engine, other = EngineId("gone"), EngineId("other")
+async def test_programs_of_a_model_that_is_given_up_end_with_its_reason(rig: Rig) -> None:
+    model, other = ModelId("gone"), ModelId("other")
 
-    def create_queue(program: ProgramId, on: EngineId) -> None:
+    def create_queue(program: ProgramId, of: ModelId) -> None:
         rig.control.post(
-            lambda t: QueueCreated(time_s=t, program=program, queue=QueueId(1), engine=on)
+            lambda t: QueueCreated(time_s=t, program=program, queue=QueueId(1), model=of)
         )
 
     rig.start_program(ProgramId(1))
-    create_queue(ProgramId(1), engine)
+    create_queue(ProgramId(1), model)
     rig.start_program(ProgramId(2))
     create_queue(ProgramId(2), other)
     await rig.on_control(rig.control._round)
-    await rig.on_control(lambda: rig.control.engine_given_up(engine, ERROR))
+    await rig.on_control(lambda: rig.control.model_given_up(model, ERROR))
     assert await rig.sink.want(1) == [ERROR]
     await rig.on_control(lambda: None)
     ended = [event for event in rig.controller.events if isinstance(event, ProgramEnded)]
     assert [(event.program, event.reason) for event in ended] == [(1, "no")]
-    create_queue(ProgramId(2), engine)  # by one who still has the model's name
+    create_queue(ProgramId(2), model)  # by one who still has the model's name
     assert await rig.sink.want(2) == [ERROR, ERROR]
 
 

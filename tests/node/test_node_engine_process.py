@@ -160,16 +160,16 @@ async def test_the_low_level_loop_and_the_three_lines_give_the_same_tokens(
 
 @on_the_trios_loop
 async def test_statistics_count_what_was_served(trio: Node) -> None:
-    before = trio.statistics().latencies.get(EngineId("wide"))
+    before = trio.statistics().latencies.get(EngineId("wide#0"))
     call = trio.session(TENANT).call(complete, asked(trio, "wide", "count me"))
     async for _ in call:
         pass
     await call.wait_closed()
     statistics = trio.statistics()
-    served = statistics.latencies[EngineId("wide")]
+    served = statistics.latencies[EngineId("wide#0")]
     assert served.num_finished == (0 if before is None else before.num_finished) + 1
     assert statistics.health.ready
-    assert {one.engine for one in statistics.controller.engines} == {"wide", "narrow", "other"}
+    assert {one.engine for one in statistics.controller.engines} == {"wide#0", "narrow#0", "other#0"}
 
 
 async def test_the_engine_in_this_process_says_the_same(
@@ -207,7 +207,7 @@ async def test_a_killed_engine_comes_back_and_its_clients_are_told(
     assert await completion(session, asked(node, "tiny")) == before
     health = node.health()
     assert health.ready
-    assert health.engines[EngineId("tiny")].restarts == 1
+    assert health.engines[EngineId("tiny#0")].restarts == 1
     await node.stop()
     report = replay(log)
     assert report.equal, report.divergence

@@ -13,13 +13,13 @@ import pytest
 from quire.core.commands import AllocEmbeds, Command, EmbedImage, Synchronize
 from quire.core.engine_info import ImageFraming
 from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, Quotas
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.images import NUM_PROCESSES, ImageFramer
 from quire.programs.runtime.event_port import EventPort, TimedEvent
 
-ENGINE, QUEUE = EngineId("sees"), QueueId(1)
+MODEL, QUEUE = ModelId("sees"), QueueId(1)
 FRAMING = ImageFraming(shortest_edge=None, size=2, resample=3, crop=None)
 Ready = list[Command]
 
@@ -57,15 +57,15 @@ class World:
         self.events: list[Event] = []
         images = SimpleNamespace(framing=framing)
         self._models: Any = [
-            SimpleNamespace(engine=EngineId("blind"), info=SimpleNamespace(images=None)),
-            SimpleNamespace(engine=ENGINE, info=SimpleNamespace(images=images)),
+            SimpleNamespace(base=ModelId("blind"), info=SimpleNamespace(images=None)),
+            SimpleNamespace(base=MODEL, info=SimpleNamespace(images=images)),
         ]
 
-    def port(self, program: int = 1, engine: EngineId = ENGINE) -> EventPort:
+    def port(self, program: int = 1, model: ModelId = MODEL) -> EventPort:
         made = EventPort(
             ProgramId(program), Quotas(), lambda: self._models, self._post, frame=self.framer
         )
-        made.create_queue(QUEUE, engine, thread=ThreadId(0), depth=0, priority=0)
+        made.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
         return made
 
     def _post(self, event_at: TimedEvent) -> None:
@@ -93,7 +93,7 @@ def test_what_is_behind_an_image_waits_and_other_programs_do_not() -> None:
     world.framer.finish()
     assert world.issued() == [1, 2, 3, 4]
     assert isinstance(world.events[-1], QueueClosed)
-    port.create_queue(QUEUE, ENGINE, thread=ThreadId(0), depth=0, priority=0)
+    port.create_queue(QUEUE, MODEL, thread=ThreadId(0), depth=0, priority=0)
     port.issue(QUEUE, [sync(5)])
     assert world.issued() == [1, 2, 3, 4, 5]
 
@@ -123,11 +123,11 @@ def test_a_program_that_ends_waits_for_no_image() -> None:
     assert len(world.events) == num_events
 
 
-@pytest.mark.parametrize("engine", [EngineId("blind"), ENGINE])
-def test_what_is_not_framed_goes_on_at_once(engine: EngineId) -> None:
+@pytest.mark.parametrize("model", [ModelId("blind"), MODEL])
+def test_what_is_not_framed_goes_on_at_once(model: ModelId) -> None:
     """To an engine that takes files, or none at all: control says so."""
     world = World(framing=None)
-    port = world.port(engine=engine)
+    port = world.port(model=model)
     port.issue(QUEUE, [image(1)])
     assert (world.issued(), world.framer.asked) == ([1], [])
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from quire.core.actions import Action, Deliver, Fail
+from quire.core.actions import Action, Deliver, Fail, QueuePlaced
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
-from quire.core.events import CommandsIssued, Event, QueueCreated, Tick
+from quire.core.events import CommandsIssued, Event, Tick
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 from quire.node.latency import EngineLatencies, Histogram, LatencyObserver
 
@@ -32,9 +32,10 @@ def chunk(number: int, num_tokens: int, *, last: bool = False) -> Deliver:
 
 def observe(*history: tuple[Event, list[Action]]) -> EngineLatencies:
     observer = LatencyObserver()
-    created = QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, engine=ENGINE)
-    for event, actions in [(created, []), *history]:
-        observer.observe(event, actions)
+    placed = QueuePlaced(program=PROGRAM, queue=QUEUE, engine=ENGINE)
+    for event, actions in history:
+        is_first = isinstance(event, CommandsIssued)
+        observer.observe(event, [placed, *actions] if is_first else actions)
     return observer.snapshot()[ENGINE]
 
 

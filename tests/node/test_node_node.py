@@ -34,7 +34,7 @@ from quire.programs.builtin import CompletionRequest, complete
 from quire.programs.inferlet import inferlet
 from quire.testing import FakeEngine
 
-FAKE = EngineId("fake")
+FAKE = EngineId("fake#0")
 
 
 def request(max_tokens: int = 5, model: str | None = None) -> CompletionRequest:

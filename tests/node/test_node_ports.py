@@ -13,7 +13,7 @@ from quire.core.actions import Reply
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
 from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, QueueCreated, Quotas
-from quire.core.ids import CommandId, EngineId, PageId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, PageId, ProgramId, QueueId, ThreadId
 from quire.node.ports import IssuerPort, IssuerSinks, move_command
 from quire.node.quotas import tightest
 from quire.programs.runtime import EventPort
@@ -42,7 +42,7 @@ def port(posts: Posts) -> EventPort:
 
 
 def test_a_port_stamps_its_program_and_ends_it_once(port: EventPort, posts: Posts) -> None:
-    port.create_queue(QueueId(1), EngineId("e"), thread=ThreadId(2), depth=0, priority=3)
+    port.create_queue(QueueId(1), ModelId("m"), thread=ThreadId(2), depth=0, priority=3)
     port.issue(QueueId(1), [c.Synchronize(id=CommandId(1))])
     port.set_queue_priority(QueueId(1), 4)
     port.cancel(CommandId(1))
@@ -116,7 +116,7 @@ def test_closing_an_issuer_closes_its_open_queues_alone(port: EventPort, posts: 
     for issuer in (first, second):
         for number in (1, 2):
             issuer.create_queue(
-                QueueId(number), EngineId("e"), thread=ThreadId(0), depth=0, priority=0
+                QueueId(number), ModelId("m"), thread=ThreadId(0), depth=0, priority=0
             )
     second.close_queue(QueueId(1))
     posts.events.clear()
@@ -128,7 +128,7 @@ def test_closing_an_issuer_closes_its_open_queues_alone(port: EventPort, posts: 
 
 def test_a_calls_queues_serve_its_thread(port: EventPort, posts: Posts) -> None:
     issuer = IssuerPort(port, 2, ThreadId(9))
-    issuer.create_queue(QueueId(1), EngineId("e"), thread=ThreadId(0), depth=0, priority=0)
+    issuer.create_queue(QueueId(1), ModelId("m"), thread=ThreadId(0), depth=0, priority=0)
     issuer.issue(QueueId(1), [c.Synchronize(id=CommandId(4))])
     created, issued = posts.events
     assert isinstance(created, QueueCreated)

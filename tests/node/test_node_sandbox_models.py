@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel
 from quire.node.sandbox.runtime import _guest_model
 from quire.programs.chat import Dialect, dialect_of
@@ -33,7 +33,7 @@ def test_a_guest_knows_in_which_form_its_model_writes(
     chat_template: str | None, dialect: Dialect
 ) -> None:
     info = FakeEngine(fake_pool()).info
-    model = ServedModel(ModelId("m"), EngineId("e"), info, FakeTokenizer(), chat_template)
+    model = ServedModel(ModelId("m"), ModelId("m"), info, FakeTokenizer(), chat_template)
     told = msgspec.json.decode(msgspec.json.encode(_guest_model(model)), type=GuestModel)
     inside = served_model(not_asked, told)
     assert template.dialect_of(inside) is dialect_of(model) is dialect

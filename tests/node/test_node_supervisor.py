@@ -44,7 +44,7 @@ class Control:
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
         self._tell(error)
 
-    def engine_given_up(self, engine: EngineId, error: ErrorRecord) -> None:
+    def model_given_up(self, model: ModelId, error: ErrorRecord) -> None:
         self._tell(("given up", error.message))
 
     def step_completed(self, engine: EngineId, result: BatchResult) -> None:
@@ -93,6 +93,7 @@ class Rig:
         self.control = Control()
         self.ready: list[EngineInfo] = []
         self.supervisor = EngineSupervisor(
+            EngineId("e#0"),
             CONFIG,
             lambda config, on_progress: self._make(config),
             self.control,  # type: ignore[arg-type]

@@ -74,8 +74,8 @@ async def test_the_group_is_lost_and_restarted_and_stopped_as_a_whole(
             await completion(node, "on-2")
         await node.wait_health(
             lambda health: (
-                health.engines[EngineId("on-2")].restarts == 1
-                and health.engines[EngineId("on-2")].state is EngineState.READY
+                health.engines[EngineId("on-2#0")].restarts == 1
+                and health.engines[EngineId("on-2#0")].state is EngineState.READY
             )
         )
         assert rank_of(node) != first

@@ -11,7 +11,7 @@ from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, QueuePoisoned
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.core.traits import Trait
 from quire.programs.api import Api
@@ -58,7 +58,7 @@ class ScriptedPort:
         self.sink = sink
         self.loop = loop
         self.model = ServedModel(
-            ModelId("scripted"), EngineId("e"), engine_info(), FakeTokenizer(), CHAT_TEMPLATE
+            ModelId("scripted"), ModelId("scripted"), engine_info(), FakeTokenizer(), CHAT_TEMPLATE
         )
         self.answer: Callable[[Command], object] = lambda command: None
         self.calls: list[tuple[str, object]] = []
@@ -75,7 +75,7 @@ class ScriptedPort:
         return [self.model]
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
         self.calls.append(("create_queue", queue))
 

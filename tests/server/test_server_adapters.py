@@ -74,7 +74,7 @@ def test_an_adapter_that_is_gone_when_its_engine_restarts_is_missed_alone() -> N
         assert completion(server.url, MODEL).status_code == 503
         server.wait(
             server.node.wait_health(
-                lambda health: health.ready and health.engines[EngineId(MODEL)].restarts == 1
+                lambda health: health.ready and health.engines[EngineId(f"{MODEL}#0")].restarts == 1
             )
         )
         refused = completion(server.url, "formal")
@@ -89,7 +89,7 @@ def test_an_adapter_that_is_gone_when_its_engine_restarts_is_missed_alone() -> N
         assert [one["id"] for one in listed] == [MODEL, "brief"]
         health = httpx.get(f"{server.url}/health", timeout=60)
         assert health.status_code == 200
-        detail = health.json()["engines"][MODEL]["detail"]
+        detail = health.json()["engines"][f"{MODEL}#0"]["detail"]
         assert detail == "without adapter formal: its directory is gone"
 
 

@@ -9,7 +9,7 @@ import pytest
 from scripted_server import MODEL, TOKENIZER, scripted_engine
 
 from quire.core.errors import InvalidArgument
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel
 from quire.server.chat.prompt import ChatRenderer, Conversation, warn_of_broken_templates
 
@@ -27,7 +27,7 @@ def renderer() -> Iterator[ChatRenderer]:
 def model() -> ServedModel:
     return ServedModel(
         id=ModelId(MODEL),
-        engine=EngineId(MODEL),
+        base=ModelId(MODEL),
         info=scripted_engine().info,
         tokenizer=TOKENIZER,
         chat_template="{{ bos_token }}{{ messages[0].content }}",

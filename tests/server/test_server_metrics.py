@@ -36,7 +36,8 @@ def scrape(http: httpx.Client) -> tuple[dict[str, str], Samples]:
     return kinds, values
 
 
-ENGINE = frozenset({("model_name", "scripted"), ("engine", "scripted")})
+MODEL = frozenset({("model_name", "scripted")})
+ENGINE = MODEL | {("engine", "scripted#0")}
 
 
 def test_every_vllm_name_has_its_quire_twin(http: httpx.Client) -> None:
@@ -62,13 +63,13 @@ def test_requests_move_the_figures(http: httpx.Client) -> None:
         return after[name, labels] - before.get((name, labels), 0.0)
 
     for prefix in ("quire_", "vllm:"):
-        assert moved(f"{prefix}prompt_tokens_total") == 2 * len(prompt)
-        assert moved(f"{prefix}generation_tokens_total") == 10
+        assert moved(f"{prefix}prompt_tokens_total", MODEL) == 2 * len(prompt)
+        assert moved(f"{prefix}generation_tokens_total", MODEL) == 10
         assert moved(f"{prefix}time_to_first_token_seconds_count") == 2
         assert moved(f"{prefix}e2e_request_latency_seconds_count") == 2
         assert moved(f"{prefix}prefix_cache_hits_total") >= 64
-    assert moved("quire_cached_prompt_tokens_total") >= 64
-    ended = ENGINE | {("route", "/v1/completions"), ("outcome", "finished")}
+    assert moved("quire_cached_prompt_tokens_total", MODEL) >= 64
+    ended = MODEL | {("route", "/v1/completions"), ("outcome", "finished")}
     assert moved("quire_requests_total", ended) == 2
 
 

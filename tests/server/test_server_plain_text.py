@@ -6,7 +6,7 @@ import httpx
 import pytest
 from scripted_server import MODEL, TOKENIZER, running_server, scripted_engine
 
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel
 from quire.server.plain_text import text_tokens
 
@@ -30,7 +30,7 @@ def test_a_text_has_one_bos(
 ) -> None:
     model = ServedModel(
         id=ModelId(MODEL),
-        engine=EngineId(MODEL),
+        base=ModelId(MODEL),
         info=scripted_engine().info,
         tokenizer=TOKENIZER,
         text_start=(BOS,),

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
-from quire.core.ids import EngineId, TenantId
+from quire.core.ids import ModelId, TenantId
 from quire.node import KeptPages
 from quire.server.frame import Frame
 from quire.server.responses.background import BackgroundRun
@@ -26,7 +26,7 @@ class Time:
 
 
 class FakePages:
-    engine = EngineId("e")
+    model = ModelId("m")
 
     def __init__(self, num_pages: int) -> None:
         self.num_pages = num_pages

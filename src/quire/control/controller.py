@@ -16,6 +16,7 @@ from quire.control.commands.host_commands import HostCommands
 from quire.control.engine_life import EngineLife
 from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
+from quire.control.placement.deployments import Deployments
 from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
 from quire.control.programs.program import CommandQueue, Program
@@ -63,6 +64,7 @@ class Controller:
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
+        self._deployments = Deployments()
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
         self._flow = Flow(self._table, self._engines, self._holdings, self._host, self._outbox)
@@ -71,6 +73,7 @@ class Controller:
         self._life = EngineLife(
             config=config,
             engines=self._engines,
+            deployments=self._deployments,
             schedulers=self._schedulers,
             table=self._table,
             flow=self._flow,
@@ -172,7 +175,7 @@ class Controller:
         program.queues[event.queue] = CommandQueue(
             event.queue,
             program,
-            event.engine,
+            event.model,
             event.thread,
             event.depth,
             event.priority,
@@ -210,9 +213,9 @@ class Controller:
         self._flow.cancel_all(queue, reason)
         self._flow.free_orphans(queue)
         self._holdings.free_queue(queue)
-        engine = self._engines.get(queue.engine)
-        if engine is not None:
-            self._schedulers[queue.engine].anticipation.forget(queue)
+        if queue.placed_on is not None:
+            engine = self._engines[queue.placed_on]
+            self._schedulers[queue.placed_on].anticipation.forget(queue)
             engine.tables.drop_queue(queue.serial, engine.operations)
             self._flow.advance(queue)
             engine.stalled.pop(queue, None)
@@ -227,12 +230,21 @@ class Controller:
             for command in event.commands:
                 self._outbox.fail(event.program, command.id, error)
             return
+        if queue.placed_on is None:
+            self._place(queue)
         for command in event.commands:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
-        scheduler = self._schedulers.get(queue.engine)
-        if scheduler is not None:
-            scheduler.anticipation.issued(queue, event.time_s)
+        if queue.placed_on is not None:
+            self._schedulers[queue.placed_on].anticipation.issued(queue, event.time_s)
+
+    def _place(self, queue: CommandQueue) -> None:
+        """Choose the queue's engine; a model that has none leaves it without, and its commands are
+        refused."""
+        engine = self._deployments.choose(queue)
+        if engine is not None:
+            queue.placed_on = engine.id
+            self._outbox.placed(queue.program.id, queue.id, engine.id)
 
     def _why_no_queue(self, event: e.CommandsIssued) -> ErrorRecord:
         program = self._table.get(event.program)
@@ -289,6 +301,7 @@ class Controller:
         engine = scheduler.engine
         return EngineStatistics(
             engine=engine.id,
+            model=engine.model,
             is_up=engine.is_up,
             pool=engine.memory.statistics(),
             prefix=engine.memory.index.statistics(),

@@ -15,6 +15,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
+from quire.control.placement.deployments import Deployments
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.completion import Completion
@@ -36,6 +37,7 @@ class EngineLife:
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
+    deployments: Deployments
     schedulers: dict[EngineId, EngineScheduler]
     table: ProcessTable
     flow: Flow
@@ -60,7 +62,7 @@ class EngineLife:
             self._end_outdated(known, known.restart(event.info))
             self._resume(known)
             return
-        engine = EngineState(event.engine, event.info)
+        engine = EngineState(event.engine, event.model, event.info)
         planner = MessagePlanner(
             engine, self.table, self.flow, self.host, self.fairness, self.ranking, self.seeds
         )
@@ -68,6 +70,7 @@ class EngineLife:
             engine, planner.restorer, self.flow, self.ranking.policy, self.outbox
         )
         self.engines[event.engine] = engine
+        self.deployments.add(engine)
         self.schedulers[event.engine] = EngineScheduler(
             engine, self.config, self.dispatch, planner, completion, self.flow, self.outbox
         )
@@ -121,7 +124,7 @@ class EngineLife:
         """Queues that waited for the engine go on."""
         for program in list(self.table.active.values()):
             for queue in list(program.queues.values()):
-                if queue.engine == engine.id:
+                if queue.placed_on == engine.id:
                     self.flow.advance(queue)
 
 

@@ -5,10 +5,19 @@ Owns the list; everything in control that answers or dispatches does so through 
 
 from __future__ import annotations
 
-from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
+from quire.core.actions import (
+    Action,
+    Deliver,
+    Dispatch,
+    Fail,
+    QueuePlaced,
+    Reply,
+    SetTimer,
+    Terminate,
+)
 from quire.core.batch import Batch
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, EngineId, ProgramId
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 
 class Outbox:
@@ -53,6 +62,9 @@ class Outbox:
 
     def fail(self, program: ProgramId, command: CommandId, error: ErrorRecord) -> None:
         self._add(Fail(program=program, command=command, error=error))
+
+    def placed(self, program: ProgramId, queue: QueueId, engine: EngineId) -> None:
+        self._add(QueuePlaced(program=program, queue=queue, engine=engine))
 
     def dispatch(self, engine: EngineId, batch: Batch) -> None:
         self._add(Dispatch(engine=engine, batch=batch))

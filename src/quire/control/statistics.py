@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from quire.control.memory.memory import PoolStatistics
 from quire.control.memory.prefix_index import PrefixStatistics
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ModelId
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class EngineStatistics:
     """
 
     engine: EngineId
+    model: ModelId
     is_up: bool
     pool: PoolStatistics
     prefix: PrefixStatistics

@@ -8,7 +8,7 @@ from quire.core.batch import Batch
 from quire.core.commands import AttentionScores, Dists, Exports, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, EngineId, ProgramId
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores
 """``None`` for commands that only finish; see each command for its reply."""
@@ -47,6 +47,14 @@ class Fail(ActionBase, frozen=True, kw_only=True):
     error: ErrorRecord
 
 
+class QueuePlaced(ActionBase, frozen=True, kw_only=True):
+    """Control has chosen the engine of a queue, as its first command came."""
+
+    program: ProgramId
+    queue: QueueId
+    engine: EngineId
+
+
 class Terminate(ActionBase, frozen=True, kw_only=True):
     """Control ends a program: over its quota, its pages lost, its idle time over.
 
@@ -63,6 +71,16 @@ class SetTimer(ActionBase, frozen=True, kw_only=True):
     at_s: float
 
 
-Action = Dispatch | Deliver | Fail | Terminate | SetTimer
+Action = Dispatch | Deliver | Fail | QueuePlaced | Terminate | SetTimer
 
-__all__ = ["Action", "ActionBase", "Deliver", "Dispatch", "Fail", "Reply", "SetTimer", "Terminate"]
+__all__ = [
+    "Action",
+    "ActionBase",
+    "Deliver",
+    "Dispatch",
+    "Fail",
+    "QueuePlaced",
+    "Reply",
+    "SetTimer",
+    "Terminate",
+]

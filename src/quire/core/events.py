@@ -106,11 +106,15 @@ class ProgramEnded(EventBase, frozen=True, kw_only=True):
 
 
 class QueueCreated(EventBase, frozen=True, kw_only=True):
-    """``depth``: the graph depth that the queue serves (Ayo). ``priority``: higher runs first."""
+    """A queue for ``model``; control chooses one of the model's engines when its first command
+    comes (``QueuePlaced``).
+
+    ``depth``: the graph depth that the queue serves (Ayo). ``priority``: higher runs first.
+    """
 
     program: ProgramId
     queue: QueueId
-    engine: EngineId
+    model: ModelId
     thread: ThreadId = ThreadId(0)
     depth: int = 0
     priority: int = 0

@@ -17,7 +17,7 @@ from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, TenantId, ThreadId
 from quire.core.traits import NODE_TRAITS
 
 
@@ -160,6 +160,8 @@ class DispatchPolicy(Protocol):
 class ServedModel:
     """One model as programs and the edge see it. ``defaults`` come from generation_config.json.
 
+    ``base``: the model whose engines serve it; queues name this one. It is the model itself, or the
+    one that an adapter belongs to.
     ``adapter``: the adapter of the engine's model that this name stands for, None for the model
     itself. What runs on a queue of it runs with the adapter.
 
@@ -169,7 +171,7 @@ class ServedModel:
     """
 
     id: ModelId
-    engine: EngineId
+    base: ModelId
     info: EngineInfo
     tokenizer: Tokenizer
     chat_template: str | None = None
@@ -230,7 +232,7 @@ class ProgramPort(Protocol):
         ...
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None: ...
 
     def set_queue_priority(self, queue: QueueId, priority: int) -> None: ...

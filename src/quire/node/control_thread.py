@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from quire.control import Controller
-from quire.core.actions import Action, Deliver, Dispatch, SetTimer, Terminate
+from quire.core.actions import Action, Deliver, Dispatch, QueuePlaced, SetTimer, Terminate
 from quire.core.batch import Batch, BatchResult
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
@@ -34,9 +34,9 @@ from quire.core.events import (
 )
 from quire.core.ids import EngineId, ModelId, ProgramId
 from quire.core.interfaces import Clock, ReplySink
-from quire.node.engine_users import EngineUsers
 from quire.node.gathering import Gathering
 from quire.node.loops import Wake, call_on
+from quire.node.model_users import ModelUsers
 from quire.node.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -100,8 +100,8 @@ class ControlThread:
         self._in_round = False
         self._outbox = Outbox()
         self._engines: dict[EngineId, Send] = {}
-        self._users = EngineUsers()
-        self._given_up: dict[EngineId, ErrorRecord] = {}
+        self._users = ModelUsers()
+        self._given_up: dict[ModelId, ErrorRecord] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._idle_check: asyncio.TimerHandle | None = None
         self._last_s = 0.0
@@ -195,10 +195,11 @@ class ControlThread:
         self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
         self._engines.pop(engine, None)
 
-    def engine_given_up(self, engine: EngineId, error: ErrorRecord) -> None:
-        """It will not come back: programs with queues on it would wait for ever, so they end."""
-        self._given_up[engine] = error
-        for program in self._users.of(engine):
+    def model_given_up(self, model: ModelId, error: ErrorRecord) -> None:
+        """No engine of it will come back: programs with queues for it would wait for ever, so they
+        end."""
+        self._given_up[model] = error
+        for program in self._users.of(model):
             self._terminate(program, error)
         self._outbox.flush()
 
@@ -302,6 +303,8 @@ class ControlThread:
                 self._engines[action.engine](action.batch)
             elif isinstance(action, SetTimer):
                 self._set_timer(action.at_s)
+            elif isinstance(action, QueuePlaced):
+                pass  # for those who watch
             else:
                 self._outbox.add(action)
                 if isinstance(action, Terminate):
@@ -311,8 +314,8 @@ class ControlThread:
         self._users.follow(event)
         if isinstance(event, ProgramEnded):
             self._outbox.forget(event.program)
-        elif isinstance(event, QueueCreated) and event.engine in self._given_up:
-            self._terminate(event.program, self._given_up[event.engine])
+        elif isinstance(event, QueueCreated) and event.model in self._given_up:
+            self._terminate(event.program, self._given_up[event.model])
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:

@@ -14,7 +14,7 @@ from functools import partial
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import Clock, ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.node.control_thread import ControlThread
@@ -51,9 +51,10 @@ class EngineFleet:
         self.models = ModelTable(configs, node_traits)
         self._backend = backend
         self._control = control
-        self._files: dict[EngineId, ModelFiles] = {}
+        self._files: dict[ModelId, ModelFiles] = {}
         self._supervisors = [
             EngineSupervisor(
+                engine_id(config.name),
                 config,
                 backend.make_transport,
                 control,
@@ -78,7 +79,7 @@ class EngineFleet:
             EngineLost: it is not loaded yet, or its engine has been given up.
         """
         wanted = self.models.name_of(name)
-        health = self.health()[self.models.engine_of(wanted)]
+        health = self.health()[engine_id(self.models.base_of(wanted))]
         if health.state is EngineState.FAILED:
             raise EngineLost(f"model {wanted} cannot be served: {health.detail}")
         return self.models.get(wanted)
@@ -114,17 +115,21 @@ class EngineFleet:
 
     async def _read(self, config: EngineConfig) -> None:
         """On the control thread, while the engine loads: a tokenizer takes its time too."""
-        engine = EngineId(config.name)
-        if engine not in self._files:
-            self._files[engine] = await asyncio.to_thread(self._backend.read_files, config)
+        if config.name not in self._files:
+            self._files[config.name] = await asyncio.to_thread(self._backend.read_files, config)
 
     def _on_ready(self, config: EngineConfig, info: EngineInfo) -> None:
         """On the control thread, when control knows the engine."""
-        self.models.put(config.name, info, self._files[EngineId(config.name)])
+        self.models.put(config.name, info, self._files[config.name])
+
+
+def engine_id(model: ModelId, index: int = 0) -> EngineId:
+    """The id of engine ``index`` of ``model``."""
+    return EngineId(f"{model}#{index}")
 
 
 def _named(on_progress: OnProgress, engine: str, stage: str, fraction: float) -> None:
     on_progress(f"{engine}: {stage}", fraction)
 
 
-__all__ = ["EngineBackend", "EngineFleet"]
+__all__ = ["EngineBackend", "EngineFleet", "engine_id"]

@@ -34,13 +34,13 @@ class KeptPages:
         tokens: Sequence[int],
         on_released: Callable[[KeptPages], None],
     ) -> None:
-        self.engine = model.engine
+        self.model = model.base
         self.num_pages = max(len(tokens) - 1, 0) // model.info.pool.page_size
         self._port = port
         self._on_released = on_released
         self._released = False
         offered = len(tokens) // model.info.pool.page_size
-        port.create_queue(_QUEUE, model.engine, thread=ThreadId(0), depth=0, priority=0)
+        port.create_queue(_QUEUE, model.base, thread=ThreadId(0), depth=0, priority=0)
         command = ImportPrefix(
             id=_COMMAND,
             tokens=list(tokens),

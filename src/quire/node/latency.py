@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.core.actions import Action, Deliver, Fail, Terminate
+from quire.core.actions import Action, Deliver, Fail, QueuePlaced, Terminate
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk
-from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, QueueCreated
+from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 FIRST_TOKEN_BOUNDS_S = (
@@ -112,9 +112,10 @@ class LatencyObserver:
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
         if isinstance(event, CommandsIssued):
+            for action in actions:
+                if isinstance(action, QueuePlaced):
+                    self._queues.setdefault(action.program, {})[action.queue] = action.engine
             self._issued(event)
-        elif isinstance(event, QueueCreated):
-            self._queues.setdefault(event.program, {})[event.queue] = event.engine
         for action in actions:
             if isinstance(action, Deliver):
                 if self._requests:

@@ -16,7 +16,7 @@ from typing import Any
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ModelNotFound
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel, Tokenizer
 from quire.core.traits import NODE_TRAITS
 from quire.engine.model_card import read_model_card
@@ -92,12 +92,12 @@ class ModelTable:
         self, configs: Sequence[EngineConfig], node_traits: frozenset[str] = NODE_TRAITS
     ) -> None:
         self._node_traits = node_traits
-        self._engines = {
+        self._bases = {
             ModelId(name): config.name
             for config in configs
             for name in (config.name, *(adapter.name for adapter in config.adapters))
         }
-        self._order = list(self._engines)
+        self._order = list(self._bases)
         self._loaded: dict[ModelId, ServedModel] = {}
         self._problems: dict[ModelId, str] = {}
         self._models: tuple[ServedModel, ...] = ()
@@ -116,7 +116,7 @@ class ModelTable:
         wanted = self._order[0] if name is None else ModelId(name)
         if wanted not in self._order:
             model, _, adapter = wanted.rpartition(":")
-            if model != adapter and self._engines.get(ModelId(adapter)) == model:
+            if model != adapter and self._bases.get(ModelId(adapter)) == model:
                 return ModelId(adapter)
             raise ModelNotFound(
                 f"no model {name!r} is served here; served: {', '.join(self._order)}",
@@ -124,9 +124,9 @@ class ModelTable:
             )
         return wanted
 
-    def engine_of(self, name: ModelId) -> EngineId:
-        """The engine of a model or adapter that ``name_of`` gave."""
-        return EngineId(self._engines[name])
+    def base_of(self, name: ModelId) -> ModelId:
+        """The model whose engines serve a model or adapter that ``name_of`` gave."""
+        return self._bases[name]
 
     def get(self, name: ModelId) -> ServedModel:
         """Raises ``EngineLost`` for one that is configured, but not loaded yet, or for an adapter
@@ -145,7 +145,7 @@ class ModelTable:
         """The engine of ``name`` is ready, and with it the model under the name of each adapter."""
         model = ServedModel(
             id=name,
-            engine=EngineId(name),
+            base=name,
             info=info,
             tokenizer=model_files.tokenizer,
             chat_template=model_files.chat_template,

@@ -17,7 +17,7 @@ from quire.core.actions import Reply
 from quire.core.commands import Command, Imported, ImportedPage
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, PageId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, PageId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.node.loops import call_on
 from quire.programs.runtime import EventPort
@@ -59,12 +59,12 @@ class IssuerPort:
         return self._shared.models()
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
         """Every queue of a call serves the call's thread."""
         self._queues.add(queue)
         self._shared.create_queue(
-            self._queue(queue), engine, thread=self._thread, depth=depth, priority=priority
+            self._queue(queue), model, thread=self._thread, depth=depth, priority=priority
         )
 
     def set_queue_priority(self, queue: QueueId, priority: int) -> None:

@@ -232,9 +232,9 @@ class SandboxProcess:
         if keep.models is not None:
             self._models = keep.models
             self._tools_by_model = {
-                str(model.id): self._tools[model.engine]
+                str(model.id): self._tools[model.base]
                 for model in keep.models
-                if model.engine in self._tools
+                if model.base in self._tools
             }
 
     def _start_guest(self, host: GuestHost, start: s.Start) -> None:

@@ -58,6 +58,7 @@ class EngineSupervisor:
 
     def __init__(
         self,
+        engine: EngineId,
         config: EngineConfig,
         factory: TransportFactory,
         control: ControlThread,
@@ -69,7 +70,7 @@ class EngineSupervisor:
         on_progress: OnProgress | None = None,
         limits: RestartLimits | None = None,
     ) -> None:
-        self.engine = EngineId(config.name)
+        self.engine = engine
         self._config = config
         self._factory = factory
         self._control = control
@@ -217,7 +218,7 @@ class EngineSupervisor:
         logger.error("engine %s is given up: %s", self.engine, error.message)
         self._error = error
         self._move(EngineState.FAILED, error.message)
-        self._control.engine_given_up(self.engine, error.record())
+        self._control.model_given_up(self._config.name, error.record())
         self._settled.set()
 
     def _on_progress(self, stage: str, fraction: float) -> None:

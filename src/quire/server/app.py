@@ -17,7 +17,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from quire.core.config import ServerConfig, TenantConfig
-from quire.core.ids import EngineId, TenantId
+from quire.core.ids import ModelId, TenantId
 from quire.node import Node
 from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.chat.prompt import ChatRenderer
@@ -99,8 +99,8 @@ def _context(node: Node, config: ServerConfig) -> ServerContext:
 def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
     limits = StoreLimits(ttl_s=config.response_ttl_s, max_responses=config.max_stored_responses)
 
-    def num_blocks(engine: EngineId) -> int:
-        sizes = (model.info.pool for model in node.models() if model.engine == engine)
+    def num_blocks(name: ModelId) -> int:
+        sizes = (model.info.pool for model in node.models() if model.base == name)
         return next(pool.groups[0].num_blocks for pool in sizes)
 
     return ResponseStore(limits, time.monotonic, num_blocks)

@@ -12,7 +12,6 @@ from starlette.requests import Request
 
 from quire.core.batch import F32
 from quire.core.errors import QuireError
-from quire.core.ids import EngineId
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
 from quire.server.context import caller_of, context_of, request_id_of
@@ -60,7 +59,6 @@ def _observer(request: Request, encoder: EncoderService, num_tokens: int) -> Req
         route=request.url.path,
         tenant=caller_of(request),
         model=encoder.name,
-        engine=EngineId(encoder.name),
         session="",
         identity=identify(request.headers, IdentityFields.model_construct()),
         stream=False,

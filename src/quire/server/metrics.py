@@ -11,9 +11,9 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, generate_latest
 
-from quire.core.ids import EngineId, ModelId
+from quire.core.ids import ModelId
 from quire.node import Node
-from quire.server.node_collector import LABELS, PREFIXES, NodeCollector
+from quire.server.node_collector import MODEL_LABEL, PREFIXES, NodeCollector
 
 
 class Labelled(Protocol):
@@ -21,8 +21,6 @@ class Labelled(Protocol):
 
     @property
     def model(self) -> ModelId: ...
-    @property
-    def engine(self) -> EngineId: ...
     @property
     def route(self) -> str: ...
     @property
@@ -34,7 +32,7 @@ class RequestMetrics:
     programs are the node's (see ``NodeCollector``)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        def counter(name: str, help_: str, labels: tuple[str, ...] = LABELS) -> Counter:
+        def counter(name: str, help_: str, labels: tuple[str, ...] = (MODEL_LABEL,)) -> Counter:
             return Counter(name, help_, labels, registry=registry)
 
         self._prompt = [
@@ -47,10 +45,12 @@ class RequestMetrics:
         ]
         self._cached = counter("quire_cached_prompt_tokens", "Prompt tokens that were not computed")
         self._choices = counter(
-            "vllm:request_success", "Choices that ended, by reason", (*LABELS, "finished_reason")
+            "vllm:request_success",
+            "Choices that ended, by reason",
+            (MODEL_LABEL, "finished_reason"),
         )
         self._requests = counter(
-            "quire_requests", "Generating requests that ended", (*LABELS, "route", "outcome")
+            "quire_requests", "Generating requests that ended", (MODEL_LABEL, "route", "outcome")
         )
 
     def observe_end(
@@ -62,14 +62,14 @@ class RequestMetrics:
         num_generated: int,
         finish_reasons: Mapping[str, int],
     ) -> None:
-        own = (labels.model, labels.engine)
-        self._requests.labels(*own, labels.route, outcome).inc()
-        self._cached.labels(*own).inc(num_cached)
+        model = labels.model
+        self._requests.labels(model, labels.route, outcome).inc()
+        self._cached.labels(model).inc(num_cached)
         for prompt, generated in zip(self._prompt, self._generated, strict=True):
-            prompt.labels(*own).inc(labels.num_prompt_tokens)
-            generated.labels(*own).inc(num_generated)
+            prompt.labels(model).inc(labels.num_prompt_tokens)
+            generated.labels(model).inc(num_generated)
         for reason, count in finish_reasons.items():
-            self._choices.labels(*own, reason).inc(count)
+            self._choices.labels(model, reason).inc(count)
 
 
 class ServerMetrics:

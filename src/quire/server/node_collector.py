@@ -20,7 +20,8 @@ from quire.control.memory.memory import PoolStatistics
 from quire.node import EngineState, HistogramSnapshot, Node, NodeStatistics
 
 PREFIXES = ("quire_", "vllm:")
-LABELS = ("model_name", "engine")
+MODEL_LABEL = "model_name"
+LABELS = (MODEL_LABEL, "engine")
 
 _LATENCIES = (
     ("time_to_first_token_seconds", "From a decode's arrival to its first token"),
@@ -115,19 +116,21 @@ def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
             for name, help_, value in series:
                 family = kind(prefix + name, help_, labels=LABELS)
                 for engine in engines:
-                    family.add_metric([engine.engine, engine.engine], value(engine))
+                    family.add_metric([engine.model, engine.engine], value(engine))
                 yield family
 
 
 def _latencies(statistics: NodeStatistics) -> Iterator[Metric]:
+    models = {one.engine: one.model for one in statistics.controller.engines}
     for prefix in PREFIXES:
         families = [
             HistogramMetricFamily(prefix + name, help_, labels=LABELS) for name, help_ in _LATENCIES
         ]
         for engine, found in statistics.latencies.items():
+            model = models[engine]
             snapshots = (found.time_to_first_token, found.inter_token, found.request)
             for family, snapshot in zip(families, snapshots, strict=True):
-                family.add_metric([engine, engine], _cumulative(snapshot), snapshot.sum_s)
+                family.add_metric([model, engine], _cumulative(snapshot), snapshot.sum_s)
         yield from families
 
 
@@ -140,4 +143,4 @@ def _cumulative(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:
     return buckets
 
 
-__all__ = ["LABELS", "PREFIXES", "NodeCollector"]
+__all__ = ["LABELS", "MODEL_LABEL", "PREFIXES", "NodeCollector"]

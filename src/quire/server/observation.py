@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from quire.core.errors import QuireError
-from quire.core.ids import EngineId, ModelId, TenantId
+from quire.core.ids import ModelId, TenantId
 from quire.programs.builtin import ChoiceChunk
 from quire.server.identity import Identity
 from quire.server.metrics import RequestMetrics
@@ -33,7 +33,6 @@ class RequestLabels:
     route: str
     tenant: TenantId
     model: ModelId
-    engine: EngineId
     session: str
     identity: Identity
     stream: bool

@@ -204,7 +204,6 @@ def open_generation(request: Request, work: Work) -> Begun:
         route=route,
         tenant=caller_of(request),
         model=work.model.id,
-        engine=work.model.engine,
         session=session.id,
         identity=identity,
         stream=bool(work.fields.stream),

@@ -142,7 +142,7 @@ class LocalNode:
         models = [
             ServedModel(
                 id=ModelId(engine.info.model),
-                engine=engine_id,
+                base=ModelId(engine.info.model),
                 info=engine.info,
                 tokenizer=self.tokenizer,
                 chat_template=self._chat_template,

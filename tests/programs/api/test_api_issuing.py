@@ -208,7 +208,7 @@ async def test_closing_a_queue_takes_its_handles_with_it(api: Api, ports: Ports)
 async def test_a_missing_trait_is_named(api: Api, ports: Ports) -> None:
     model = ports.port.model
     ports.port.model = type(model)(
-        model.id, model.engine, engine_info(traits=["Allocate"]), model.tokenizer
+        model.id, model.base, engine_info(traits=["Allocate"]), model.tokenizer
     )
     assert "Forward" not in api.available_traits()
     pages = api.alloc_kvpage(1)

@@ -83,11 +83,12 @@ class Flow:
 
     def _check(self, entry: Entry) -> None:
         queue, command = entry.queue, entry.command
-        engine = self._engines.get(queue.engine)
-        if engine is None:
+        if queue.placed_on is None:
+            models = sorted({engine.model for engine in self._engines.values()})
             raise UnknownHandle(
-                f"no engine is called {queue.engine!r}: choose one of {sorted(self._engines)}"
+                f"no engine serves model {queue.model!r}: choose one of {', '.join(models)}"
             )
+        engine = self._engines[queue.placed_on]
         if queue.poison is not None and not isinstance(command, c.Synchronize):
             raise poisoned(queue.poison)  # not what follows from it, such as unknown pages
         self._validator.check(command, queue, engine.info)
@@ -141,9 +142,9 @@ class Flow:
 
     def advance(self, queue: CommandQueue) -> Entry | None:
         """Carry out what control can do alone; announce and return what needs the engine next."""
-        engine = self._engines.get(queue.engine)
-        if engine is None:
+        if queue.placed_on is None:
             return None
+        engine = self._engines[queue.placed_on]
         engine.ready.pop(queue, None)
         engine.stalled.pop(queue, None)
         engine.starved.pop(queue, None)

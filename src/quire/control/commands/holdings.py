@@ -238,8 +238,8 @@ class Holdings:
         """Free everything that was allocated through ``queue``, as its pins allow."""
         self.free(queue.program, reversed(queue.pages))
         self.free(queue.program, queue.embeds)
-        if queue.engine in self._engines:
-            self._engines[queue.engine].free_token_slots(queue)
+        if queue.placed_on is not None:
+            self._engines[queue.placed_on].free_token_slots(queue)
 
     def check_invariants(self, programs: Sequence[Program]) -> None:
         for program in programs:

@@ -31,7 +31,7 @@ from quire.core.batch import I32
 from quire.core.commands import EmbedImage, EmbedText, Forward, Sample
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError, PageLost, PoolExhausted
-from quire.core.ids import EngineId, SequenceId, TokenSlotId
+from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
 class EngineState:
@@ -45,8 +45,9 @@ class EngineState:
     ``num_freed_embeds``: how many had been given back when they were last looked at.
     """
 
-    def __init__(self, engine: EngineId, info: EngineInfo) -> None:
+    def __init__(self, engine: EngineId, model: ModelId, info: EngineInfo) -> None:
         self.id = engine
+        self.model = model
         self.info = info
         self.operations = OperationList()
         self.memory = Memory(info, self.operations)

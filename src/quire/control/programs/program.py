@@ -24,6 +24,7 @@ from quire.core.ids import (
     CommandId,
     EmbedId,
     EngineId,
+    ModelId,
     PageId,
     ProgramId,
     QueueId,
@@ -105,8 +106,9 @@ class Program:
 
 
 class CommandQueue:
-    """One queue of one program on one engine.
+    """One queue of one program for one model.
 
+    ``placed_on``: the engine that serves it, None until its first command comes.
     ``entries[:num_started]`` have begun; the rest wait, in order. ``poison`` is the failed command.
     ``orphans`` are pages and embeds whose dealloc failed behind it: freed at reset or close.
     """
@@ -114,12 +116,13 @@ class CommandQueue:
     __slots__ = (
         "depth",
         "embeds",
-        "engine",
         "entries",
         "id",
+        "model",
         "num_started",
         "orphans",
         "pages",
+        "placed_on",
         "poison",
         "priority",
         "program",
@@ -132,7 +135,7 @@ class CommandQueue:
         self,
         queue: QueueId,
         program: Program,
-        engine: EngineId,
+        model: ModelId,
         thread: ThreadId,
         depth: int,
         priority: int,
@@ -140,7 +143,8 @@ class CommandQueue:
     ) -> None:
         self.id = queue
         self.program = program
-        self.engine = engine
+        self.model = model
+        self.placed_on: EngineId | None = None
         self.thread = thread
         self.depth = depth
         self.priority = priority
@@ -152,6 +156,12 @@ class CommandQueue:
         self.embeds: dict[Embed, None] = {}
         self.token_slots: set[TokenSlotId] = set()
         self.orphans: dict[Page | Embed, None] = {}
+
+    @property
+    def engine(self) -> EngineId:
+        """The engine that serves it; one of its commands has come."""
+        assert self.placed_on is not None, "the first command of a queue places it"
+        return self.placed_on
 
     @property
     def next_entry(self) -> Entry | None:

@@ -94,10 +94,9 @@ class ProcessTable:
     def note_holder(self, program: Program) -> None:
         """``program`` is idle and may hold blocks on the engines of its queues."""
         for queue in program.queues.values():
-            holders = self.holders.get(queue.engine)
-            if holders is None:
-                holders = self.holders[queue.engine] = OrderedDict()
-            holders[program.id] = program
+            if queue.placed_on is not None:
+                holders = self.holders.setdefault(queue.placed_on, OrderedDict())
+                holders[program.id] = program
 
     def add_entry(self, entry: Entry, now_s: float) -> None:
         program = entry.program

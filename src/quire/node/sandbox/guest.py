@@ -181,7 +181,7 @@ class SandboxedProgram:
             case m.OpenQueue():
                 port.create_queue(
                     call.queue,
-                    call.engine,
+                    call.model,
                     thread=call.thread,
                     depth=call.depth,
                     priority=call.priority,

@@ -318,7 +318,7 @@ def allowed_hosts(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> t
 def _guest_model(model: ServedModel) -> GuestModel:
     return GuestModel(
         id=model.id,
-        engine=model.engine,
+        base=model.base,
         info=model.info,
         vocab_size=model.tokenizer.vocab_size,
         eos_token_ids=tuple(model.tokenizer.eos_token_ids),

@@ -158,7 +158,7 @@ class Issuer:
         self, model: ServedModel, *, thread: ThreadId, depth: int, priority: int
     ) -> Queue:
         lane = Lane(QueueId(next(self._numbers)), model, thread, depth, priority)
-        self.port.create_queue(lane.id, model.engine, thread=thread, depth=depth, priority=priority)
+        self.port.create_queue(lane.id, model.base, thread=thread, depth=depth, priority=priority)
         self._lanes[lane.id] = lane
         return Queue(self, lane)
 

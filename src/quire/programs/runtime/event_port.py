@@ -24,7 +24,7 @@ from quire.core.events import (
     QueueReset,
     Quotas,
 )
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ServedModel, Services
 
 Models = Callable[[], Sequence[ServedModel]]
@@ -63,7 +63,7 @@ class EventPort:
         self._post = self._post_at_once = post
         self._frame = frame
         self._held: deque[Callable[[], object]] | None = None
-        self._engines: dict[QueueId, EngineId] = {}
+        self._bases: dict[QueueId, ModelId] = {}
         self._post_now = post_now or post
         self._seed = seed
         self._services = services
@@ -88,16 +88,16 @@ class EventPort:
         return self._models()
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
         program = self._program
-        self._engines[queue] = engine
+        self._bases[queue] = model
         self._post(
             lambda t: QueueCreated(
                 time_s=t,
                 program=program,
                 queue=queue,
-                engine=engine,
+                model=model,
                 thread=thread,
                 depth=depth,
                 priority=priority,
@@ -118,9 +118,9 @@ class EventPort:
         program = self._program
         self._post(lambda t: QueueClosed(time_s=t, program=program, queue=queue))
         if self._held is None:
-            self._engines.pop(queue, None)
+            self._bases.pop(queue, None)
         else:
-            self._held.append(lambda: self._engines.pop(queue, None))
+            self._held.append(lambda: self._bases.pop(queue, None))
 
     def issue(self, queue: QueueId, commands: list[Command]) -> None:
         if EmbedImage in map(type, commands) and self._frame_first(queue, commands):
@@ -162,8 +162,8 @@ class EventPort:
         return True
 
     def _framing(self, queue: QueueId) -> ImageFraming | None:
-        engine = self._engines.get(queue)
-        images = next((m.info.images for m in self._models() if m.engine == engine), None)
+        base = self._bases.get(queue)
+        images = next((m.info.images for m in self._models() if m.base == base), None)
         return None if images is None else images.framing
 
     def _hold(self, event_at: TimedEvent) -> None:

@@ -23,7 +23,7 @@ from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without
@@ -107,9 +107,9 @@ class ReplayPort:
         return self._port.models()
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
-        create = partial(self._port.create_queue, queue, engine)
+        create = partial(self._port.create_queue, queue, model)
         self._in_order(partial(create, thread=thread, depth=depth, priority=priority))
 
     def set_queue_priority(self, queue: QueueId, priority: int) -> None:

@@ -17,7 +17,7 @@ from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 
 GUEST_PROTOCOL = 4
 """Raised when a message changes; a component that was built for another one is not used."""
@@ -30,7 +30,7 @@ class GuestCall(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False
 
 class OpenQueue(GuestCall, frozen=True):
     queue: QueueId
-    engine: EngineId
+    model: ModelId
     thread: ThreadId
     depth: int
     priority: int
@@ -229,7 +229,7 @@ class GuestModel(msgspec.Struct, frozen=True):
     which form the model writes calls, which the template tells."""
 
     id: ModelId
-    engine: EngineId
+    base: ModelId
     info: EngineInfo
     vocab_size: int
     eos_token_ids: tuple[int, ...]

@@ -16,7 +16,7 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
-from quire.core.ids import EngineId, TenantId
+from quire.core.ids import ModelId, TenantId
 from quire.node import KeptPages
 from quire.server.responses.background import BackgroundRun
 from quire.server.schemas.messages import Message
@@ -89,13 +89,13 @@ class _Shelf:
 
 
 class ResponseStore:
-    """``now_s`` is a monotonic clock; ``num_blocks`` gives the size of an engine's memory."""
+    """``now_s`` is a monotonic clock; ``num_blocks`` gives the size of a model's memory."""
 
     def __init__(
         self,
         limits: StoreLimits,
         now_s: Callable[[], float],
-        num_blocks: Callable[[EngineId], int],
+        num_blocks: Callable[[ModelId], int],
     ) -> None:
         self._limits = limits
         self._now_s = now_s
@@ -113,7 +113,7 @@ class ResponseStore:
             shelf.holders.setdefault(item["id"], {})[entry.id] = entry
         self._make_room(shelf, entry)
         if entry.kept is not None:
-            self._release_pages(shelf, entry.kept.engine)
+            self._release_pages(shelf, entry.kept.model)
 
     def grown(self, entry: StoredResponse) -> None:
         """Take note that a response that runs has made events. Others go for them as for anything
@@ -232,12 +232,12 @@ class ResponseStore:
             if not entry.running and entry is not wanted:
                 self._drop(shelf, entry)
 
-    def _release_pages(self, shelf: _Shelf, engine: EngineId) -> None:
-        limit = int(self._num_blocks(engine) * self._limits.page_share)
+    def _release_pages(self, shelf: _Shelf, model: ModelId) -> None:
+        limit = int(self._num_blocks(model) * self._limits.page_share)
         kept = [
             entry.kept
             for entry in shelf.entries.values()
-            if entry.kept is not None and not entry.kept.released and entry.kept.engine == engine
+            if entry.kept is not None and not entry.kept.released and entry.kept.model == model
         ]
         num_pages = sum(one.num_pages for one in kept)
         for one in kept:

@@ -87,8 +87,8 @@ class ProgramPortSuite:
         raise NotImplementedError("say how to open the port under test")
 
     def create_queue(self, port: ProgramPort) -> None:
-        engine = port.models()[0].engine
-        port.create_queue(QUEUE, engine, thread=ThreadId(0), depth=0, priority=0)
+        model = port.models()[0].base
+        port.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
 
     async def test_a_command_runs_to_its_end(self) -> None:
         recorder = Recorder()
@@ -151,8 +151,8 @@ class ProgramPortSuite:
             await recorder.ended(4)
 
     def create_queue_again(self, port: ProgramPort) -> None:
-        engine = port.models()[0].engine
-        port.create_queue(QueueId(2), engine, thread=ThreadId(1), depth=0, priority=1)
+        model = port.models()[0].base
+        port.create_queue(QueueId(2), model, thread=ThreadId(1), depth=0, priority=1)
         port.set_queue_priority(QueueId(2), 5)
 
     async def test_close_is_idempotent(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from quire.core import commands as c
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument
-from quire.core.ids import CommandId, EngineId, QueueId
+from quire.core.ids import CommandId, ModelId, QueueId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand, named_bytes
 from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
@@ -37,7 +37,7 @@ def words(*numbers: int) -> bytes:
 
 
 def test_priorities_are_signed() -> None:
-    made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [EngineId("e")])
+    made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [ModelId("m")])
     assert made == m.SetQueuePriority(QueueId(7), -2)
 
 

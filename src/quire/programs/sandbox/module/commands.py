@@ -14,7 +14,7 @@ import msgspec
 from quire.core import commands as c
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
-from quire.core.ids import CommandId, EmbedId, EngineId, PageId, QueueId, ThreadId, TokenSlotId
+from quire.core.ids import CommandId, EmbedId, ModelId, PageId, QueueId, ThreadId, TokenSlotId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import GRAMMARS, Op, RingCommand
 from quire.programs.sandbox.module.memory import Memory, Words, bits_of, ids_of
@@ -33,17 +33,17 @@ _MAX_IDS = 1 << 16
 """Of one command: a bound that no pool reaches keeps a count from filling memory."""
 
 
-def queue_call(entry: RingCommand, engines: Sequence[EngineId]) -> m.GuestCalls | None:
+def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> m.GuestCalls | None:
     """What control is asked about a queue itself; ``None`` if ``entry`` is about something else.
 
-    ``engines``: of the models, by the index that guests use.
+    ``models``: what queues for each name, by the index that guests use.
     """
     queue = QueueId(entry.a)
     match entry.op:
         case Op.OPEN_QUEUE:
-            if entry.b >= len(engines):
-                raise InvalidArgument(f"model {entry.b} of {len(engines)}: there are fewer")
-            return m.OpenQueue(queue, engines[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
+            if entry.b >= len(models):
+                raise InvalidArgument(f"model {entry.b} of {len(models)}: there are fewer")
+            return m.OpenQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
         case Op.CLOSE_QUEUE:
             return m.CloseQueue(queue)
         case Op.RESET_QUEUE:

@@ -210,7 +210,7 @@ class ModuleRunner:
             calls.append(m.Issue(queue, [command]))
 
     def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
-        call = queue_call(entry, [model.engine for model in self._launch.models])
+        call = queue_call(entry, [model.base for model in self._launch.models])
         if call is None:
             raise InvalidArgument(
                 f"the program asked for operation {entry.op}, which does not exist"

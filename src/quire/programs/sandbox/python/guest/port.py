@@ -19,7 +19,7 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ServedModel
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
@@ -56,9 +56,9 @@ class GuestPort:
         return self._models
 
     def create_queue(
-        self, queue: QueueId, engine: EngineId, *, thread: ThreadId, depth: int, priority: int
+        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
     ) -> None:
-        self._say(m.OpenQueue(queue, engine, thread, depth, priority))
+        self._say(m.OpenQueue(queue, model, thread, depth, priority))
 
     def set_queue_priority(self, queue: QueueId, priority: int) -> None:
         self._say(m.SetQueuePriority(queue, priority))

@@ -75,7 +75,7 @@ class HostTokenizer:
 def served_model(ask: Ask, model: GuestModel) -> ServedModel:
     return ServedModel(
         id=model.id,
-        engine=model.engine,
+        base=model.base,
         info=model.info,
         tokenizer=HostTokenizer(ask, model),
         chat_template="" if model.has_chat_template else None,

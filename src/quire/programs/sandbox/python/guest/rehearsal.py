@@ -21,7 +21,7 @@ from quire.core.decoding import DecodeChunk, Dist
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import InvalidArgument
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId
+from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.core.traits import NODE_TRAITS
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.python.guest.session import MODULE_NAME, SOURCE_NAME, GuestSession
@@ -193,7 +193,7 @@ def _launch() -> m.GuestLaunch:
         pool=pool, traits=traits,
     )  # fmt: skip
     model = m.GuestModel(
-        ModelId("m"), EngineId("m"), info, 128, (0,), True, {"a": 1.0}, {"eos_token": "e"}, None,
+        ModelId("m"), ModelId("m"), info, 128, (0,), True, {"a": 1.0}, {"eos_token": "e"}, None,
         NODE_TRAITS, "hermes",
     )  # fmt: skip
     return m.GuestLaunch(

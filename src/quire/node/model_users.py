@@ -1,20 +1,20 @@
-"""Which programs have queues on which engine: those that end when the engine is given up."""
+"""Which programs have queues for which model: those that end when the model is given up."""
 
 from __future__ import annotations
 
 from quire.core.events import Event, ProgramEnded, QueueCreated
-from quire.core.ids import EngineId, ProgramId
+from quire.core.ids import ModelId, ProgramId
 
 
-class EngineUsers:
+class ModelUsers:
     """Follows the event stream. A program stays a user until it ends."""
 
     def __init__(self) -> None:
-        self._users: dict[EngineId, set[ProgramId]] = {}
+        self._users: dict[ModelId, set[ProgramId]] = {}
 
     def follow(self, event: Event) -> None:
         if isinstance(event, QueueCreated):
-            self._users.setdefault(event.engine, set()).add(event.program)
+            self._users.setdefault(event.model, set()).add(event.program)
         elif isinstance(event, ProgramEnded):
             self.forget(event.program)
 
@@ -22,9 +22,9 @@ class EngineUsers:
         for programs in self._users.values():
             programs.discard(program)
 
-    def of(self, engine: EngineId) -> list[ProgramId]:
+    def of(self, model: ModelId) -> list[ProgramId]:
         """Oldest first."""
-        return sorted(self._users.get(engine, ()))
+        return sorted(self._users.get(model, ()))
 
 
-__all__ = ["EngineUsers"]
+__all__ = ["ModelUsers"]

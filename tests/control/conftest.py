@@ -1,0 +1,1 @@
+"""Makes ``control_world`` importable from the folders below."""
