@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, EngineAnswer
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.node.transports.zeromq import ZeroMQTransport
@@ -27,10 +27,10 @@ class TappedEngine:
         self._waiting: Future[BatchResult] | None = None
 
     async def start(
-        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
     ) -> EngineInfo:
         self._loop = asyncio.get_running_loop()
-        self._on_result, self._on_lost = on_result, on_lost
+        self._on_answer, self._on_lost = on_answer, on_lost
         self.info = await self._transport.start(self._arrive, self._lose)
         return self.info
 
@@ -51,12 +51,12 @@ class TappedEngine:
         self._loop.call_soon_threadsafe(self._transport.send, batch)
         return waiting.result()
 
-    def _arrive(self, result: BatchResult) -> None:
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
-            self._on_result(result)
+    def _arrive(self, answer: EngineAnswer) -> None:
+        if self._waiting is None or not isinstance(answer, BatchResult):
+            self._on_answer(answer)
         else:
-            waiting.set_result(result)
+            waiting, self._waiting = self._waiting, None
+            waiting.set_result(answer)
 
     def _lose(self, reason: str) -> None:
         if self._waiting is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
@@ -11,23 +13,25 @@ from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
+from quire.control.memory.promises import NO_RECLAIM, Promises, Reclaim
+from quire.control.memory.transfers import Location, Tier
 from quire.core.batch import CopySlots, SwapIn, SwapOut
 from quire.core.engine_info import EngineInfo, LayerGroup
-from quire.core.errors import ConfigError
-from quire.core.ids import TenantId
+from quire.core.errors import ConfigError, EngineFault
+from quire.core.ids import EngineId, TenantId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
 
 TENANT = TenantId("t")
 
 
-def refuse(num_blocks: int) -> bool:
-    return False
-
-
 def make_memory(num_blocks: int = 4, num_host_blocks: int = 3, page_size: int = 2) -> Memory:
     pool = fake_pool(page_size=page_size, num_blocks=num_blocks, num_host_blocks=num_host_blocks)
-    return Memory(FakeEngine(pool).info, OperationList())
+    return Memory(EngineId("fake"), FakeEngine(pool).info, OperationList())
+
+
+def end_all(memory: Memory) -> None:
+    memory.end_transfers([transfer.id for transfer in memory.transfers])
 
 
 def test_a_number_is_free_once() -> None:
@@ -54,7 +58,7 @@ def test_other_layer_groups_are_refused() -> None:
         )
         fields = {name: getattr(info, name) for name in info.__struct_fields__} | {"pool": pool}
         with pytest.raises(ConfigError, match="one group of full attention"):
-            Memory(EngineInfo(**fields), OperationList())
+            Memory(EngineId("fake"), EngineInfo(**fields), OperationList())
 
 
 def test_what_is_only_cached_is_evicted_first_and_least_recently_used_first() -> None:
@@ -70,11 +74,11 @@ def test_what_is_only_cached_is_evicted_first_and_least_recently_used_first() ->
     memory.release(contents[1])
     memory.release(contents[0])
     assert memory.statistics().num_cached == 2
-    assert memory.make_room(1, refuse)
+    assert memory.make_room(1, NO_RECLAIM)
     assert memory.index.match(TENANT, None, [2, 2], 1) == []
     assert memory.index.match(TENANT, None, [1, 1], 1) == [contents[0]]
     memory.retain(contents[0])
-    assert not memory.make_room(2, refuse), "a block that a page means is not evicted"
+    assert not memory.make_room(2, NO_RECLAIM), "a block that a page means is not evicted"
     memory.check_invariants([contents[0]])
 
 
@@ -86,6 +90,8 @@ def test_a_full_host_tier_drops_canonical_contents_and_keeps_opaque_ones() -> No
     canonical.tokens = [7]
     assert memory.move_out(canonical)
     assert canonical.host_block is not None
+    assert not memory.move_out(opaque), "what is under way is not dropped"
+    end_all(memory)
     assert memory.move_out(opaque), "the canonical one makes way: its tokens are known"
     assert canonical.is_lost
     assert opaque.host_block is not None
@@ -93,15 +99,130 @@ def test_a_full_host_tier_drops_canonical_contents_and_keeps_opaque_ones() -> No
     assert other.block is not None
 
 
+def hold(memory: Memory, num_blocks: int) -> list[Content]:
+    """Opaque contents on the device."""
+    contents = [memory.retain(Content(None, canonical=False)) for _ in range(num_blocks)]
+    for content in contents:
+        memory.bind(content)
+    return contents
+
+
+def test_a_content_under_way_is_on_no_tier_and_both_of_its_blocks_are_taken() -> None:
+    memory = make_memory(num_blocks=2, num_host_blocks=2)
+    (content,) = hold(memory, 1)
+    block = content.block
+    memory.move_out(content)
+    assert (content.block, content.is_moving, content.is_lost) == (None, True, False)
+    assert not memory.can_move_out(content)
+    assert (memory.device.num_free, memory.host.num_free) == (1, 1)
+    (transfer,) = memory.transfers
+    assert transfer.source == Location(EngineId("fake"), Tier.DEVICE, block)
+    assert transfer.target == Location(EngineId("fake"), Tier.HOST, content.host_block)
+    assert memory.statistics().num_transfers == 1
+    memory.end_transfers([transfer.id])
+    assert (memory.device.num_free, content.is_moving) == (2, False)
+    memory.swap_in(content)
+    assert (content.block, memory.device.num_free, memory.host.num_free) == (None, 1, 1)
+    end_all(memory)
+    assert content.block is not None
+    assert memory.host.num_free == 2
+    assert (memory.statistics().num_swapped_out, memory.statistics().num_swapped_in) == (1, 1)
+
+
+@pytest.mark.parametrize("gives_up", [Memory.release, Memory.lose])
+def test_what_is_given_up_under_way_keeps_its_blocks_until_the_end(
+    gives_up: Callable[[Memory, Content], None],
+) -> None:
+    memory = make_memory(num_blocks=2, num_host_blocks=2)
+    (content,) = hold(memory, 1)
+    memory.move_out(content)
+    gives_up(memory, content)
+    memory.check_invariants([])
+    assert (memory.device.num_free, memory.host.num_free) == (1, 1)
+    end_all(memory)
+    assert (memory.device.num_free, memory.host.num_free) == (2, 2)
+
+
+def test_the_end_of_what_is_not_under_way_is_a_fault() -> None:
+    memory = make_memory()
+    (content,) = hold(memory, 1)
+    memory.move_out(content)
+    end_all(memory)
+    with pytest.raises(EngineFault, match="transfer 0, which is not under way"):
+        memory.end_transfers([0])
+
+
+def test_a_lost_engine_ends_no_transfer_and_keeps_no_block() -> None:
+    memory = make_memory(num_blocks=3, num_host_blocks=3)
+    meant, unmeant = hold(memory, 2)
+    memory.move_out(meant)
+    memory.move_out(unmeant)
+    memory.release(unmeant)
+    memory.lose_everything([meant])
+    assert meant.is_lost
+    assert (memory.device.num_free, memory.host.num_free, len(memory.transfers)) == (3, 3, 0)
+    memory.check_invariants([meant])
+
+
+def test_blocks_that_are_to_become_free_are_kept_for_who_made_them_so() -> None:
+    memory = make_memory(num_blocks=4, num_host_blocks=4)
+    contents = hold(memory, 3)
+
+    def give_up(num_blocks: int) -> bool:
+        for content in [c for c in contents if memory.can_move_out(c)][:num_blocks]:
+            memory.move_out(content)
+        return True
+
+    def nothing(num_blocks: int) -> bool:
+        return False
+
+    claimant, junior, senior = (
+        Reclaim((2.0,), give_up),
+        Reclaim((3.0,), nothing),
+        Reclaim((1.0,), nothing),
+    )
+    assert not memory.make_room(3, claimant), "two of them are under way"
+    assert len(memory.transfers) == 2
+    assert not memory.make_room(1, junior), "the free one is promised too"
+    assert not memory.make_room(1, NO_RECLAIM)
+    assert memory.make_room(1, senior)
+    memory.promises.renew()
+    end_all(memory)
+    assert not memory.make_room(1, junior), "it is kept until its owner has had its turn to ask"
+    assert memory.make_room(3, claimant)
+    assert memory.make_room(1, junior), "who asked has what it asked for"
+
+
+def test_a_promise_to_somebody_who_asks_no_more_binds_nobody() -> None:
+    promises = Promises()
+    promises.give((1.0,), 3)
+    promises.renew()
+    assert promises.ahead_of((2.0,)) == 3
+    promises.renew()
+    assert (promises.ahead_of((2.0,)), bool(promises)) == (0, False)
+
+
 def test_neighbouring_operations_merge_and_dependent_ones_do_not() -> None:
     operations = OperationList()
-    operations.swap_out(1, 0)
-    operations.swap_out(2, 1)
-    operations.swap_in(0, 1)
+    operations.swap_out(0, 1, 0)
     operations.copy_slots(4, 8, 2)
+    operations.swap_in(1, 2, 3)
     operations.copy_slots(8, 12, 2)
-    kinds = [type(operation) for operation in operations.take()]
-    assert kinds == [SwapOut, SwapIn, CopySlots, CopySlots]
+    operations.swap_out(2, 4, 1)
+    taken = operations.take()
+    assert [type(operation) for operation in taken] == [CopySlots, CopySlots, SwapOut, SwapIn]
+    out, back = taken[2:]
+    assert (out.transfers.tolist(), out.blocks.tolist(), out.host_blocks.tolist()) == (
+        [0, 2],
+        [1, 4],
+        [0, 1],
+    )
+    assert (back.transfers.tolist(), back.host_blocks.tolist(), back.blocks.tolist()) == (
+        [1],
+        [2],
+        [3],
+    )
+    assert not operations.has_swaps
     assert operations.take() == []
 
 
@@ -117,7 +238,7 @@ class MemoryMachine(RuleBasedStateMachine):
 
     @rule(canonical=st.booleans(), index=st.booleans())
     def create(self, canonical: bool, index: bool) -> None:
-        if not self.memory.make_room(1, refuse):
+        if not self.memory.make_room(1, NO_RECLAIM):
             return
         content = self.memory.retain(Content(None, canonical))
         self.memory.bind(content)
@@ -167,16 +288,33 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 99))
     def move_in(self, pick: int) -> None:
         content = self.held[pick % len(self.held)]
-        if content.host_block is not None and self.memory.make_room(1, refuse):
+        is_there = content.host_block is not None and not content.is_moving
+        if is_there and self.memory.make_room(1, NO_RECLAIM):
             self.memory.swap_in(content)
+
+    @precondition(lambda self: bool(len(self.memory.transfers)))
+    @rule(pick=st.integers(0, 99))
+    def end_transfer(self, pick: int) -> None:
+        transfers = list(self.memory.transfers)
+        self.memory.end_transfers([transfers[pick % len(transfers)].id])
+
+    @precondition(lambda self: self.held)
+    @rule(pick=st.integers(0, 99))
+    def lose(self, pick: int) -> None:
+        content = self.held[pick % len(self.held)]
+        if not content.num_pins and content.canonical:
+            self.memory.lose(content)
 
     @invariant()
     def balances(self) -> None:
         memory = self.memory
         memory.check_invariants([*self.held, *self.pinned])
         known = {id(c): c for c in [*self.held, *self.pinned, *memory.index.contents()]}
-        assert memory.device.num_taken == sum(c.block is not None for c in known.values())
-        assert memory.host.num_taken == sum(c.host_block is not None for c in known.values())
+        num_moving = len(memory.transfers)
+        on_device = sum(c.block is not None for c in known.values())
+        on_host = sum(c.host_block is not None and not c.is_moving for c in known.values())
+        assert memory.device.num_taken == on_device + num_moving
+        assert memory.host.num_taken == on_host + num_moving
         lost = [c for c in self.held if c.is_lost]
         assert all(c.canonical for c in lost), "only what can be computed again is dropped"
 
@@ -185,6 +323,7 @@ class MemoryMachine(RuleBasedStateMachine):
             self.memory.unpin(content)
         for content in self.held:
             self.memory.release(content)
+        end_all(self.memory)
         assert self.memory.device.num_taken == self.memory.index.num_cached
         assert self.memory.host.num_taken == 0
 

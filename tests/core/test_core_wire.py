@@ -68,7 +68,7 @@ operations = st.one_of(
         visible=hnp.arrays(np.uint64, st.integers(0, 4)),
     ),
     st.builds(CopySlots, source=i32(), target=i32()),
-    st.builds(SwapIn, host_blocks=i32(), blocks=i32()),
+    st.builds(SwapIn, transfers=i32(), host_blocks=i32(), blocks=i32()),
     st.builds(DropTables, tables=st.lists(small, max_size=3)),
     st.builds(CloseSequences, sequences=st.lists(small, max_size=3)),
     st.builds(ExtendSequence, sequence=small, limit=small),

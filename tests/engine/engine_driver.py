@@ -110,6 +110,10 @@ class Driver:
         assert result.failures == []
         return result
 
+    def end_transfers(self) -> None:
+        while self.engine.transfer() is not None:
+            pass
+
     def write_table(
         self, table: int, blocks: Sequence[int], slots: Sequence[int] = ()
     ) -> WriteTable:

@@ -208,12 +208,15 @@ def test_swapped_pages_come_back_elsewhere(make_driver: MakeDriver, reference: R
     tokens = random_tokens(NUM_TOKENS)
     blocks, hosts, later = [0, 1, 2, 3, 4, 5], [7, 3, 9, 0, 2, 5], [40, 41, 44, 43, 42, 45]
     fill(driver, blocks, tokens[:-1])
-    driver.good(operations=[SwapOut(blocks=i32(blocks), host_blocks=i32(hosts))])
+    transfers = i32(range(6))
+    out = SwapOut(transfers=transfers, blocks=i32(blocks), host_blocks=i32(hosts))
+    driver.good(operations=[out])
+    driver.end_transfers()
     fill(driver, blocks, random_tokens(NUM_TOKENS, 99), table=3)
-    operations = [
-        SwapIn(host_blocks=i32(hosts), blocks=i32(later)),
-        driver.write_table(1, later, range(NUM_TOKENS - 1)),
-    ]
+    back = SwapIn(transfers=transfers, host_blocks=i32(hosts), blocks=i32(later))
+    driver.good(operations=[back])
+    driver.end_transfers()
+    operations = [driver.write_table(1, later, range(NUM_TOKENS - 1))]
     last = driver.logprobs([Row(tokens[-1:], 1, [NUM_TOKENS - 1])], operations)
     assert_close(last, expected(reference("qwen2"), tokens)[-1:])
 

@@ -121,8 +121,8 @@ BAD_OPERATIONS: list[tuple[Operation, str]] = [
     (DropTables(tables=[TableId(77)]), "77 is not resident"),
     (CopySlots(source=i32([0]), target=i32([96 * 4])), "slot 384"),
     (CopySlots(source=i32([-1]), target=i32([0])), "slot -1"),
-    (SwapOut(blocks=i32([0]), host_blocks=i32([100_000])), "host block 100000"),
-    (SwapIn(blocks=i32([96]), host_blocks=i32([0])), "block 96"),
+    (SwapOut(transfers=i32([0]), blocks=i32([0]), host_blocks=i32([100_000])), "host block 100000"),
+    (SwapIn(transfers=i32([0]), blocks=i32([96]), host_blocks=i32([0])), "block 96"),
     (ExtendSequence(sequence=SequenceId(5), limit=9), "sequence 5 is not open"),
     (CloseSequences(sequences=[SequenceId(99)]), "sequence 99 is not open"),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from machines_world import Lane, World
+from machines_world import ENGINE, Lane, World
 
 from quire.core import commands as c
 from quire.core.config import SchedulerConfig
@@ -58,6 +58,7 @@ class ProgramsMachine(RuleBasedStateMachine):
         run_ahead=st.booleans(),
         max_batch_tokens=st.sampled_from([12, 64]),
         max_steps=st.sampled_from([1, 4, 32]),
+        transfer_seed=st.sampled_from([None, 0, 1, 2]),
     )
     def start(
         self,
@@ -67,6 +68,7 @@ class ProgramsMachine(RuleBasedStateMachine):
         run_ahead: bool,
         max_batch_tokens: int,
         max_steps: int,
+        transfer_seed: int | None,
     ) -> None:
         self.page_size = page_size
         self.num_blocks = SLOTS[page_size] // page_size
@@ -81,6 +83,7 @@ class ProgramsMachine(RuleBasedStateMachine):
                 run_ahead=run_ahead,
                 max_steps_per_message=max_steps,
             ),
+            transfer_seed=transfer_seed,
         )
         self.world.tolerated = self.tolerated
         for tenant in ("red", "blue", "red"):
@@ -225,6 +228,10 @@ class ProgramsMachine(RuleBasedStateMachine):
     def step(self, num_steps: int) -> None:
         for _ in range(num_steps):
             self.world.harness.step()
+
+    @rule()
+    def step_transfers(self) -> None:
+        self.world.harness.step_transfers(ENGINE)
 
     @rule()
     def run(self) -> None:

@@ -122,7 +122,9 @@ class World:
         num_host_blocks: int = 400,
         max_batch_tokens: int = 64,
         config: SchedulerConfig | None = None,
+        transfer_seed: int | None = None,
     ) -> None:
+        """``transfer_seed``: transfers end late, in any order; without one behind each message."""
         self.pool = fake_pool(
             page_size=page_size,
             num_blocks=num_blocks,
@@ -137,11 +139,19 @@ class World:
             lambda: Controller(config or SchedulerConfig(), tenants=tenants)
         )
         self.controller = self.recorded.controller
-        self.harness = ControlHarness(self.recorded, {ENGINE: FakeEngine(self.pool)})
+        self._transfer_seed = transfer_seed
+        self.harness = ControlHarness(
+            self.recorded,
+            {ENGINE: self.make_engine()},
+            late_transfers=transfer_seed is not None,
+        )
         self.actors: list[Actor] = []
         self.exports: dict[TenantId, dict[str, tuple[Outcome, Lane]]] = {}
         self.tolerated: frozenset[str] = frozenset()
         self._programs = count(1)
+
+    def make_engine(self) -> FakeEngine:
+        return FakeEngine(self.pool, transfer_seed=self._transfer_seed)
 
     # -- programs and queues -----------------------------------------------------------------------
 
@@ -341,7 +351,8 @@ class World:
         statistics = self.controller.statistics()
         assert (statistics.num_programs, statistics.num_pending_commands) == (0, 0), statistics
         (engine,) = statistics.engines
-        assert engine.pool.num_held == 0, engine
+        assert (engine.pool.num_held, engine.pool.num_transfers) == (0, 0), engine
+        assert engine.pool.num_host_free == engine.pool.num_host_blocks, engine
         assert engine.pool.num_free + engine.pool.num_cached == self.pool.groups[0].num_blocks
         assert (engine.num_open_sequences, engine.num_tables, engine.num_in_flight) == (0, 0, 0)
         assert engine.num_free_embeds == self.pool.num_embeds

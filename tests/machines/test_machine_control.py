@@ -10,7 +10,6 @@ from machines_world import ENGINE
 from quire.core import commands as c
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.ids import EmbedId, PageId, TokenSlotId
-from quire.testing import FakeEngine
 
 MAX_LOOP = 5
 """Steps of the low-level loop. Token slots belong to the program, so every queue has its own."""
@@ -279,7 +278,7 @@ class EngineLossMachine(ControlMachine):
         world = self.world
         world.disturb(*(lane for actor in world.actors for lane in actor.lanes))
         world.harness.lose_engine(ENGINE)
-        world.harness.start_engine(ENGINE, FakeEngine(world.pool))
+        world.harness.start_engine(ENGINE, world.make_engine())
 
 
 class SmallHostMachine(ControlMachine):

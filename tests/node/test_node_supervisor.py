@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, EngineAnswer
 from quire.core.config import AdapterConfig, EngineConfig
 from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
@@ -70,11 +70,11 @@ class Transport:
         self.closed = False
 
     async def start(
-        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
     ) -> EngineInfo:
         if self.error is not None:
             raise self.error
-        self.on_result, self.lose = on_result, on_lost
+        self.on_answer, self.lose = on_answer, on_lost
         return self.info
 
     def send(self, batch: Batch) -> None: ...
@@ -135,7 +135,7 @@ async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     await rig.supervisor.wait_ready()
     assert rig.supervisor.health.state is EngineState.READY
     rig.transports[0].lose("killed")
-    rig.transports[0].on_result(BatchResult(step=9, elapsed_s=0.0))  # too late to count
+    rig.transports[0].on_answer(BatchResult(step=9, elapsed_s=0.0))  # too late to count
     told = await rig.control.want(3)
     assert told == ["up", EngineLost("killed").record(), "up"]
     assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (EngineState.READY, 1)
@@ -193,7 +193,7 @@ async def test_results_reach_control(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     await rig.supervisor.start()
     await rig.supervisor.wait_ready()
-    rig.transports[0].on_result(BatchResult(step=4, elapsed_s=0.0))
+    rig.transports[0].on_answer(BatchResult(step=4, elapsed_s=0.0))
     assert await rig.control.want(2) == ["up", 4]
 
 

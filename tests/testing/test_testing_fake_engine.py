@@ -18,7 +18,7 @@ from quire.core.batch import (
     OpenSequence,
     SampleRows,
     SequenceEnd,
-    SwapIn,
+    SwapOut,
     WriteTable,
 )
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
@@ -152,6 +152,12 @@ def started() -> EngineDriver:
     return engine
 
 
+def begun(engine: EngineDriver, block: int = 40) -> EngineDriver:
+    """``engine`` with transfer 0 under way, from ``block`` to host block 0."""
+    engine.execute(operations=[engine.begin_swap_out([block], [0])])
+    return engine
+
+
 VIOLATIONS: dict[str, Callable[[EngineDriver], object]] = {
     "does not exist": lambda e: e.execute(operations=[DropTables(tables=[TableId(9)])]),
     "out of range, the pool has 64": lambda e: e.execute(operations=[table(blocks=(0, 64))]),
@@ -168,8 +174,24 @@ VIOLATIONS: dict[str, Callable[[EngineDriver], object]] = {
     "of the same message writes too": lambda e: e.forward(
         [RowSpec(e.holder([40]), [5], [0], [0]), RowSpec(e.holder([40]), [5], [0], [0])]
     ),
-    "that nothing was swapped to": lambda e: e.execute(
-        operations=[SwapIn(host_blocks=ints([0]), blocks=ints([0]))]
+    "that nothing was swapped to": lambda e: e.execute(operations=[e.begin_swap_in([0], [0])]),
+    "two swaps in one direction": lambda e: e.execute(
+        operations=[e.begin_swap_out([40], [0]), e.begin_swap_out([41], [1])]
+    ),
+    "SwapOut: blocks [40] are under way": lambda e: begun(e).swap(e.begin_swap_out([40], [1])),
+    "SwapOut: host blocks [0] are under way": lambda e: begun(e).swap(e.begin_swap_out([41], [0])),
+    "transfer 0 is under way already": lambda e: begun(e).execute(
+        operations=[SwapOut(transfers=ints([0]), blocks=ints([41]), host_blocks=ints([1]))]
+    ),
+    "row 0: blocks [40] are under way": lambda e: begun(e).forward(
+        [RowSpec(e.holder([40]), [5], [0], [0])]
+    ),
+    "sees: blocks [0] are under way": lambda e: begun(e, 0).forward(
+        [RowSpec(e.holder([0], 1), [5], [1])]
+    ),
+    "sequence 0: blocks [0] are under way": lambda e: begun(e, 0).execute(advance=advance(0)),
+    "CopySlots.source: blocks [0] are under way": lambda e: begun(e, 0).execute(
+        operations=[CopySlots(source=ints([0]), target=ints([201]))]
     ),
     "CopySlots.source: slots": lambda e: e.execute(
         operations=[CopySlots(source=ints([200]), target=ints([201]))]
@@ -300,3 +322,17 @@ def test_time_is_modelled() -> None:
 
 def test_is_an_engine_core() -> None:
     assert isinstance(FakeEngine(), EngineCore)
+
+
+def test_transfers_with_a_seed_end_in_parts_and_in_any_order() -> None:
+    orders = set()
+    for seed in range(4):
+        engine = EngineDriver(FakeEngine(transfer_seed=seed))
+        begun = engine.begin_swap_out(range(8), range(8))
+        engine.execute(operations=[begun])
+        first = engine.engine.transfer()
+        assert first is not None
+        rest = engine.end_transfers()
+        assert sorted([*first.transfers.tolist(), *rest]) == begun.transfers.tolist()
+        orders.add((len(first.transfers), *rest))
+    assert len(orders) == 4

@@ -15,6 +15,7 @@ from quire.core.batch import (
     ExtendSequence,
     OpenSequence,
     SwapIn,
+    SwapOut,
     WriteTable,
 )
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -122,6 +123,11 @@ def embeds_of_other_tokens(batch: Batch) -> None:
         batch.embeds = EmbedRows(tokens=tokens.astype(np.int32), embeds=batch.embeds.embeds)
 
 
+def backwards(operation: object) -> None:
+    assert isinstance(operation, SwapOut)
+    operation.host_blocks = operation.host_blocks[::-1]
+
+
 def without_row_adapters(batch: Batch) -> None:
     if batch.forward is not None:
         batch.forward.adapters = np.empty(0, np.int32)
@@ -144,6 +150,9 @@ TAMPERINGS: list[tuple[str, Tamper]] = [
     ("test_copies_are_independent", without(CopySlots)),
     ("test_copy_within_a_page_moves_positions_along", without(CopySlots)),
     ("test_swap_out_and_in_elsewhere", without(SwapIn)),
+    ("test_swap_out_and_in_elsewhere", each(SwapOut, backwards)),
+    ("test_messages_go_on_while_transfers_are_under_way", without(SwapIn)),
+    ("test_messages_go_on_while_transfers_are_under_way", each(SwapOut, backwards)),
     ("test_extending_gives_room", without(ExtendSequence)),
     ("test_explicit_mask_separates_branches", positions_by_list_order),
     ("test_same_seed_same_tokens", each(OpenSequence, greedy)),

@@ -100,6 +100,7 @@ class Controller:
             e.CommandsIssued: self._commands_issued,
             e.CommandCancelled: self._command_cancelled,
             e.StepCompleted: self._step_completed,
+            e.TransfersCompleted: self._transfers_completed,
             e.Tick: self._tick,
         }
 
@@ -263,6 +264,11 @@ class Controller:
         scheduler = self._schedulers.get(event.engine)
         if scheduler is not None and scheduler.engine.is_up:
             scheduler.complete(event.result)
+
+    def _transfers_completed(self, event: e.TransfersCompleted) -> None:
+        engine = self._engines.get(event.engine)
+        if engine is not None and engine.is_up:
+            engine.memory.end_transfers(event.ended.transfers.tolist())
 
     def _tick(self, event: e.Tick) -> None:
         """Every event looks at what has expired and what is due; a tick only uses up its timer."""

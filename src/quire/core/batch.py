@@ -4,7 +4,8 @@ Control sends one ``Batch`` per step and the engine answers with one ``BatchResu
 executes messages in order, decides nothing, and is a pure function of them and its memory. Within
 one message the stages run in this order:
 
-1. ``operations``, in list order: page tables, copies, swaps, opening and closing of sequences.
+1. ``operations``, in list order: page tables, copies, opening and closing of sequences; swaps only
+   begin (see *Transfers*).
 2. ``embeds``: token embeddings into embed slots; ``images``: embeddings of images.
 3. ``forward``: one ragged batch of rows. In each layer the K and V of *all* rows are written before
    any row attends, so a later row may see what an earlier row of the same message writes (vertical
@@ -20,6 +21,12 @@ may be read: a message that was sent behind it stands on it, and control drops w
 
 Token values: ``>= 0`` is a token id; ``< 0`` is ``~token_slot``, the token that an earlier stage or
 message left in that device slot.
+
+Transfers. Each pair of blocks that a swap names is a transfer. It begins with its message and ends
+when the engine says so (``TransfersEnded``), which may be many messages later, in any order. Until
+then no message names its device block, neither to read nor to write it, and no other transfer names
+its device or its host block; a message holds one swap in each direction at most. So the engine may
+copy whenever it likes: bytes that leave are those that the operations of the message find.
 
 Visibility. A page table entry is a block and a 64-bit word: bit ``i`` says that slot ``i`` is
 written and unmasked for this holder. The engine stores the position of every written slot; a new
@@ -118,14 +125,19 @@ class CopySlots(Operation, kw_only=True):
 
 
 class SwapOut(Operation, kw_only=True):
-    """Copy whole device blocks to host blocks."""
+    """Begin to copy whole device blocks to host blocks: transfer ``transfers[i]`` takes block
+    ``blocks[i]`` to ``host_blocks[i]``."""
 
+    transfers: I32
     blocks: I32
     host_blocks: I32
     group: int = 0
 
 
 class SwapIn(Operation, kw_only=True):
+    """Begin to copy whole host blocks to device blocks, as ``SwapOut`` does the other way."""
+
+    transfers: I32
     host_blocks: I32
     blocks: I32
     group: int = 0
@@ -354,6 +366,16 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
     failures: list[RowFailure] = msgspec.field(default_factory=list)
 
 
+class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
+    """The bytes of these transfers are where they were to go."""
+
+    transfers: I32
+
+
+EngineAnswer = BatchResult | TransfersEnded
+"""What an engine says while it serves."""
+
+
 __all__ = [
     "F32",
     "I32",
@@ -372,6 +394,7 @@ __all__ = [
     "DistRows",
     "DropTables",
     "EmbedRows",
+    "EngineAnswer",
     "ExplicitMask",
     "ExtendSequence",
     "ForwardRows",
@@ -384,6 +407,7 @@ __all__ = [
     "SequenceTokens",
     "SwapIn",
     "SwapOut",
+    "TransfersEnded",
     "WriteEntries",
     "WriteTable",
     "no_i32",

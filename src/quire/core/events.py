@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from quire.core.batch import BatchResult
+from quire.core.batch import BatchResult, TransfersEnded
 from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
@@ -160,6 +160,13 @@ class StepCompleted(EventBase, frozen=True, kw_only=True):
     result: BatchResult
 
 
+class TransfersCompleted(EventBase, frozen=True, kw_only=True):
+    """Moves of KV contents that earlier messages began have ended."""
+
+    engine: EngineId
+    ended: TransfersEnded
+
+
 class Tick(EventBase, frozen=True, kw_only=True):
     """Time has reached a ``SetTimer``; or simply: look again."""
 
@@ -176,6 +183,7 @@ Event = (
     | CommandsIssued
     | CommandCancelled
     | StepCompleted
+    | TransfersCompleted
     | Tick
 )
 
@@ -196,4 +204,5 @@ __all__ = [
     "Quotas",
     "StepCompleted",
     "Tick",
+    "TransfersCompleted",
 ]

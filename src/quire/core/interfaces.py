@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
 from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
@@ -42,6 +42,12 @@ class EngineCore(Protocol):
 
     def execute(self, batch: Batch) -> BatchResult: ...
 
+    def transfer(self) -> TransfersEnded | None:
+        """Go on with what swaps of earlier messages have begun, for a few milliseconds; which have
+        ended. None: nothing is under way. Whoever calls ``execute`` calls it between messages,
+        while there is none to execute, and once behind each."""
+        ...
+
     def close(self) -> None:
         """Release memory; idempotent."""
         ...
@@ -51,13 +57,13 @@ class EngineTransport(Protocol):
     """The shell's way to one engine, wherever it runs.
 
     ``start`` returns when the engine is ready and the versions agree. ``send`` never blocks.
-    Results arrive through ``on_result`` on the shell's loop, in order;
+    Results, and the ends of transfers, arrive through ``on_answer`` on the shell's loop, in order;
     ``on_lost`` is called at most once.
     """
 
     async def start(
         self,
-        on_result: Callable[[BatchResult], None],
+        on_answer: Callable[[EngineAnswer], None],
         on_lost: Callable[[str], None],
     ) -> EngineInfo: ...
 

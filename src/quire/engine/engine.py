@@ -7,10 +7,12 @@ Owns assembly and lifetime: weights, cache sizes, what the engine says of itself
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 import torch
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, TransfersEnded
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import EngineFault
@@ -33,8 +35,11 @@ from quire.engine.sequences import Sequences
 from quire.engine.step import Step
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from quire.engine.torch_backend import TorchBackend
+from quire.engine.transfers import TransferQueue
 from quire.engine.vision.encoder import ImageEncoder
 from quire.engine.weights import Progress
+
+T = TypeVar("T")
 
 
 class Engine:
@@ -86,7 +91,10 @@ class Engine:
             images = self._images = _image_encoder(config, loaded)
             self._device = loaded.device
             self._info = _describe(config, loaded, backend, runner, ranks, images)
-            self._step: Step | None = _assemble(config, loaded, runner, tokenizer, images)
+            self._transfers = TransferQueue(runner.pool)
+            self._step: Step | None = _assemble(
+                config, loaded, runner, self._transfers, tokenizer, images
+            )
 
     @property
     def info(self) -> EngineInfo:
@@ -99,12 +107,29 @@ class Engine:
             EngineFault: the message contradicts itself, or the device failed; the engine's memory
                 can no longer be trusted and it answers no further message.
         """
-        if self._step is None:
+        step = self._step
+        if step is None:
             raise EngineFault("the engine is closed or has failed before: start a new one")
         started = time.perf_counter()
+        result = self._guarded(f"message {batch.step}", lambda: step.run(batch))
+        result.elapsed_s = time.perf_counter() - started
+        return result
+
+    def transfer(self) -> TransfersEnded | None:
+        """Copy the next of what swaps have begun, between messages.
+
+        Raises:
+            EngineFault: the device failed, as in ``execute``.
+        """
+        if self._step is None or not self._transfers:
+            return None
+        return self._guarded("a transfer", self._transfers.go_on)
+
+    def _guarded(self, what: str, work: Callable[[], T]) -> T:
+        """Whatever goes wrong in ``work``, the engine's memory can no longer be trusted."""
         try:
             with torch.inference_mode():
-                result = self._step.run(batch)
+                done = work()
             if self._device.type == "cuda":  # else its time and its faults would be the next one's
                 torch.cuda.synchronize(self._device)
         except EngineFault:
@@ -112,9 +137,8 @@ class Engine:
             raise
         except Exception as exc:
             self.close()
-            raise EngineFault(f"message {batch.step} failed in the engine: {exc!r}") from exc
-        result.elapsed_s = time.perf_counter() - started
-        return result
+            raise EngineFault(f"{what} failed in the engine: {exc!r}") from exc
+        return done
 
     def close(self) -> None:
         self._step = None
@@ -187,6 +211,7 @@ def _assemble(
     config: EngineConfig,
     loaded: LoadedModel,
     runner: ModelRunner,
+    transfers: TransferQueue,
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
 ) -> Step:
@@ -205,6 +230,7 @@ def _assemble(
     return Step(
         MemoryOperations(
             pool,
+            transfers,
             tables,
             sequences,
             tokenizer,

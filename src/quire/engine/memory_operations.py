@@ -1,4 +1,4 @@
-"""Stage 1 of a message: page tables, copies, swaps, opening and closing of sequences."""
+"""Stage 1 of a message: page tables, copies, opening and closing of sequences; swaps begin."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher
 from quire.engine.sampling.plan import check_sampler
 from quire.engine.sequences import SequenceObjects, Sequences, TokenHistory
 from quire.engine.stopping import ByteStopMatcher
+from quire.engine.transfers import TransferQueue
 
 
 class MemoryOperations:
@@ -37,6 +38,7 @@ class MemoryOperations:
     def __init__(
         self,
         pool: KVPool,
+        transfers: TransferQueue,
         tables: PageTables,
         sequences: Sequences,
         tokenizer: Tokenizer,
@@ -45,6 +47,7 @@ class MemoryOperations:
         num_adapters: int = 0,
     ) -> None:
         self._pool = pool
+        self._transfers = transfers
         self._tables = tables
         self._sequences = sequences
         self._tokenizer = tokenizer
@@ -77,12 +80,9 @@ class MemoryOperations:
                 _check_range("slot", source, self._pool.num_slots)
                 _check_range("slot", target, self._pool.num_slots)
                 self._pool.copy_slots(source, target)
-            case SwapOut(blocks=blocks, host_blocks=host_blocks):
-                self._check_swap(blocks, host_blocks)
-                self._pool.swap_out(blocks, host_blocks)
-            case SwapIn(blocks=blocks, host_blocks=host_blocks):
-                self._check_swap(blocks, host_blocks)
-                self._pool.swap_in(host_blocks, blocks)
+            case SwapOut() | SwapIn():
+                self._check_swap(operation)
+                self._transfers.begin(operation)
             case OpenSequence():
                 self._open(operation)
             case ExtendSequence(sequence=sequence, limit=limit):
@@ -98,10 +98,11 @@ class MemoryOperations:
         _check_range("block", written.blocks, self._pool.num_blocks)
         self._tables.write_entries(written.tables, *columns)
 
-    def _check_swap(self, blocks: I32, host_blocks: I32) -> None:
-        check_message(len(blocks) == len(host_blocks), "a swap's block lists differ in length")
-        _check_range("block", blocks, self._pool.num_blocks)
-        _check_range("host block", host_blocks, self._pool.num_host_blocks)
+    def _check_swap(self, swap: SwapOut | SwapIn) -> None:
+        lengths = {len(swap.transfers), len(swap.blocks), len(swap.host_blocks)}
+        check_message(len(lengths) == 1, "a swap's columns differ in length")
+        _check_range("block", swap.blocks, self._pool.num_blocks)
+        _check_range("host block", swap.host_blocks, self._pool.num_host_blocks)
 
     def _open(self, operation: OpenSequence) -> None:
         """Open the sequence; what is wrong with its request fails it, but leaves it open.

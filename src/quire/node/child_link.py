@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import zmq
 
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 EXIT_REFUSED = 4
 EXIT_LOAD_FAILED = 5
+
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
+"""Plain numbers: an operation on flags builds a new enum member, which costs more than the call."""
 
 _LAST_WORD_MS = 1000
 """A last word (``LoadFailed``, ``Faulted``) should still go out."""
@@ -88,6 +91,10 @@ class NodeLink(Generic[Heard]):
 
     def say(self, message: Any) -> None:
         self._socket.send(pack(self._encoder.encode(message)))
+
+    @property
+    def has_message(self) -> bool:
+        return bool(cast(int, self._socket.getsockopt(_EVENTS)) & _POLLIN)
 
     def hear(self) -> Heard:
         return self._decoder.decode(unpack(self._socket.recv()))

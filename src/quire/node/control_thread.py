@@ -19,7 +19,7 @@ import msgspec
 
 from quire.control import Controller
 from quire.core.actions import Action, Deliver, Dispatch, QueuePlaced, SetTimer, Terminate
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, TransfersEnded
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
@@ -31,6 +31,7 @@ from quire.core.events import (
     QueueCreated,
     StepCompleted,
     Tick,
+    TransfersCompleted,
 )
 from quire.core.ids import EngineId, ModelId, ProgramId
 from quire.core.interfaces import Clock, ReplySink
@@ -51,7 +52,7 @@ T = TypeVar("T")
 _MAX_EVENTS_PER_ROUND = 256
 """After so many events the loop looks at engines and timers before it goes on."""
 
-_NOBODY_COMES_OR_GOES = (CommandsIssued, StepCompleted)
+_NOBODY_COMES_OR_GOES = (CommandsIssued, StepCompleted, TransfersCompleted)
 """With these events, which are nearly all."""
 
 _IDLE_CHECK_S = 1.0
@@ -213,6 +214,11 @@ class ControlThread:
         """Raises ``EngineFault`` for a result that belongs to no message."""
         if engine in self._engines:  # else it was lost between the result and this call
             self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=result))
+
+    def transfers_completed(self, engine: EngineId, ended: TransfersEnded) -> None:
+        """Raises ``EngineFault`` for the end of what is not under way."""
+        if engine in self._engines:
+            self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=ended))
 
     def _handle_now(self, event_at: EventAt) -> None:
         """Behind what is in the inbox, so that late joiners get into the next batch. What the

@@ -55,6 +55,7 @@ def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: E
                 raise ProtocolMismatch(f"expected a Batch, got {type(batch).__name__}")
             with executing:
                 link.say(engine.execute(batch))
+            _transfer(engine, link, executing)
     except QuireError as exc:
         link.say(Faulted(error=exc.record()))
         return EXIT_FAULT
@@ -64,6 +65,17 @@ def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: E
         return EXIT_FAULT
     finally:
         engine.close()
+
+
+def _transfer(engine: EngineCore, link: NodeLink[ToEngine], executing: Executing) -> None:
+    """Go on with transfers until the next message comes; at least once behind each."""
+    while True:
+        with executing:
+            ended = engine.transfer()
+            if ended is not None:
+                link.say(ended)
+        if ended is None or link.has_message:
+            return
 
 
 def main(load: Load = load_engine, lifeline: LifeLine | None = None) -> int:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from quire.core.batch import BatchResult
+from quire.core.batch import BatchResult, EngineAnswer
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import (
@@ -130,11 +130,14 @@ class EngineSupervisor:
         """One life of the engine, from start to loss; returns why it ended."""
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def on_result(result: BatchResult) -> None:
+        def on_answer(answer: EngineAnswer) -> None:
             if lost.done():
                 return
             try:
-                self._control.step_completed(self.engine, result)
+                if isinstance(answer, BatchResult):
+                    self._control.step_completed(self.engine, answer)
+                else:
+                    self._control.transfers_completed(self.engine, answer)
             except QuireError as exc:  # it answers what it was not asked
                 lost.set_result(exc.message)
 
@@ -144,7 +147,7 @@ class EngineSupervisor:
 
         transport = self.transport = self._factory(self._wanted(), self._on_progress)
         try:
-            info = await self._start_engine(transport, on_result, on_lost)
+            info = await self._start_engine(transport, on_answer, on_lost)
             self._info = info
             # control first: whoever sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
@@ -162,11 +165,11 @@ class EngineSupervisor:
     async def _start_engine(
         self,
         transport: EngineTransport,
-        on_result: Callable[[BatchResult], None],
+        on_answer: Callable[[EngineAnswer], None],
         on_lost: Callable[[str], None],
     ) -> EngineInfo:
         """The engine's start and ``prepare`` side by side; raises the error of either."""
-        starting = asyncio.create_task(transport.start(on_result, on_lost))
+        starting = asyncio.create_task(transport.start(on_answer, on_lost))
         try:
             await self._prepare()
             return await starting

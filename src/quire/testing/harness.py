@@ -25,6 +25,7 @@ from quire.core.events import (
     Event,
     StepCompleted,
     Tick,
+    TransfersCompleted,
 )
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
 from quire.testing.clock import FakeClock
@@ -75,6 +76,8 @@ class ControlHarness:
     """See the module docstring.
 
     ``check``: controller invariants after every event. ``on_answer`` is told what goes to programs.
+    ``late_transfers``: transfers go on only when nothing else moves, or the test calls
+    ``step_transfers``; else behind every message.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class ControlHarness:
         *,
         clock: FakeClock | None = None,
         check: bool = True,
+        late_transfers: bool = False,
         on_answer: Callable[[Deliver | Fail | Terminate], None] | None = None,
     ) -> None:
         self.controller = controller
@@ -95,6 +99,7 @@ class ControlHarness:
         self._in_flight: dict[EngineId, deque[Batch]] = {}
         self._timer_s: float | None = None
         self._check = check
+        self._late_transfers = late_transfers
         self._on_answer = on_answer
         self._num_pending = 0
         for engine_id, engine in (engines or {EngineId("fake"): FakeEngine()}).items():
@@ -161,12 +166,25 @@ class ControlHarness:
             return True
         self.clock.advance(result.elapsed_s)
         self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+        if not self._late_transfers:
+            self.step_transfers(engine_id)
+        return True
+
+    def step_transfers(self, engine_id: EngineId) -> bool:
+        """Let the engine go on with its transfers and post those that end; False if there are
+        none."""
+        engine = self.engines.get(engine_id)
+        ended = None if engine is None else engine.transfer()
+        if ended is None:
+            return False
+        self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
         return True
 
     @property
     def can_step(self) -> bool:
         """Whether ``step`` would move anything."""
-        return any(self._in_flight.values()) or self._timer_is_due
+        moves = any(engine.memory.swaps for engine in self.engines.values())
+        return any(self._in_flight.values()) or moves or self._timer_is_due
 
     @property
     def _timer_is_due(self) -> bool:
@@ -174,11 +192,13 @@ class ControlHarness:
         return self._timer_s is not None and self._num_pending > 0
 
     def step(self) -> bool:
-        """One move: the engine with the longest wait runs a message, or else the timer fires while
-        commands are pending. False if neither can."""
+        """One move: the engine with the longest wait runs a message, or else one goes on with its
+        transfers, or else the timer fires while commands are pending. False if none can."""
         for engine_id in sorted(self.engines, key=self.num_in_flight, reverse=True):
             if self.step_engine(engine_id):
                 return True
+        if any(self.step_transfers(engine_id) for engine_id in list(self.engines)):
+            return True
         if not self._timer_is_due:
             return False
         self.fire_timer()

@@ -81,6 +81,11 @@ class InFlight:
     num_tokens: int
 
     @property
+    def is_empty(self) -> bool:
+        """Nothing but operations stands in it."""
+        return not (self.parts or self.runs or self.restores)
+
+    @property
     def num_advanced(self) -> int:
         """Sequences that were open before."""
         return len(self.runs) - self.num_opened

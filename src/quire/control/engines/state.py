@@ -20,9 +20,10 @@ from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.exports import ExportTable
-from quire.control.memory.memory import Memory, Reclaim
+from quire.control.memory.memory import Memory
 from quire.control.memory.operations import OperationList
 from quire.control.memory.pages import Page
+from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import table_entries
 from quire.control.memory.tables import ResidentTable, TableCache
@@ -50,7 +51,7 @@ class EngineState:
         self.model = model
         self.info = info
         self.operations = OperationList()
-        self.memory = Memory(info, self.operations)
+        self.memory = Memory(engine, info, self.operations)
         self.tables = TableCache()
         self.embeds = NumberPool(info.pool.num_embeds)
         self.token_slots = NumberPool(info.pool.num_token_slots)

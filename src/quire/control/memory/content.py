@@ -52,13 +52,17 @@ def chain_keys(parent_key: bytes, tokens: Sequence[int], page_size: int) -> Iter
 
 
 class Content:
-    """K and V of up to ``page_size`` slots: on the device, on the host, or (lost) nowhere.
+    """K and V of up to ``page_size`` slots: on the device, on the host, on the way between the two,
+    or (lost) nowhere.
 
     ``num_refs``   pages and exports that mean it; at 0 it is freed, or kept as cached when indexed.
     ``num_pins``   uses that forbid to move or drop it: messages in flight, running decodes.
     ``canonical``  slot i holds plain causal token ``tokens[i]`` behind ``parent``'s tokens.
     ``node``       set once it is full and canonical.
     ``adapter``    which of the engine's adapters computed it (canonical ones only), -1 for none.
+    ``block``, ``host_block``  where they may be read, and where they are while they are under way:
+                   then ``host_block`` alone is set, and nobody uses it before the transfer's end.
+    ``transfer``   the number of the transfer that they are under way in.
     ``is_restoring``  it was lost and is being computed again: not to be used yet.
     ``indexed``    the prefix index maps ``node.key`` to it.
     """
@@ -75,6 +79,7 @@ class Content:
         "num_refs",
         "parent",
         "tokens",
+        "transfer",
     )
 
     def __init__(self, parent: ChainNode | None, canonical: bool, adapter: int = -1) -> None:
@@ -88,11 +93,16 @@ class Content:
         self.tokens: list[int] = []
         self.node: ChainNode | None = None
         self.indexed = False
+        self.transfer: int | None = None
         self.is_restoring = False
 
     @property
     def is_lost(self) -> bool:
         return self.block is None and self.host_block is None
+
+    @property
+    def is_moving(self) -> bool:
+        return self.transfer is not None
 
     @property
     def depth(self) -> int:

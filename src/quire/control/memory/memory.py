@@ -1,30 +1,33 @@
 """One engine's KV memory: contents over device blocks and host blocks.
 
-Owns both pools, the prefix index and every move between tiers. It does not know programs: when its
-own means are used up (free, then cached blocks) it asks its ``Reclaimer``.
+Owns both pools, the prefix index and what every move between tiers means for its content. A content
+under way counts as on the host, but is neither read nor moved nor dropped before the transfer's
+end; both of its blocks are taken so long. Memory does not know programs: when its own means are
+used up (free, then cached blocks) it asks whoever wants blocks to ``Reclaim`` them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
 from quire.control.memory.operations import OperationList
 from quire.control.memory.prefix_index import PrefixIndex
+from quire.control.memory.promises import Promises, Reclaim
+from quire.control.memory.transfers import Location, Tier, TransferTable
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ConfigError
-from quire.core.ids import BlockId, HostBlockId
-
-Reclaim = Callable[[int], bool]
-"""Try to make so many blocks free; False when nothing more can be given up."""
+from quire.core.ids import BlockId, EngineId, HostBlockId
 
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """``num_held``: blocks that pages or exports mean; ``num_cached``: kept for the index only."""
+    """``num_held``: blocks that pages or exports mean, or that transfers keep; ``num_cached``: kept
+    for the index only; ``num_transfers``: under way; ``num_swapped_out`` and ``num_swapped_in``:
+    blocks whose transfers have ended, of ``bytes_per_block`` each."""
 
     num_blocks: int
     num_free: int
@@ -32,16 +35,21 @@ class PoolStatistics:
     num_held: int
     num_host_blocks: int
     num_host_free: int
+    num_transfers: int
     num_swapped_out: int
     num_swapped_in: int
     num_dropped: int
+    bytes_per_block: int
 
 
 class Memory:
     """Blocks of one engine. Operations go to ``operations``, in order."""
 
-    def __init__(self, info: EngineInfo, operations: OperationList) -> None:
+    def __init__(self, engine: EngineId, info: EngineInfo, operations: OperationList) -> None:
+        self._engine = engine
         self._operations = operations
+        self.transfers = TransferTable()
+        self.promises = Promises()
         self._host_droppable: OrderedDict[int, Content] = OrderedDict()
         self._num_swapped_out = 0
         self._num_swapped_in = 0
@@ -61,6 +69,7 @@ class Memory:
                 "controller serves exactly one group of full attention: choose another model"
             )
         self.page_size = info.pool.page_size
+        self._bytes_per_block = groups[0].bytes_per_block
         self.device = NumberPool(groups[0].num_blocks)
         self.host = NumberPool(groups[0].num_host_blocks)
         adapters = [adapter.digest for adapter in info.adapters]
@@ -109,7 +118,10 @@ class Memory:
             self._settle(content)
 
     def _settle(self, content: Content) -> None:
-        """Nobody means or uses ``content``: cache it on the device, or free it."""
+        """Nobody means or uses ``content``: cache it on the device, or free it. What is under way
+        is looked at again at its transfer's end."""
+        if content.is_moving:
+            return
         if content.indexed:
             if content.block is not None:
                 self.index.cache(content)
@@ -134,18 +146,53 @@ class Memory:
         """What ``content`` has on any tier is not what it should be: give it up."""
         if content.indexed:
             self.index.remove(content)
+        if content.is_moving:
+            self._forget_moving(content)
         self._free_device(content)
         self._free_host(content)
 
+    def _forget_moving(self, content: Content) -> None:
+        """Its transfer goes on without it."""
+        assert content.transfer is not None
+        self.transfers.get(content.transfer).content = None
+        content.transfer, content.host_block = None, None
+
     def make_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
-        """Evict cached blocks, then let ``reclaim`` help, until ``num_blocks`` are free."""
-        while self.device.num_free < num_blocks:
+        """Whether ``num_blocks`` are free for ``reclaim``, which gets them from cached contents,
+        then from others. If they have yet to move out, it is promised the blocks: by the ends of
+        transfers, which have begun, they will be there."""
+        if not num_blocks:
+            return True
+        while not self._has_room(num_blocks, reclaim):
             evicted = self.index.pop_least_recent()
-            if evicted is not None:
-                self._free_device(evicted)
-            elif not reclaim(num_blocks - self.device.num_free):
+            if evicted is None:
+                break
+            self._free_device(evicted)
+        while (num_missing := num_blocks - self._num_to_come(reclaim)) > 0:
+            if not reclaim.give_up(num_missing):
                 return False
+        if not self._has_room(num_blocks, reclaim):
+            self.promise(num_blocks, reclaim)
+            return False
+        if self.promises and reclaim.order is not None:
+            self.promises.drop(reclaim.order)
         return True
+
+    def promise(self, num_blocks: int, reclaim: Reclaim) -> None:
+        """Keep so many of the blocks that are free or become so for ``reclaim``."""
+        if num_blocks and reclaim.order is not None:
+            self.promises.give(reclaim.order, num_blocks)
+
+    def _num_to_come(self, reclaim: Reclaim) -> int:
+        """Blocks that are free or will be by transfers under way, without what seniors wait for."""
+        num_blocks = self.device.num_free + self.transfers.num_leaving
+        return num_blocks - self.promises.ahead_of(reclaim.order) if self.promises else num_blocks
+
+    def _has_room(self, num_blocks: int, reclaim: Reclaim) -> bool:
+        num_free = self.device.num_free
+        if num_free < num_blocks:
+            return False
+        return not self.promises or self._num_to_come(reclaim) >= num_blocks
 
     def bind(self, content: Content) -> None:
         """Give ``content`` a device block; ``make_room`` has been called."""
@@ -154,40 +201,79 @@ class Memory:
         content.block = BlockId(block)
 
     def swap_in(self, content: Content) -> None:
-        """Bring ``content`` back to the device; ``make_room`` has been called."""
-        host_block = content.host_block
+        """Begin to bring ``content`` back to the device; ``make_room`` has been called."""
+        host_block, block = content.host_block, self.device.take()
         assert host_block is not None
-        self.bind(content)
-        assert content.block is not None
-        self._operations.swap_in(host_block, content.block)
-        self._free_host(content)
-        self._num_swapped_in += 1
+        assert block is not None, "a swap in without room"
+        self._host_droppable.pop(host_block, None)
+        transfer = self._begin(content, Tier.HOST, host_block, Tier.DEVICE, block)
+        self._operations.swap_in(transfer, host_block, BlockId(block))
 
     def can_move_out(self, content: Content) -> bool:
         return content.block is not None and not content.num_pins
 
     def move_out(self, content: Content) -> bool:
-        """Free the device block of a content that somebody means; False if no tier takes it.
+        """Give up the device block of a content that somebody means; False if no tier takes it.
 
-        To the host if it has room; a canonical one may be dropped, because its tokens are known.
+        To the host if it has room: the block is free when the transfer has ended. A canonical one
+        may be dropped, because its tokens are known: its block is free at once.
         """
-        assert content.block is not None
+        block = content.block
+        assert block is not None
         assert content.num_pins == 0
         host_block = self._take_host_block()
         if host_block is not None:
-            self._operations.swap_out(content.block, host_block)
-            content.host_block = host_block
-            if content.canonical and content.tokens:
-                self._host_droppable[host_block] = content
-            self._num_swapped_out += 1
-        elif content.canonical and content.tokens:
+            transfer = self._begin(content, Tier.DEVICE, block, Tier.HOST, host_block)
+            self._operations.swap_out(transfer, block, host_block)
+            content.block, content.host_block = None, host_block
+            return True
+        if content.canonical and content.tokens:
             self._num_dropped += 1
         else:
             return False
         self._free_device(content)
-        if content.is_lost and content.indexed:
+        if content.indexed:
             self.index.remove(content)
         return True
+
+    def _begin(
+        self, content: Content, tier: Tier, block: int, target_tier: Tier, target: int
+    ) -> int:
+        source = Location(self._engine, tier, block)
+        to = Location(self._engine, target_tier, target)
+        content.transfer = self.transfers.begin(content, source, to).id
+        return content.transfer
+
+    def is_coming(self, content: Content) -> bool:
+        """Whether ``content`` is on its way to the device, where it has its block already."""
+        transfer = content.transfer
+        return transfer is not None and not self.transfers.get(transfer).leaves_device
+
+    def end_transfers(self, transfers: Iterable[int]) -> None:
+        """Their contents are where they were to go, and what they came from is free.
+
+        Raises:
+            EngineFault: one of them is not under way.
+        """
+        for transfer_id in transfers:
+            transfer = self.transfers.end(transfer_id)
+            source, target, content = transfer.source, transfer.target, transfer.content
+            self._pool(source).free(source.block)
+            self._num_swapped_out += transfer.leaves_device
+            self._num_swapped_in += not transfer.leaves_device
+            if content is None:
+                self._pool(target).free(target.block)
+                continue
+            content.transfer = None
+            if target.tier is Tier.DEVICE:
+                content.block, content.host_block = BlockId(target.block), None
+            elif content.canonical and content.tokens:
+                self._host_droppable[target.block] = content
+            if not content.num_refs and not content.num_pins:
+                self._settle(content)
+
+    def _pool(self, place: Location) -> NumberPool:
+        return self.device if place.tier is Tier.DEVICE else self.host
 
     def _take_host_block(self) -> HostBlockId | None:
         host_block = self.host.take()
@@ -212,6 +298,12 @@ class Memory:
 
     def lose_everything(self, contents: Iterable[Content]) -> None:
         """The engine is gone, its memory with it. ``contents``: all that pages or exports mean."""
+        for transfer in self.transfers.abandon():
+            self._pool(transfer.source).free(transfer.source.block)
+            self._pool(transfer.target).free(transfer.target.block)
+            if transfer.content is not None:
+                transfer.content.transfer, transfer.content.host_block = None, None
+        self.promises.clear()
         for content in self.index.clear():
             self._free_device(content)
         for content in contents:
@@ -226,9 +318,11 @@ class Memory:
             num_held=self.device.num_taken - self.index.num_cached,
             num_host_blocks=self.host.size,
             num_host_free=self.host.num_free,
+            num_transfers=len(self.transfers),
             num_swapped_out=self._num_swapped_out,
             num_swapped_in=self._num_swapped_in,
             num_dropped=self._num_dropped,
+            bytes_per_block=self._bytes_per_block,
         )
 
     def check_invariants(self, held: Iterable[Content]) -> None:
@@ -237,12 +331,27 @@ class Memory:
         self.host.check_invariants()
         self.index.check_invariants()
         contents = {id(content): content for content in [*held, *self.index.contents()]}
-        blocks = [c.block for c in contents.values() if c.block is not None]
-        hosts = [c.host_block for c in contents.values() if c.host_block is not None]
+        places = [place for t in self.transfers for place in (t.source, t.target)]
+        blocks = [place.block for place in places if place.tier is Tier.DEVICE]
+        blocks += [c.block for c in contents.values() if c.block is not None]
+        hosts = [place.block for place in places if place.tier is Tier.HOST]
+        hosts += [
+            c.host_block for c in contents.values() if c.host_block is not None and not c.is_moving
+        ]
+        moving = {id(t.content) for t in self.transfers if t.content is not None}
+        assert all(c.is_moving == (id(c) in moving) for c in contents.values()), (
+            "a content does not know whether it is under way"
+        )
+        assert not any(c.is_moving and c.block is not None for c in contents.values()), (
+            "a content under way can be read"
+        )
+        assert all(not c.is_moving for c in self._host_droppable.values()), (
+            "a content under way may be dropped"
+        )
         assert len(set(blocks)) == len(blocks), "two contents share a block"
         assert len(set(hosts)) == len(hosts), "two contents share a host block"
         assert all(self.device.is_taken(block) for block in blocks), "a held block is free"
         assert all(self.host.is_taken(block) for block in hosts), "a held host block is free"
 
 
-__all__ = ["Memory", "PoolStatistics", "Reclaim"]
+__all__ = ["Memory", "PoolStatistics"]

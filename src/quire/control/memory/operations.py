@@ -1,13 +1,18 @@
-"""The memory operations of the message being built, in the order in which they were decided.
+"""The memory operations of the message being built.
 
-Owns the merging of neighbours of one kind into one array operation; order is never changed.
+Owns the merging of neighbours of one kind into one array operation; order is never changed. Swaps
+only begin with a message, and what they name is left alone until they have ended: they depend on
+nothing in it, and are gathered into one operation for each direction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from quire.core.batch import (
+    I32,
     BatchOperation,
     CloseSequences,
     CopySlots,
@@ -18,9 +23,24 @@ from quire.core.batch import (
 )
 from quire.core.ids import BlockId, HostBlockId, SequenceId, TableId
 
-_SWAPS = (SwapOut, SwapIn)
-_ARE_COMPARED = (SwapOut, SwapIn, CopySlots)
-"""What they name is looked up for each that follows, which a list would make quadratic."""
+
+class SwapList:
+    """The transfers of one direction that begin with the message."""
+
+    __slots__ = ("blocks", "host_blocks", "transfers")
+
+    def __init__(self) -> None:
+        self.transfers: list[int] = []
+        self.blocks: list[int] = []
+        self.host_blocks: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.transfers)
+
+    def add(self, transfer: int, block: BlockId, host_block: HostBlockId) -> None:
+        self.transfers.append(transfer)
+        self.blocks.append(block)
+        self.host_blocks.append(host_block)
 
 
 class OperationList:
@@ -28,39 +48,44 @@ class OperationList:
 
     def __init__(self) -> None:
         self._operations: list[BatchOperation] = []
+        self._out = SwapList()
+        self._in = SwapList()
         self._kind: type | None = None
         self._left: list[int] = []
         self._right: list[int] = []
-        self._named_left: set[int] = set()
-        self._named_right: set[int] = set()
+        self._copied_to: set[int] = set()
         self._words: list[int] = []
         self._blocks: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._operations) + (self._kind is not None)
+        num_swaps = bool(self._out) + bool(self._in)
+        return len(self._operations) + (self._kind is not None) + num_swaps
+
+    @property
+    def has_swaps(self) -> bool:
+        return bool(self._out or self._in)
 
     def add(self, operation: BatchOperation) -> None:
         self._flush()
         self._operations.append(operation)
 
-    def swap_out(self, block: BlockId, host_block: HostBlockId) -> None:
-        self._pair(SwapOut, block, host_block)
+    def swap_out(self, transfer: int, block: BlockId, host_block: HostBlockId) -> None:
+        self._out.add(transfer, block, host_block)
 
-    def swap_in(self, host_block: HostBlockId, block: BlockId) -> None:
-        self._pair(SwapIn, host_block, block)
+    def swap_in(self, transfer: int, host_block: HostBlockId, block: BlockId) -> None:
+        self._in.add(transfer, block, host_block)
 
     def copy_slots(self, source: int, target: int, num_slots: int) -> None:
         """Copy ``num_slots`` flat slots from ``source`` on to ``target`` on."""
         # Within one operation the engine is free to gather before it scatters: a copy that reads
         # or writes what one before it wrote is an operation of its own.
         sources, targets = range(source, source + num_slots), range(target, target + num_slots)
-        written = self._named_right
-        if self._kind is CopySlots and not (
-            written.isdisjoint(sources) and written.isdisjoint(targets)
-        ):
+        written = self._copied_to
+        if not (written.isdisjoint(sources) and written.isdisjoint(targets)):
             self._flush()
         for offset in range(num_slots):
             self._pair(CopySlots, source + offset, target + offset)
+        self._copied_to.update(targets)
 
     def write_entry(self, table: TableId, entry: int, block: BlockId, word: int) -> None:
         """Set an entry of a table and its visibility word; those behind it are cut off."""
@@ -77,26 +102,37 @@ class OperationList:
     def take(self) -> list[BatchOperation]:
         self._flush()
         taken, self._operations = self._operations, []
+        if self._out:
+            swaps, self._out = self._out, SwapList()
+            taken.append(
+                SwapOut(
+                    transfers=_i32(swaps.transfers),
+                    blocks=_i32(swaps.blocks),
+                    host_blocks=_i32(swaps.host_blocks),
+                )
+            )
+        if self._in:
+            swaps, self._in = self._in, SwapList()
+            taken.append(
+                SwapIn(
+                    transfers=_i32(swaps.transfers),
+                    host_blocks=_i32(swaps.host_blocks),
+                    blocks=_i32(swaps.blocks),
+                )
+            )
         return taken
 
     def _pair(self, kind: type, left: int, right: int) -> None:
-        # A swap may reuse a block that the swap before it read or wrote.
-        is_again = kind in _SWAPS and (left in self._named_left or right in self._named_right)
-        if kind is not self._kind or is_again:
+        if kind is not self._kind:
             self._flush()
             self._kind = kind
         self._left.append(left)
         self._right.append(right)
-        if kind in _ARE_COMPARED:
-            self._named_left.add(left)
-            self._named_right.add(right)
 
     def _flush(self) -> None:
         kind, self._kind = self._kind, None
         left, self._left = self._left, []
         right, self._right = self._right, []
-        if kind in _ARE_COMPARED:
-            self._named_left, self._named_right = set(), set()
         if kind is CloseSequences:
             self._operations.append(CloseSequences(sequences=[SequenceId(i) for i in left]))
         elif kind is DropTables:
@@ -104,24 +140,20 @@ class OperationList:
         elif kind is WriteEntries:
             self._operations.append(
                 WriteEntries(
-                    tables=np.array(left, np.int32),
-                    entries=np.array(right, np.int32),
-                    blocks=np.array(self._blocks, np.int32),
+                    tables=_i32(left),
+                    entries=_i32(right),
+                    blocks=_i32(self._blocks),
                     visible=np.array(self._words, np.uint64),
                 )
             )
             self._blocks, self._words = [], []
-        elif kind is not None:
-            self._operations.append(_arrays(kind, left, right))
+        elif kind is CopySlots:
+            self._operations.append(CopySlots(source=_i32(left), target=_i32(right)))
+            self._copied_to = set()
 
 
-def _arrays(kind: type, left: list[int], right: list[int]) -> BatchOperation:
-    first, second = np.array(left, np.int32), np.array(right, np.int32)
-    if kind is SwapOut:
-        return SwapOut(blocks=first, host_blocks=second)
-    if kind is SwapIn:
-        return SwapIn(host_blocks=first, blocks=second)
-    return CopySlots(source=first, target=second)
+def _i32(values: Sequence[int]) -> I32:
+    return np.array(values, np.int32)
 
 
 __all__ = ["OperationList"]

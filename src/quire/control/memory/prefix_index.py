@@ -157,7 +157,7 @@ class PrefixIndex:
             assert content.indexed, "an index entry does not know that it is indexed"
             assert content.node is not None
             assert content.node.key == key
-            is_unused = content.num_refs == 0 and content.num_pins == 0
+            is_unused = not (content.num_refs or content.num_pins or content.is_moving)
             assert not is_unused or key in self._cached, "an unreferenced entry is not cached"
             assert not content.num_refs or key not in self._cached, "a held entry is cached"
         assert self._cached.keys() <= self._contents.keys()

@@ -10,8 +10,8 @@ import msgspec
 from quire.control.engines.builder import BatchBuilder, ForwardRow
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
-from quire.control.memory.memory import Reclaim
 from quire.control.memory.pages import Page
+from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import require_tokens

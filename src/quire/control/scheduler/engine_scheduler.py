@@ -14,6 +14,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.engines.state import EngineState
+from quire.control.memory.promises import NO_RECLAIM
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
 from quire.control.scheduler.anticipation import Anticipation
@@ -26,11 +27,6 @@ from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted
 from quire.core.interfaces import DispatchPolicy
-
-
-def _no_reclaim(num_blocks: int) -> bool:
-    """Steps in advance are a luxury: nobody gives up memory for them."""
-    return False
 
 
 class EngineScheduler:
@@ -86,6 +82,7 @@ class EngineScheduler:
         waiting += [entry for queue in engine.ready if (entry := queue.next_entry) is not None]
         if not waiting:
             self.planner.restorer.sweep()
+            self._send_transfers()
             return
         oldest_s = min([entry.ready_s for entry in waiting])
         at_s = self._dispatch.ready_at_s(len(waiting), oldest_s, 0, now_s)
@@ -98,10 +95,27 @@ class EngineScheduler:
 
     def _send_next(self) -> None:
         builder = self._plan()
-        if builder.is_empty and self.planner.blocked:
+        if self._is_stuck(builder):
             builder = self._unblock()
         if not builder.is_empty:
             self._send(builder, self._choose_steps(builder))
+        else:
+            self._send_transfers()
+
+    def _send_transfers(self) -> None:
+        """Transfers that no row stands beside go in a message of their own."""
+        engine = self.engine
+        if engine.operations.has_swaps:
+            self._send(BatchBuilder(engine.next_step, engine.info.pool.max_batch_tokens), [])
+
+    def _is_stuck(self, builder: BatchBuilder) -> bool:
+        """Whether commands wait for blocks, and neither a row nor the end of a transfer will bring
+        them any."""
+        return (
+            builder.is_empty
+            and bool(self.planner.blocked)
+            and not len(self.engine.memory.transfers)
+        )
 
     def _plan(self) -> BatchBuilder:
         self._prompts.held_up(False)
@@ -138,7 +152,7 @@ class EngineScheduler:
         num_steps = min(num_steps, run.max_tokens - run.num_generated - outstanding)
         while num_steps > 0:
             # one slot more, because a sequence whose cursor reaches its limit ends
-            if self.planner.decodes.bind_ahead(run, outstanding + num_steps + 1, _no_reclaim):
+            if self.planner.decodes.bind_ahead(run, outstanding + num_steps + 1, NO_RECLAIM):
                 return num_steps
             num_steps //= 2
         return 0
@@ -242,7 +256,8 @@ class EngineScheduler:
             )
         message = engine.in_flight.popleft()
         self._prompts.began(self._flow.now_s)
-        self.anticipation.observe(result.elapsed_s)
+        if not message.is_empty:
+            self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
             starts = result.sequences.token_starts.tolist()
             num_steps = max((stop - start for start, stop in pairwise(starts)), default=0)
@@ -263,7 +278,7 @@ class EngineScheduler:
         planner = self.planner
         planner.reclaimer.look_again()
         builder = self._plan()
-        while builder.is_empty and planner.blocked:
+        while self._is_stuck(builder):
             self._refuse(max(planner.blocked, key=planner.ranking.rank))
             builder = self._plan()
         return builder

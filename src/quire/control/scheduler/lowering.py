@@ -13,8 +13,8 @@ from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.append_cursor import Prefix
 from quire.control.memory.embeds import Embed
-from quire.control.memory.memory import Reclaim
 from quire.control.memory.pages import Page, canonical_chain
+from quire.control.memory.promises import Reclaim
 from quire.control.programs.families import count_tokens, require_tokens
 from quire.control.programs.lookup import find_embeds, find_pages, slot_of
 from quire.control.programs.program import Entry

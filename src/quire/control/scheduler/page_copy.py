@@ -10,8 +10,8 @@ from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
 from quire.control.memory.copy_on_write import make_writable, needs
-from quire.control.memory.memory import Reclaim
 from quire.control.memory.pages import Page
+from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.core.commands import CopyPage
 

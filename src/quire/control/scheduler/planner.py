@@ -15,7 +15,7 @@ from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
-from quire.control.memory.memory import Reclaim
+from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.claim import Claim
@@ -82,6 +82,7 @@ class MessagePlanner:
         for queue in self._windows:
             self._engine.tables.trim(queue.serial, self._engine.operations)
         self._windows = {}
+        self._engine.memory.promises.renew()
         self._max_commands = max_commands
         self._builder = BatchBuilder(
             self._engine.next_step, self._engine.info.pool.max_batch_tokens, prompt_budget
@@ -243,15 +244,16 @@ class MessagePlanner:
         return outcome
 
     def _reclaim_for(self, entry: Entry, job: RestoreJob | None = None) -> Reclaim:
-        def reclaim(num_blocks: int) -> bool:
-            if self._is_ahead:
-                return False
+        if self._is_ahead:
+            return NO_RECLAIM
+
+        def give_up(num_blocks: int) -> bool:
             kept = {run.entry for run in self._builder.runs}
             waiting = [other for other in self.waiting() if other not in self.held_up]
             claim = Claim(entry, job, waiting, self.restorer.jobs)
             return self.reclaimer.reclaim(num_blocks, claim, kept)
 
-        return reclaim
+        return Reclaim(entry.seniority if job is None else job.order, give_up)
 
 
 def _is_too_long(entry: Entry) -> bool:

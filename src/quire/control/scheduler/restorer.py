@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from quire.control.engines.builder import BatchBuilder, ForwardRow
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import ChainNode, Content
-from quire.control.memory.memory import Reclaim
+from quire.control.memory.promises import Reclaim
 from quire.control.memory.residency import secure
 from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.program import Entry, Program, Seniority

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Callable
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, EngineAnswer
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, QuireError
 from quire.core.interfaces import EngineCore
@@ -34,7 +34,7 @@ class InProcessTransport:
         self._closed = False
 
     async def start(
-        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
     ) -> EngineInfo:
         """Load the engine.
 
@@ -42,7 +42,7 @@ class InProcessTransport:
             QuireError: it cannot be loaded.
         """
         self._loop = asyncio.get_running_loop()
-        self._on_result = on_result
+        self._on_answer = on_answer
         self._on_lost = on_lost
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         self._ended = asyncio.Event()
@@ -77,12 +77,19 @@ class InProcessTransport:
     def _execute_all(self, engine: EngineCore) -> None:
         while isinstance(batch := self._batches.get(), Batch):
             try:
-                result = engine.execute(batch)
+                call_on(self._loop, self._deliver, engine.execute(batch))
+                self._transfer(engine)
             except Exception as exc:  # whatever it was, the engine's memory is in doubt
                 logger.exception("engine %s failed in step %s", self._name, batch.step)
                 call_on(self._loop, self._lost, f"{type(exc).__name__}: {exc}")
                 return
-            call_on(self._loop, self._deliver, result)
+
+    def _transfer(self, engine: EngineCore) -> None:
+        """Go on with transfers until the next message comes; at least once behind each."""
+        while (ended := engine.transfer()) is not None:
+            call_on(self._loop, self._deliver, ended)
+            if not self._batches.empty():
+                return
 
     def _loaded(self, info: EngineInfo) -> None:
         if not self._ready.done():
@@ -96,9 +103,9 @@ class InProcessTransport:
             exc = EngineLost(f"engine {self._name} cannot be loaded: {type(exc).__name__}: {exc}")
         self._ready.set_exception(exc)
 
-    def _deliver(self, result: BatchResult) -> None:
+    def _deliver(self, answer: EngineAnswer) -> None:
         if not self._closed:
-            self._on_result(result)
+            self._on_answer(answer)
 
     def _lost(self, reason: str) -> None:
         if not self._closed:

@@ -2,7 +2,8 @@
 
 The order of a life: the engine says ``Hello``; the node answers ``Welcome`` (or ``Refused`` and the
 engine exits); the engine reports ``Progress`` while it loads, then ``Ready`` or ``LoadFailed``;
-from then on ``Batch`` goes one way and ``BatchResult`` (or one last ``Faulted``) the other.
+from then on ``Batch`` goes one way and ``BatchResult`` and ``TransfersEnded`` (or one last
+``Faulted``) the other.
 Versions stand in every header (``core.wire``); ``Hello`` repeats them for a readable refusal.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, EngineAnswer
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
@@ -59,7 +60,7 @@ class Faulted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorRecord
 
 
-FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | BatchResult
+FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | EngineAnswer
 ToEngine = Welcome | Refused | Batch
 
 

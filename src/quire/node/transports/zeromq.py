@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quire.core.batch import Batch, BatchResult
+from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
 from quire.core.config import EngineConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import from_record
@@ -54,7 +54,7 @@ class ZeroMQTransport:
         return self._life.pid
 
     async def start(
-        self, on_result: Callable[[BatchResult], None], on_lost: Callable[[str], None]
+        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
     ) -> EngineInfo:
         """Start the process and wait until its model is loaded.
 
@@ -62,7 +62,7 @@ class ZeroMQTransport:
             ProtocolMismatch: the process runs another version.
             QuireError: what loading raised there, or ``EngineLost`` if it died.
         """
-        self._on_result = on_result
+        self._on_answer = on_answer
         self._on_lost = on_lost
         config = self._config
         ready = await self._life.start(LaunchOrder, config.num_threads, config=config)
@@ -78,8 +78,8 @@ class ZeroMQTransport:
 
     def _on_message(self, message: FromEngine) -> None:
         match message:
-            case BatchResult():
-                self._on_result(message)
+            case BatchResult() | TransfersEnded():
+                self._on_answer(message)
             case Faulted():
                 self._life.lose(from_record(message.error))
             case _:

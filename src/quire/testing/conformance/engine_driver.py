@@ -28,6 +28,8 @@ from quire.core.batch import (
     OpenSequence,
     SequenceEnd,
     SequenceTokens,
+    SwapIn,
+    SwapOut,
     WriteTable,
 )
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
@@ -107,6 +109,7 @@ class EngineDriver:
         self.page_size = engine.info.pool.page_size
         self._steps = count()
         self._tables = count(1)
+        self._transfers = count()
 
     def execute(self, **stages: Any) -> BatchResult:
         """Send one message."""
@@ -114,6 +117,37 @@ class EngineDriver:
         result = self.engine.execute(Batch(step=step, **stages))
         assert result.step == step, f"the result of step {step} says step {result.step}"
         return result
+
+    def begin_swap_out(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> SwapOut:
+        """The operation that begins to move them."""
+        return SwapOut(
+            transfers=self._new_transfers(len(blocks)),
+            blocks=ints(blocks),
+            host_blocks=ints(host_blocks),
+        )
+
+    def begin_swap_in(self, host_blocks: Sequence[int], blocks: Sequence[int]) -> SwapIn:
+        return SwapIn(
+            transfers=self._new_transfers(len(blocks)),
+            host_blocks=ints(host_blocks),
+            blocks=ints(blocks),
+        )
+
+    def _new_transfers(self, number: int) -> I32:
+        return ints([next(self._transfers) for _ in range(number)])
+
+    def end_transfers(self) -> list[int]:
+        """Let the engine go on until nothing is under way; what has ended, in order."""
+        ended: list[int] = []
+        while (some := self.engine.transfer()) is not None:
+            ended += some.transfers.tolist()
+        return ended
+
+    def swap(self, operation: SwapOut | SwapIn) -> None:
+        """Begin the transfers of ``operation`` and wait for their ends."""
+        result = self.execute(operations=[operation])
+        assert not result.failures, result.failures
+        assert sorted(self.end_transfers()) == sorted(operation.transfers.tolist())
 
     def holder(self, blocks: Sequence[int], num_written: int = 0) -> Holder:
         """A new table over ``blocks`` whose first slots are visible."""

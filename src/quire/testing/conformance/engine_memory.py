@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.batch import BatchOperation, CopySlots, DropTables, SwapIn, SwapOut
+from quire.core.batch import BatchOperation, CopySlots, DropTables
 from quire.testing.conformance.engine_driver import RowSpec, ints
 from quire.testing.conformance.engine_suite import EngineSuite
 
@@ -73,20 +73,52 @@ class EngineMemorySuite(EngineSuite):
     def test_swap_out_and_in_elsewhere(self) -> None:
         for driver in self.drivers():
             tokens, pages = self.prompt(driver, 8), driver.pages_for(9)
-            blocks, hosts = list(range(pages)), ints(range(pages))
+            blocks, hosts = list(range(pages)), list(range(pages))
             holder = driver.holder(blocks)
             driver.prefill(holder, tokens)
             (expected,) = driver.forward([RowSpec(holder, [5], [8])])
-            driver.execute(operations=[SwapOut(blocks=ints(blocks), host_blocks=hosts)])
+            driver.swap(driver.begin_swap_out(blocks, hosts))
             driver.prefill(driver.holder(blocks), self.prompt(driver, 8, seed=2))
             elsewhere = list(range(2 * pages, pages, -1))
             back = driver.holder(elsewhere, num_written=8)
-            swap_in = SwapIn(host_blocks=hosts, blocks=ints(elsewhere))
-            (after,) = driver.forward([RowSpec(back, [5], [8])], [swap_in])
+            driver.swap(driver.begin_swap_in(hosts, elsewhere))
+            (after,) = driver.forward([RowSpec(back, [5], [8])])
             self.assert_same(after, expected)
 
+    def test_messages_go_on_while_transfers_are_under_way(self) -> None:
+        """Both directions begin in one message; rows of that one and of later ones use other
+        blocks; every transfer ends once, and its bytes are those from its beginning."""
+        for driver in self.drivers():
+            tokens, pages = self.prompt(driver, 8), driver.pages_for(9)
+            away, staying = list(range(pages)), list(range(pages, 2 * pages))
+            free = list(range(2 * pages, 3 * pages))
+            holder, other = driver.holder(away), driver.holder(staying)
+            driver.prefill(holder, tokens)
+            (expected,) = driver.forward([RowSpec(holder, [5], [8])])
+            driver.swap(driver.begin_swap_out(away, range(pages)))
+            second = self.prompt(driver, 8, seed=3)
+            driver.prefill(holder, second)
+            (expected_second,) = driver.forward([RowSpec(holder, [5], [8])])
+            leaving = driver.begin_swap_out(away, range(pages, 2 * pages))
+            coming = driver.begin_swap_in(range(pages), free)
+            driver.forward([RowSpec(other, tokens, range(8), range(8))], [leaving, coming])
+            (after,) = driver.forward([RowSpec(other, [5], [8])])
+            self.assert_same(after, expected)
+            ended = driver.end_transfers()
+            assert sorted(ended) == [*leaving.transfers.tolist(), *coming.transfers.tolist()]
+            (back,) = driver.forward([RowSpec(driver.holder(free, num_written=8), [5], [8])])
+            self.assert_same(back, expected)
+            driver.swap(driver.begin_swap_in(range(pages, 2 * pages), away))
+            (back,) = driver.forward([RowSpec(driver.holder(away, num_written=8), [5], [8])])
+            self.assert_same(back, expected_second)
+
+    def test_nothing_is_under_way_where_nothing_was_begun(self) -> None:
+        for driver in self.drivers():
+            driver.prefill(driver.holder([0]), self.prompt(driver, 1))
+            assert driver.engine.transfer() is None
+
     def test_operations_run_in_list_order(self) -> None:
-        """A block may be swapped out and filled by a copy in one message."""
+        """A block may be copied away and filled by the next copy in one message."""
         for driver in self.drivers():
             size = driver.page_size
             first, second = self.prompt(driver, size), self.prompt(driver, size, seed=3)
@@ -95,10 +127,10 @@ class EngineMemorySuite(EngineSuite):
             driver.prefill(b, second)
             (after_first,) = driver.forward([RowSpec(a, [5], [size])])
             (after_second,) = driver.forward([RowSpec(b, [5], [size])])
+            spare = driver.holder([2])
             exchange: list[BatchOperation] = [
-                SwapOut(blocks=ints([0]), host_blocks=ints([0])),
-                CopySlots(source=ints(b.flat(range(size))), target=ints(a.flat(range(size)))),
-                SwapIn(host_blocks=ints([0]), blocks=ints([1])),
+                CopySlots(source=ints(x.flat(range(size))), target=ints(y.flat(range(size))))
+                for x, y in ((a, spare), (b, a), (spare, b))
             ]
             rows = [RowSpec(a, [5], [size]), RowSpec(b, [5], [size])]
             in_a, in_b = driver.forward(rows, exchange)

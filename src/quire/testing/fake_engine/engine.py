@@ -8,6 +8,7 @@ layer sends raise ``ProtocolViolation``; a bad row only fails itself.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,7 @@ from quire.core.batch import (
     RowFailure,
     SwapIn,
     SwapOut,
+    TransfersEnded,
     WriteEntries,
     WriteTable,
 )
@@ -92,7 +94,8 @@ class FakeEngine:
     """See the module docstring.
 
     ``script`` makes it say given tokens (see ``ScriptedModel``); everything else stays the same.
-    ``adapters``: names of the adapters that it pretends to have, or what it says of them.
+    ``transfer_seed``: of those under way, each ``transfer`` ends some, in any order; without one it
+    ends all. ``adapters``: names of the adapters that it pretends to have, or what it says of them.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class FakeEngine:
         step_time: StepTime | None = None,
         adapters: Sequence[str | AdapterInfo] = (),
         images: ImageInput | None = None,
+        transfer_seed: int | None = None,
     ) -> None:
         self._tokenizer = tokenizer or FakeTokenizer()
         traits = set(MODEL_TRAITS)
@@ -133,6 +137,7 @@ class FakeEngine:
         )
         self._memory = FakeMemory(self._info.pool)
         self._grammars = GrammarCompiler(self._tokenizer)
+        self._transfer_order = None if transfer_seed is None else random.Random(transfer_seed)
         self._script = script
         self._step_time = step_time or StepTime()
         self._sequences: dict[SequenceId, SequenceState] = {}
@@ -182,6 +187,16 @@ class FakeEngine:
             self._fault = exc
             raise
 
+    def transfer(self) -> TransfersEnded | None:
+        under_way = list(self._memory.swaps)
+        if self._fault is not None or not under_way:
+            return None
+        order = self._transfer_order
+        if order is not None:
+            under_way = order.sample(under_way, order.randint(1, len(under_way)))
+        self._memory.end_swaps(under_way)
+        return TransfersEnded(transfers=np.array(under_way, np.int32))
+
     def _execute(self, batch: Batch) -> BatchResult:
         if batch.step == self._crash_at_step:
             raise EngineFault(f"injected crash at step {batch.step}")
@@ -202,6 +217,8 @@ class FakeEngine:
             observe=self._observe,
             injected=self._row_failures.pop(batch.step, {}),
         )
+        kinds = [type(op) for op in batch.operations if isinstance(op, SwapOut | SwapIn)]
+        require(len(set(kinds)) == len(kinds), "two swaps in one direction in one message")
         for index, operation in enumerate(batch.operations):
             self._operate(operation, index, context.failures)
         result = run_message(context, batch)

@@ -6,6 +6,7 @@ nothing of rows, sequences or sampling.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,15 @@ class Slots:
         self.tokens[target_slots] = source.tokens[source_slots]
 
 
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """A transfer under way."""
+
+    block: int
+    host_block: int
+    is_out: bool
+
+
 class FakeMemory:
     """All memory of one fake engine with one full-attention group."""
 
@@ -69,6 +79,7 @@ class FakeMemory:
         self.slots = Slots(group.num_blocks * pool.page_size)
         self.host_slots = Slots(group.num_host_blocks * pool.page_size)
         self._host_written: set[int] = set()
+        self.swaps: dict[int, Swap] = {}
         self.tables: dict[TableId, Table] = {}
         self.embeds = np.zeros(pool.num_embeds, np.uint64)
         self.embed_tokens = np.full(pool.num_embeds, -1, np.int32)
@@ -132,23 +143,53 @@ class FakeMemory:
         self.slots.copy_from(self.slots, op.source, op.target)
 
     def swap_out(self, op: SwapOut) -> None:
-        self._check_swap(op.blocks, op.host_blocks, "SwapOut")
-        self.host_slots.copy_from(self.slots, self._flat(op.blocks), self._flat(op.host_blocks))
-        self._host_written.update(op.host_blocks.tolist())
+        self._begin(op, "SwapOut")
 
     def swap_in(self, op: SwapIn) -> None:
-        self._check_swap(op.blocks, op.host_blocks, "SwapIn")
         missing = sorted(set(op.host_blocks.tolist()) - self._host_written)
         require(not missing, f"SwapIn reads host blocks {missing} that nothing was swapped to")
-        self.slots.copy_from(self.host_slots, self._flat(op.host_blocks), self._flat(op.blocks))
+        self._begin(op, "SwapIn")
 
-    def _check_swap(self, blocks: I32, host_blocks: I32, what: str) -> None:
-        require(len(blocks) == len(host_blocks), f"{what}: blocks and host_blocks differ in length")
+    def _begin(self, op: SwapOut | SwapIn, what: str) -> None:
+        self._check_swap(op, what)
+        columns = zip(
+            op.transfers.tolist(), op.blocks.tolist(), op.host_blocks.tolist(), strict=True
+        )
+        for transfer, block, host_block in columns:
+            require(transfer not in self.swaps, f"{what}: transfer {transfer} is under way already")
+            self.swaps[transfer] = Swap(block, host_block, isinstance(op, SwapOut))
+
+    def end_swaps(self, transfers: Sequence[int]) -> None:
+        """Copy now, at the last moment: whoever changed a block meanwhile would be found out."""
+        for transfer in transfers:
+            swap = self.swaps.pop(transfer)
+            block, host_block = np.array([swap.block]), np.array([swap.host_block])
+            on_device, on_host = self._flat(block), self._flat(host_block)
+            if swap.is_out:
+                self.host_slots.copy_from(self.slots, on_device, on_host)
+                self._host_written.add(swap.host_block)
+            else:
+                self.slots.copy_from(self.host_slots, on_host, on_device)
+
+    def _check_swap(self, op: SwapOut | SwapIn, what: str) -> None:
+        blocks, host_blocks = op.blocks, op.host_blocks
+        lengths = {len(blocks), len(host_blocks), len(op.transfers)}
+        require(len(lengths) == 1, f"{what}: its columns differ in length")
         require(len(np.unique(blocks)) == len(blocks), f"{what}: a block twice")
         require(len(np.unique(host_blocks)) == len(host_blocks), f"{what}: a host block twice")
         self.check_blocks(blocks, what)
         bad = [int(b) for b in host_blocks if not 0 <= b < self.num_host_blocks]
         require(not bad, f"{what}: host blocks {bad} of {self.num_host_blocks}")
+        self._check_still(blocks, what)
+        moving = {swap.host_block for swap in self.swaps.values()}.intersection(
+            host_blocks.tolist()
+        )
+        require(not moving, f"{what}: host blocks {sorted(moving)} are under way")
+
+    def _check_still(self, blocks: NDArray[np.integer], what: str) -> None:
+        if self.swaps:
+            moving = {swap.block for swap in self.swaps.values()}.intersection(blocks.tolist())
+            require(not moving, f"{what}: blocks {sorted(moving)} are under way")
 
     def _flat(self, blocks: I32) -> I32:
         offsets = np.arange(self.page_size, dtype=np.int32)
@@ -162,10 +203,12 @@ class FakeMemory:
         num_slots = self.num_blocks * self.page_size
         bad = [int(s) for s in slots if not 0 <= s < num_slots]
         require(not bad, f"{what}: slots {bad} out of range, the pool has {num_slots}")
+        self._check_still(slots // self.page_size, what)
 
     def check_written(self, slots: I32, what: str) -> None:
         unwritten = slots[self.slots.positions[slots] < 0]
         require(not len(unwritten), f"{what}: slots {unwritten.tolist()} were never written")
+        self._check_still(slots // self.page_size, what)
 
     def leave_undefined(self, slots: I32, positions: I32) -> None:
         """``slots`` count as written, with nothing in particular in them."""
@@ -205,4 +248,4 @@ class FakeMemory:
         return values
 
 
-__all__ = ["FakeMemory", "Slots", "Table"]
+__all__ = ["FakeMemory", "Slots", "Swap", "Table"]
