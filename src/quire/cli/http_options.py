@@ -82,6 +82,16 @@ MaxRequests = Annotated[
         rich_help_panel=_HTTP,
     ),
 ]
+MaxConnections = Annotated[
+    int | None,
+    typer.Option(
+        min=64,
+        show_default="what the limit of open files leaves room for",
+        envvar="QUIRE_MAX_CONNECTIONS",
+        help="Clients that may be connected, asking or not; beyond it silent ones are closed.",
+        rich_help_panel=_HTTP,
+    ),
+]
 MaxBodyBytes = Annotated[
     int,
     typer.Option(
@@ -90,6 +100,15 @@ MaxBodyBytes = Annotated[
         metavar="SIZE",
         envvar="QUIRE_MAX_BODY_BYTES",
         help="Longest body of a request.",
+        rich_help_panel=_HTTP,
+    ),
+]
+HeadTimeout = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        envvar="QUIRE_HEAD_TIMEOUT",
+        help="Seconds within which a new connection must have sent the head of a request.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -172,9 +191,11 @@ __all__ = [
     "BodyTimeout",
     "CorsOrigins",
     "DrainTimeout",
+    "HeadTimeout",
     "Host",
     "LogRequests",
     "MaxBodyBytes",
+    "MaxConnections",
     "MaxRequests",
     "MaxStoredResponses",
     "Port",

@@ -179,10 +179,12 @@ class TenantConfig:
 class ServerConfig:
     """``tenants`` empty or without keys: no API key is asked for (bind to loopback only).
 
-    ``body_timeout_s`` bounds the arrival of a request's body, ``write_timeout_s`` each write to a
-    slow reader. A stored response stays for ``response_ttl_s`` after its last use, and a tenant may
-    have ``max_stored_responses``. Uploaded source runs in the sandbox, or (``sandbox_upload`` off)
-    is refused; ``allow_native_upload`` runs it with the rights of this process instead: only for
+    ``head_timeout_s`` bounds the arrival of a request's head, ``body_timeout_s`` that of its body,
+    ``write_timeout_s`` each write to a slow reader. ``max_connections``: clients that may be
+    connected, asking or not (None: as many as the limit of open files leaves room for). A stored
+    response stays for ``response_ttl_s`` after its last use, and a tenant may have
+    ``max_stored_responses``. Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is
+    refused; ``allow_native_upload`` runs it with the rights of this process instead: only for
     callers who are trusted with it.
     """
 
@@ -192,6 +194,8 @@ class ServerConfig:
     cors_origins: tuple[str, ...] = ()
     max_body_bytes: int = 4 << 20
     max_requests: int = 1024
+    max_connections: int | None = None
+    head_timeout_s: float = 15.0
     body_timeout_s: float = 30.0
     write_timeout_s: float = 30.0
     drain_timeout_s: float = 30.0

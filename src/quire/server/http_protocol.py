@@ -1,4 +1,4 @@
-"""The listener's HTTP/1.1: uvicorn's protocol over httptools, with a bound on what is not body.
+"""The listener's HTTP/1.1: uvicorn's protocol over httptools, with bounds on what is not body.
 
 httptools keeps a header in memory until it is whole, however long it gets; this is the one place
 that stops it. Bodies have their own limit, where they are read; the rest of a body that was
@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from quire.server.connections import ConnectionTable
 from quire.server.gathered_writes import GatheredTransport, GatheredWrites
 
 MAX_HEAD_BYTES = 64 << 10
@@ -27,27 +28,46 @@ _FRAMING_PER_BODY_BYTE = 8
 MAX_DROPPED_BYTES = 64 << 20
 """Of a body that was answered before its end; behind that the connection is closed."""
 
+HEAD_TIMEOUT = b"The head of a request did not come in time."
+
 _DROP_S = 30.0
 """Seconds for which the rest of such a body is read."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers a request whose head passes ``MAX_HEAD_BYTES`` with 400 and closes. ``writes``: with
-    those of the listener's other connections."""
+    """Answers a request whose head passes ``MAX_HEAD_BYTES`` with 400 and closes; a head may take
+    ``head_timeout_s`` from the connection's beginning, or from its own first byte. ``writes``: with
+    those of the listener's other connections, which are in ``table``."""
 
     _num_received = 0
     _num_body = 0
     _num_dropped = 0
     _in_message = False
     _stop_dropping: asyncio.TimerHandle | None = None
+    _stop_waiting: asyncio.TimerHandle | None = None
 
-    def __init__(self, *args: Any, writes: GatheredWrites, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        writes: GatheredWrites,
+        table: ConnectionTable,
+        head_timeout_s: float,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._writes = writes
+        self._table = table
+        self._head_timeout_s = head_timeout_s
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         gathered = GatheredTransport(cast(asyncio.Transport, transport), self._writes)
         super().connection_made(gathered)
+        self._wait_for_head()
+        self._table.opened(self, self.loop.time())
+
+    def give_up(self) -> None:
+        """Close at once: the connection's place is needed, and nothing is being answered on it."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         for start in range(0, len(data), _PIECE_BYTES):
@@ -64,7 +84,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self._num_received = self._num_body = self._num_dropped = 0
         self._in_message = True
+        if self._stop_waiting is None:
+            self._wait_for_head()
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting_for_head()
+        self._table.asked(self)
+        super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._table.closed(self)  # its own protocol has it from here on
+        super().handle_websocket_upgrade()
 
     def on_body(self, body: bytes) -> None:
         self._num_body += len(body)
@@ -81,6 +112,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.cycle.response_complete:  # a request that was sent ahead is not the next one
+            self._table.answered(self)
         if not (self._in_message and self.cycle.response_complete):
             return
         if self.expect_100_continue and not self._num_body:  # it may leave the body out now
@@ -90,7 +123,34 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget_dropping()
+        self._stop_waiting_for_head()
+        self._table.closed(self)
         super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        self._stop_waiting = self.loop.call_later(self._head_timeout_s, self._head_is_late)
+
+    def _stop_waiting_for_head(self) -> None:
+        if self._stop_waiting is not None:
+            self._stop_waiting.cancel()
+            self._stop_waiting = None
+
+    def _head_is_late(self) -> None:
+        """One that has begun a request is told; one that has said nothing is not. While an earlier
+        request of the connection is answered there is time."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._wait_for_head()
+            return
+        self._stop_waiting = None
+        if self._in_message:
+            length = str(len(HEAD_TIMEOUT)).encode()
+            self.transport.write(
+                b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
+                b"connection: close\r\ncontent-length: " + length + b"\r\n\r\n" + HEAD_TIMEOUT
+            )
+        self.transport.close()
 
     def _forget_dropping(self) -> None:
         if self._stop_dropping is not None:

@@ -16,10 +16,13 @@ import uvicorn
 from quire.core.config import ServerConfig, TenantConfig
 from quire.node import Node
 from quire.server.app import create_app
+from quire.server.connections import ConnectionTable
 from quire.server.gathered_writes import GatheredWrites
 from quire.server.http_protocol import BoundedHttpProtocol
+from quire.server.open_files import MAX_CONNECTIONS, max_connections
 
 _KEEP_ALIVE_S = 30
+_MIN_BACKLOG, _MAX_BACKLOG = 64, 2048
 _CLOSE_TIMEOUT_S = 5
 """How long connections may stay open once the node has drained."""
 
@@ -36,7 +39,13 @@ class Listener(uvicorn.Server):
 
 def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConfig]) -> Listener:
     """Serves ``node`` once its ``serve`` is called with a bound socket."""
-    protocol: Any = partial(BoundedHttpProtocol, writes=GatheredWrites())
+    limit = min(server.max_connections or MAX_CONNECTIONS, max_connections())
+    protocol: Any = partial(
+        BoundedHttpProtocol,
+        writes=GatheredWrites(),
+        table=ConnectionTable(limit),
+        head_timeout_s=server.head_timeout_s,
+    )
     return Listener(
         uvicorn.Config(
             create_app(node, server, tenants),
@@ -47,6 +56,8 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            # those that one turn of the loop accepts are looked at behind it
+            backlog=max(_MIN_BACKLOG, min(_MAX_BACKLOG, limit // 8)),
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,
             ws_max_size=_MAX_FRAME_BYTES,

@@ -14,6 +14,20 @@ logger = logging.getLogger(__name__)
 _NUM_OTHERS = 512
 """Connections that are idle or to be refused, to processes of ours, to other hosts; files."""
 
+MAX_CONNECTIONS = 16384
+"""However many files there may be: each takes some kilobytes."""
+
+_NUM_OWN = 256
+"""Files that are no connections of clients; of a small limit, a quarter."""
+
+
+def max_connections() -> int:
+    """How many clients may be connected under this process's limit of open files."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return MAX_CONNECTIONS
+    return min(MAX_CONNECTIONS, soft - min(_NUM_OWN, soft // 4))
+
 
 def allow_connections(num_requests: int) -> None:
     """Raise the limit as far as ``num_requests`` at once need it and the system lets us."""
@@ -36,4 +50,4 @@ def allow_connections(num_requests: int) -> None:
         )
 
 
-__all__ = ["allow_connections"]
+__all__ = ["MAX_CONNECTIONS", "allow_connections", "max_connections"]

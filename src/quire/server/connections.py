@@ -1,0 +1,97 @@
+"""Which connections there are, and which of them is closed when there are too many.
+
+Owns the share of those that have sent no request: they cost nothing to open and need no key, so
+that they may never keep out who has something to ask. Pure bookkeeping: what a connection is, and
+when it is busy, its protocol says.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+MIN_SILENT = 32
+"""So many may always be about to send their first request."""
+
+_LOG_INTERVAL_S = 10.0
+
+
+class Connection(Protocol):
+    """``give_up`` closes it at once; ``ConnectionTable.closed`` may be called for it again."""
+
+    def give_up(self) -> None: ...
+
+
+class ConnectionTable:
+    """A connection is *silent* until its first request's head is whole, then *busy* until the
+    answer's end, then *idle* until the next head. At most ``limit`` are kept; of them at most half
+    are silent, fewer where the others need the room, never fewer than ``MIN_SILENT``. Who came
+    first goes first, and silent ones before idle ones; busy ones stay.
+
+    Belongs to one loop. ``now_s`` is there for the log lines.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        # insertion order is age; the values mean nothing
+        self._silent: dict[Connection, None] = {}
+        self._idle: dict[Connection, None] = {}
+        self._busy: dict[Connection, None] = {}
+        self._num_given_up = 0
+        self._logged_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._silent) + len(self._idle) + len(self._busy)
+
+    def opened(self, connection: Connection, now_s: float) -> None:
+        self._silent[connection] = None
+        num_asking = len(self._idle) + len(self._busy)
+        room = max(MIN_SILENT, min(self._limit // 2, self._limit - num_asking))
+        if len(self._silent) > room:
+            self._give_up(self._silent, now_s)
+        elif len(self) > self._limit and self._idle:
+            self._give_up(self._idle, now_s)
+
+    def asked(self, connection: Connection) -> None:
+        """The head of a request is whole."""
+        self._forget(connection)
+        self._busy[connection] = None
+
+    def answered(self, connection: Connection) -> None:
+        """It waits for its client's next request. One that is not known any more is not taken in
+        again."""
+        if connection in self._busy:
+            self._forget(connection)
+            self._idle[connection] = None
+
+    def closed(self, connection: Connection) -> None:
+        """It is gone, or no HTTP connection any more. Idempotent."""
+        self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        self._silent.pop(connection, None)
+        self._idle.pop(connection, None)
+        self._busy.pop(connection, None)
+
+    def _give_up(self, kind: dict[Connection, None], now_s: float) -> None:
+        oldest = next(iter(kind))
+        del kind[oldest]
+        oldest.give_up()
+        self._num_given_up += 1
+        if self._logged_s is None or now_s - self._logged_s >= _LOG_INTERVAL_S:
+            logger.warning(
+                "%d connections have been closed that waited without a request, to make room for "
+                "others: %d are open (%d silent, %d idle), %d may be. If they are clients of "
+                "yours, raise --max-connections and the limit of open files (ulimit -n)",
+                self._num_given_up,
+                len(self),
+                len(self._silent),
+                len(self._idle),
+                self._limit,
+            )
+            self._logged_s, self._num_given_up = now_s, 0
+
+
+__all__ = ["MIN_SILENT", "Connection", "ConnectionTable"]
