@@ -242,7 +242,9 @@ class Families(RuleBasedStateMachine):
             self.members[number].pages += pages
         else:
             assert outcome.error is not None, "more pages than a quota allows"
-            assert outcome.error.code == "quota_exceeded"
+            is_alone = any(count > limit for limit, _ in self._over(number, "max_pages"))
+            code = "never_within_quota" if is_alone else "quota_exceeded"
+            assert outcome.error.code == code
 
     @precondition(lambda self: any(member.pages for member in self.members.values()))
     @rule(data=st.data())

@@ -244,21 +244,32 @@ def test_a_command_id_is_used_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("quotas", "make"),
+    ("quotas", "make", "code", "is_retriable"),
     [
-        (Quotas(max_pages=3), lambda w: w.alloc(range(4))),
-        (Quotas(max_embeds=3), lambda w: w.alloc_embeds(range(4))),
-        (Quotas(max_pending_commands=0), lambda w: w.alloc(range(1))),
+        (Quotas(max_pages=3), lambda w: w.alloc(range(4)), "never_within_quota", False),
+        (Quotas(max_embeds=3), lambda w: w.alloc_embeds(range(4)), "never_within_quota", False),
+        (Quotas(max_pending_commands=0), lambda w: w.alloc(range(1)), "quota_exceeded", True),
     ],
 )
-def test_quotas_refuse_that_command_only(quotas: Quotas, make: Make) -> None:
+def test_quotas_refuse_that_command_only(
+    quotas: Quotas, make: Make, code: str, is_retriable: bool
+) -> None:
     world = World()
     world.program(1, quotas=quotas)
     world.program(2)
     (outcome,) = world.do(1, make(world))
     assert outcome.error is not None
-    assert outcome.error.code == "quota_exceeded"
+    assert (outcome.error.code, outcome.error.retriable) == (code, is_retriable)
     assert world.do(2, world.alloc(range(9)))[0].status == "done"
+
+
+def test_what_would_fit_once_others_are_gone_may_be_tried_again() -> None:
+    world = World()
+    world.program(1, quotas=Quotas(max_pages=3))
+    world.do(1, world.alloc([1, 2]))
+    (outcome,) = world.do(1, world.alloc([3, 4]))
+    assert outcome.error is not None
+    assert (outcome.error.code, outcome.error.retriable) == ("quota_exceeded", True)
 
 
 def test_pages_are_bounded_without_a_quota(monkeypatch: pytest.MonkeyPatch) -> None:

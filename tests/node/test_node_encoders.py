@@ -21,6 +21,7 @@ from quire.core.errors import (
     EngineLost,
     InvalidArgument,
     ModelNotFound,
+    NeverWithinQuota,
     QuotaExceeded,
     UnsupportedModel,
 )
@@ -86,6 +87,12 @@ def test_what_nobody_waits_for_is_passed_over_and_not_counted() -> None:
     queue.end(gone)
     assert queue.num_pending == {A: 1}
     assert [item.job for item in queue.next_items()] == [stays]
+
+
+def test_a_job_that_is_too_large_by_itself_is_no_matter_of_time() -> None:
+    queue = EncodeQueue(max_pending=3, max_batch_tokens=100)
+    with pytest.raises(NeverWithinQuota, match=r"4 more are asked for, 3 may: send fewer$"):
+        queue.add(job(A, 1, 1, 1, 1))
 
 
 def test_a_tenant_that_floods_keeps_no_other_out() -> None:

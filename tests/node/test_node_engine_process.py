@@ -169,7 +169,11 @@ async def test_statistics_count_what_was_served(trio: Node) -> None:
     served = statistics.latencies[EngineId("wide#0")]
     assert served.num_finished == (0 if before is None else before.num_finished) + 1
     assert statistics.health.ready
-    assert {one.engine for one in statistics.controller.engines} == {"wide#0", "narrow#0", "other#0"}
+    assert {one.engine for one in statistics.controller.engines} == {
+        "wide#0",
+        "narrow#0",
+        "other#0",
+    }
 
 
 async def test_the_engine_in_this_process_says_the_same(

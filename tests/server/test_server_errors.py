@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from typing import Any
 
@@ -9,7 +10,9 @@ import httpx
 import openai
 import pytest
 from request_log import RequestLines
-from scripted_server import MODEL, running_server
+from scripted_server import MODEL, RunningServer, running_server
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from quire.core.config import TenantConfig
 from quire.core.errors import (
@@ -22,6 +25,7 @@ from quire.core.errors import (
     MailboxClosed,
     MailboxFull,
     ModelNotFound,
+    NeverWithinQuota,
     PoolExhausted,
     ProgramCancelled,
     ProgramFailed,
@@ -372,7 +376,8 @@ def test_what_has_begun_is_told_once(request_lines: RequestLines) -> None:
     with running_server(tenants=(tenant,)) as server:
         body = {"prompt": "say " + "x" * 40}
         answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
-        assert answer.status_code == 429
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "never_within_quota"
         assert request_lines.next()["outcome"] == "failed"
     assert request_lines.refused.empty()
 
@@ -381,6 +386,16 @@ def test_a_body_over_the_limit_is_413(http: httpx.Client) -> None:
     response = http.post(CHAT, content=b" " * (5 << 20))
     assert response.status_code == 413
     assert "4194304 bytes" in check_shape(response)["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/programs"])
+def test_a_body_that_is_encoded_is_415(http: httpx.Client, path: str) -> None:
+    encoded = {"content-encoding": "gzip", "content-type": "application/json"}
+    response = http.post(path, content=gzip.compress(b"{}"), headers=encoded)
+    assert response.status_code == 415
+    assert "'gzip'" in check_shape(response)["message"]
+    plain = http.post(CHAT, json={"messages": HI}, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
 
 
 def test_a_chunked_body_over_the_limit_is_413(http: httpx.Client) -> None:
@@ -407,6 +422,36 @@ def test_routes_that_are_not_there(http: httpx.Client, method: str, path: str, s
     check_shape(response)
     if status == 405:
         assert response.headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/v1/realtime", "/v1/chat/completions", "/"])
+def test_a_websocket_that_is_not_there_is_404(server: RunningServer, path: str) -> None:
+    with pytest.raises(InvalidStatus) as refused, connect(server.url.replace("http", "ws") + path):
+        pass
+    answer = refused.value.response
+    assert answer.status_code == 404
+    assert answer.headers["x-request-id"]
+    error = json.loads(answer.body)["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "not_found")
+    assert "attach" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": HI, "tools": [{"type": "web_search"}]}),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "mcp", "server_label": "a"}]}),
+        ("/v1/messages", {"messages": HI, "max_tokens": 1, "tools": [{"type": "bash_1"}]}),
+    ],
+)
+def test_a_tool_that_only_a_service_runs_is_told_so(
+    http: httpx.Client, path: str, body: dict[str, Any]
+) -> None:
+    message = http.post(path, json=body).json()["error"]["message"]
+    name = body["tools"][0]["type"]
+    assert message.startswith(
+        f"tools[0].type: {name!r} is a tool that a service runs for its clients, and none runs here"
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,6 +498,7 @@ def test_the_openai_package_knows_the_errors(client: openai.OpenAI) -> None:
         (ProgramCancelled("x"), 409, "x-should-retry"),
         (MailboxClosed("x"), 409, "x-should-retry"),
         (QuotaExceeded("x"), 429, "retry-after"),
+        (NeverWithinQuota("x"), 400, None),
         (PoolExhausted("x"), 503, "retry-after"),
         (Draining("x"), 503, "retry-after"),
         (EngineLost("x"), 503, "retry-after"),

@@ -52,6 +52,30 @@ def test_every_vllm_name_has_its_quire_twin(http: httpx.Client) -> None:
     assert labelled - encoders == {"scripted"}
 
 
+def test_refused_requests_are_counted(http: httpx.Client) -> None:
+    """By status and error; what has begun is not among them."""
+
+    def refused(values: Samples, status: str, error: str) -> float:
+        labels = frozenset({("status", status), ("error", error)})
+        return values.get(("quire_refused_requests_total", labels), 0)
+
+    _, before = scrape(http)
+    http.post("/v1/completions", json={"prompt": "x", "temperature": 9})
+    http.post("/v1/completions", json={"prompt": "x", "model": "none"})
+    http.get("/v1/nowhere")
+    http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
+    _, after = scrape(http)
+    for status, error in (
+        ("400", "invalid_argument"),
+        ("404", "model_not_found"),
+        ("404", "not_found"),
+    ):
+        assert refused(after, status, error) == refused(before, status, error) + 1
+    total = sum(v for (name, _), v in after.items() if name == "quire_refused_requests_total")
+    earlier = sum(v for (name, _), v in before.items() if name == "quire_refused_requests_total")
+    assert total == earlier + 3
+
+
 def test_requests_move_the_figures(http: httpx.Client) -> None:
     prompt = "say count " + "y" * 64
     _, before = scrape(http)

@@ -34,6 +34,7 @@ from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.errors import (
     ConfigError,
     ErrorRecord,
+    NeverWithinQuota,
     ProgramTerminated,
     QuotaExceeded,
     UnknownHandle,
@@ -169,7 +170,7 @@ class Controller:
             return
         try:
             check_new_queue(program)
-        except QuotaExceeded as error:
+        except (NeverWithinQuota, QuotaExceeded) as error:
             program.refuse_queue(event.queue, error.record())
             return
         program.account.num_queues += 1

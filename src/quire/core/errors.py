@@ -13,6 +13,7 @@
     │   ├── UnknownHandle
     │   ├── PromptTooLong
     │   ├── NeverFits
+    │   ├── NeverWithinQuota   it asks for more at once than a quota allows
     │   ├── GrammarError
     │   └── TraitMissing
     ├── AccessError            who the caller is does not allow it
@@ -117,6 +118,12 @@ class NeverFits(RequestError):
     """The working set of one command exceeds the whole pool; refused when it is issued."""
 
     code = "never_fits"
+
+
+class NeverWithinQuota(RequestError):
+    """What is asked for at once exceeds a quota, whatever is held already."""
+
+    code = "never_within_quota"
 
 
 class GrammarError(RequestError):
@@ -243,6 +250,7 @@ __all__ = [
     "ModelFormatError",
     "ModelNotFound",
     "NeverFits",
+    "NeverWithinQuota",
     "PageLost",
     "PoolExhausted",
     "ProgramCancelled",

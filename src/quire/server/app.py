@@ -23,7 +23,7 @@ from quire.server.anthropic.errors import AnthropicErrors
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
 from quire.server.direct_routes import DirectRoutes, direct_routes
-from quire.server.errors import ErrorBoundary, install_handlers
+from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.store import ResponseStore, StoreLimits
@@ -73,6 +73,7 @@ def create_app(
         responses=ERRORS,
     )
     app.router.route_class = StrictRoute
+    app.router.default = no_route(app.router.default)
     app.state.quire = context
     every = [route for router in ROUTERS for route in router.routes]
     routes = [route for route in every if isinstance(route, APIRoute)]
@@ -80,7 +81,7 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(DirectRoutes, application=app, routes=direct_routes(routes))
-    _add_layers(app, config, tenants)
+    _add_layers(app, context, tenants)
     return app
 
 
@@ -106,8 +107,9 @@ def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
     return ResponseStore(limits, time.monotonic, num_blocks)
 
 
-def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConfig]) -> None:
+def _add_layers(app: FastAPI, context: ServerContext, tenants: Sequence[TenantConfig]) -> None:
     """Around what is there; the last added is the outermost."""
+    config = context.config
     app.add_middleware(ErrorBoundary)
     app.add_middleware(KeyMiddleware, authenticator=Authenticator(tenants))
     if config.cors_origins:
@@ -119,7 +121,10 @@ def _add_layers(app: FastAPI, config: ServerConfig, tenants: Sequence[TenantConf
             expose_headers=["x-request-id", "x-quire-program-id", "retry-after"],
         )
     app.add_middleware(
-        EdgeMiddleware, origins=OriginPolicy(config), max_requests=config.max_requests
+        EdgeMiddleware,
+        origins=OriginPolicy(config),
+        max_requests=config.max_requests,
+        refusals=context.metrics.requests,
     )
     app.add_middleware(AnthropicErrors)
 

@@ -74,6 +74,7 @@ _TYPES = {
     408: "timeout_error",
     409: "conflict_error",
     413: "invalid_request_error",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
@@ -225,6 +226,25 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
     app.add_exception_handler(RequestValidationError, on_validation_error)
 
 
+def no_route(otherwise: ASGIApp) -> ASGIApp:
+    """What answers where no route fits: WebSockets with a 404 like everything else (the framework
+    refuses their handshake with a bare 403), ``otherwise`` the rest."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "websocket" or "websocket.http.response" not in scope["extensions"]:
+            await otherwise(scope, receive, send)
+            return
+        message = (
+            f"no WebSocket at {scope['path'][:200]}: there is /v1/programs/{{program}}/attach; "
+            "/openapi.json has the routes of plain HTTP"
+        )
+        body = error_body(404, message)
+        note(scope, body["error"]["code"], message)
+        await JSONResponse(body, 404)(scope, receive, send)
+
+    return answer
+
+
 def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
     """What to say of a path that is one of ours but for its ends: base URLs are copied from
     elsewhere."""
@@ -281,6 +301,7 @@ __all__ = [
     "headers_of",
     "install_handlers",
     "location_of",
+    "no_route",
     "response_of",
     "status_of",
     "validation_body",

@@ -18,8 +18,8 @@ from quire.node import Node
 from quire.server.app import create_app
 from quire.server.connections import ConnectionTable
 from quire.server.gathered_writes import GatheredWrites
-from quire.server.http_protocol import BoundedHttpProtocol
 from quire.server.open_files import MAX_CONNECTIONS, max_connections
+from quire.server.simple_clients import SimpleClientsProtocol
 
 _KEEP_ALIVE_S = 30
 _MIN_BACKLOG, _MAX_BACKLOG = 64, 2048
@@ -41,7 +41,7 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
     """Serves ``node`` once its ``serve`` is called with a bound socket."""
     limit = min(server.max_connections or MAX_CONNECTIONS, max_connections())
     protocol: Any = partial(
-        BoundedHttpProtocol,
+        SimpleClientsProtocol,
         writes=GatheredWrites(),
         table=ConnectionTable(limit),
         head_timeout_s=server.head_timeout_s,

@@ -52,6 +52,14 @@ class RequestMetrics:
         self._requests = counter(
             "quire_requests", "Generating requests that ended", (MODEL_LABEL, "route", "outcome")
         )
+        self._refused = counter(
+            "quire_refused_requests",
+            "Requests that were refused before any work began",
+            ("status", "error"),
+        )
+
+    def observe_refusal(self, status: int, code: str | None) -> None:
+        self._refused.labels(str(status), code or "").inc()
 
     def observe_end(
         self,

@@ -1,4 +1,4 @@
-"""One line in the log for each request that was refused before any work began.
+"""One line in the log, and one count, for each request that was refused before any work began.
 
 Its client knows why from the answer; the one who runs the server would otherwise see nothing. What
 has begun is told by its ``RequestObserver``. Must not know why a request may be refused.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from typing import Protocol
 
 from starlette.types import Scope
 
@@ -26,12 +27,25 @@ def mark_begun(scope: Scope) -> None:
     scope["state"]["has_begun"] = True
 
 
-def log_refusal(scope: Scope, status: int) -> None:
+class RefusalCounter(Protocol):
+    """Where refusals are counted; ``code`` is the stable name of the error, if it has one."""
+
+    def observe_refusal(self, status: int, code: str | None) -> None: ...
+
+
+def tell_refusal(scope: Scope, status: int, counter: RefusalCounter) -> None:
     """The request was answered with ``status``, an error's."""
     state = scope["state"]
-    if state.get("has_begun") or not logger.isEnabledFor(logging.INFO):
+    if state.get("has_begun"):
         return
     code, reason = state.get("refusal", (None, None))
+    counter.observe_refusal(status, code)
+    if logger.isEnabledFor(logging.INFO):
+        _log(scope, status, code, reason)
+
+
+def _log(scope: Scope, status: int, code: str | None, reason: str | None) -> None:
+    state = scope["state"]
     client = scope.get("client")
     line = {
         "event": "request",
@@ -48,4 +62,4 @@ def log_refusal(scope: Scope, status: int) -> None:
     logger.info("%s", json.dumps(line))
 
 
-__all__ = ["log_refusal", "mark_begun", "note"]
+__all__ = ["RefusalCounter", "mark_begun", "note", "tell_refusal"]

@@ -22,7 +22,7 @@ from quire.core.config import ServerConfig, TenantConfig
 from quire.core.errors import CapacityError, Forbidden, QuireError, Unauthorized
 from quire.core.ids import TenantId
 from quire.server.errors import response_of, status_of
-from quire.server.refusals import log_refusal, note
+from quire.server.refusals import RefusalCounter, note, tell_refusal
 
 OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""
@@ -80,16 +80,18 @@ class OriginPolicy:
         self._hosts = {"localhost", config.host.lower(), *map(str.lower, config.allowed_hosts)}
         self._origins = {origin.rstrip("/").lower() for origin in config.cors_origins}
 
-    def check(self, headers: Headers) -> None:
+    def check(self, headers: Headers, http_version: str = "1.1") -> None:
         """Raises:
-        Forbidden: the Host or the Origin is not one of ours.
+        Forbidden: the Host or the Origin is not one of ours. HTTP/1.0 has no Host, and no browser
+            speaks it.
         """
         hosts = headers.getlist("host")
         if len(hosts) > 1:  # what stands before this server may have looked at another one
             raise Forbidden(f"the request has {len(hosts)} Host headers: send one")
         host = hosts[0] if hosts else ""
         name = _host_name(host)
-        if "*" not in self._hosts and name not in self._hosts and not _is_address(name):
+        is_known = "*" in self._hosts or name in self._hosts or _is_address(name)
+        if not is_known and (hosts or http_version != "1.0"):
             raise Forbidden(
                 f"the Host header {host[:100]!a} is not served here: "
                 "add the name to allowed_hosts (--allowed-host)"
@@ -131,10 +133,18 @@ class EdgeMiddleware:
     one, those of refused calls too.
     """
 
-    def __init__(self, app: ASGIApp, *, origins: OriginPolicy, max_requests: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        origins: OriginPolicy,
+        max_requests: int,
+        refusals: RefusalCounter,
+    ) -> None:
         self._app = app
         self._origins = origins
         self._max_requests = max_requests
+        self._refusals = refusals
         self._num_running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,11 +160,11 @@ class EdgeMiddleware:
                 MutableHeaders(scope=message)["x-request-id"] = request_id
                 status = message.get("status", 0)
                 if status >= HTTPStatus.BAD_REQUEST and scope["path"] not in OPEN_PATHS:
-                    log_refusal(scope, status)
+                    tell_refusal(scope, status, self._refusals)
             await send(message)
 
         try:
-            self._origins.check(headers)
+            self._origins.check(headers, scope.get("http_version", "1.1"))
             self._check_load(scope["path"])
         except QuireError as error:
             await refuse(error, scope, receive, send_with_id)

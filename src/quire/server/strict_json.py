@@ -129,6 +129,14 @@ class StrictRequest(Request):
     async def _bounded_body(self) -> bytes:
         config = self.app.state.quire.config
         limit: int = config.max_body_bytes
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            raise HttpError(
+                415,
+                f"the body has content-encoding {coding[:64]!a}, and none is read here: send the "
+                "body as it is",
+                code="request_body_encoding_unsupported",
+            )
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
             raise _too_long(limit)

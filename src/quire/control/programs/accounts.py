@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quire.core.config import TenantTotals
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import NeverWithinQuota, QuotaExceeded
 from quire.core.ids import TenantId
 
 
@@ -30,10 +30,12 @@ class Account:
         """Raise ``QuotaExceeded`` unless the tenant may have ``num_more`` more of ``what``."""
         limit: int = getattr(self.totals, total)
         if num_held + num_more > limit:
-            raise QuotaExceeded(
+            kind = QuotaExceeded if num_more <= limit else NeverWithinQuota
+            first = "let go of some first" if num_more <= limit else "ask for fewer"
+            raise kind(
                 f"{num_held} {what} by the programs of this tenant together, {num_more} more are "
-                f"asked for and {limit} are allowed: let go of some first, or have {total} raised "
-                "in the tenant's totals",
+                f"asked for and {limit} are allowed: {first}, or have {total} raised in the "
+                "tenant's totals",
                 **{total: limit},
             )
 

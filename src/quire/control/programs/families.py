@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from quire.control.programs.program import Program
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import NeverWithinQuota, QuotaExceeded
 
 HeldQuota = Literal["max_pages", "max_embeds", "max_exported_pages", "max_queues", "max_exports"]
 
@@ -48,9 +48,11 @@ def require_room(
         held = sum(map(num_held, _family(owner)))
         if held + num_more > limit:
             whose = _of_family(owner) if owner is not program or program.launched else ""
-            raise QuotaExceeded(
+            kind = QuotaExceeded if num_more <= limit else NeverWithinQuota
+            remedy = "let go of some first" if num_more <= limit else "ask for fewer"
+            raise kind(
                 f"{held} {what}{whose}, {num_more} more are asked for and the quota "
-                f"is {limit}: let go of some first",
+                f"is {limit}: {remedy}",
                 **{quota: limit},
             )
 

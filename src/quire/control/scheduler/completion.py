@@ -32,7 +32,7 @@ from quire.control.scheduler.replies import (
 from quire.control.scheduler.restorer import Restorer
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
-from quire.core.errors import EngineFault, ErrorRecord, QuotaExceeded
+from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
 from quire.core.interfaces import Policy
 
 _FORWARD = Stage.FORWARD
@@ -219,7 +219,7 @@ class Completion:
         count_tokens(entry.program, len(allowed))
         try:
             require_tokens(entry.program, len(tokens) - len(allowed))
-        except QuotaExceeded as error:
+        except (NeverWithinQuota, QuotaExceeded) as error:
             return allowed, error.record()
         return allowed, None
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from quire.core.batch import F32, I32
 from quire.core.encoding import EncodeBatch
-from quire.core.errors import QuotaExceeded
+from quire.core.errors import NeverWithinQuota, QuotaExceeded
 from quire.core.ids import TenantId
 from quire.engine.encoders.text import EncodedText
 
@@ -57,10 +57,12 @@ class EncodeQueue:
         """Raises ``QuotaExceeded``: too many of the tenant are waiting."""
         num_pending = self.num_pending[job.tenant]
         if num_pending + len(job.texts) > self.max_pending:
-            raise QuotaExceeded(
+            is_alone = len(job.texts) > self.max_pending
+            kind = NeverWithinQuota if is_alone else QuotaExceeded
+            raise kind(
                 f"{num_pending} sequences of this tenant are waiting for this encoder and "
-                f"{len(job.texts)} more are asked for, {self.max_pending} may: send fewer, or try "
-                "again"
+                f"{len(job.texts)} more are asked for, {self.max_pending} may: send fewer"
+                f"{'' if is_alone else ', or try again'}"
             )
         self.num_pending[job.tenant] += len(job.texts)
         line = self._waiting.setdefault(job.tenant, deque())

@@ -35,7 +35,7 @@ _TYPES = {
 }
 
 THREAD_NOT_FOUND = "thread_not_found"
-_DETAILED = frozenset({THREAD_NOT_FOUND})
+_DETAILED = frozenset({THREAD_NOT_FOUND, "request_body_encoding_unsupported"})
 """Codes that Anthropic's clients look for in the details."""
 
 ANTHROPIC_ERRORS: Responses = {

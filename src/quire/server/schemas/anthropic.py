@@ -25,7 +25,7 @@ from quire.server.schemas.base import (
 )
 from quire.server.schemas.generation import MAX_MAX_TOKENS, StopString
 from quire.server.schemas.messages import MAX_MESSAGES, MAX_PARTS, ImageText
-from quire.server.schemas.tools import MAX_TOOLS, FunctionName
+from quire.server.schemas.tools import MAX_TOOLS, CustomKind, FunctionName
 
 MAX_STOP_SEQUENCES = 16
 
@@ -137,7 +137,7 @@ class InputMessage(EchoedModel):
 class MessageTool(EchoedModel):
     """A tool of the client's. Tools that Anthropic's service runs have another ``type``."""
 
-    type: Literal["custom"] | None = None
+    type: CustomKind | None = None
     name: FunctionName
     description: Text | None = None
     input_schema: JsonObject

@@ -155,6 +155,7 @@ _DESCRIPTIONS: dict[int | str, str] = {
     408: "The body did not arrive in time",
     409: "The program was cancelled, or has ended",
     413: "The body is too long",
+    415: "The body is encoded, as content-encoding says",
     429: "Over a quota; see retry-after",
     500: "The program or the engine failed",
     503: "Loading, draining or full; see retry-after",

@@ -24,7 +24,7 @@ from quire.server.schemas.generation import (
 )
 from quire.server.schemas.messages import TemplateVariables
 from quire.server.schemas.response_items import OutputItem, ResponseInput
-from quire.server.schemas.tools import MAX_TOOLS, FunctionName
+from quire.server.schemas.tools import MAX_TOOLS, FunctionKind, FunctionName
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 Include = Literal[
@@ -42,7 +42,7 @@ Include = Literal[
 class FunctionTool(RequestModel):
     """``parameters`` is a JSON schema; absent: a function without arguments."""
 
-    type: Literal["function"]
+    type: FunctionKind
     name: FunctionName
     description: Text | None = None
     parameters: JsonObject | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, StringConstraints
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints
 
 from quire.server.schemas.base import (
     OBJECT_SHAPE,
@@ -29,8 +29,21 @@ class FunctionDefinition(RequestModel):
     strict: bool | None = None
 
 
+def _no_hosted_tool(kind: object) -> object:
+    if isinstance(kind, str) and kind not in ("function", "custom"):
+        raise ValueError(
+            f"{kind[:64]!r} is a tool that a service runs for its clients, and none runs here: "
+            "send it as a function, and run its calls yourself"
+        )
+    return kind
+
+
+FunctionKind = Annotated[Literal["function"], BeforeValidator(_no_hosted_tool)]
+CustomKind = Annotated[Literal["custom"], BeforeValidator(_no_hosted_tool)]
+
+
 class Tool(RequestModel):
-    type: Literal["function"]
+    type: FunctionKind
     function: FunctionDefinition
 
 
@@ -82,7 +95,9 @@ ResponseFormat = Annotated[
 
 __all__ = [
     "MAX_TOOLS",
+    "CustomKind",
     "FunctionDefinition",
+    "FunctionKind",
     "JsonObjectResponse",
     "JsonSchemaResponse",
     "NamedToolChoice",

@@ -105,6 +105,7 @@ _STATUS_OF_CODE = {
     "invalid_request": Status.INVALID,
     "invalid_grammar": Status.INVALID,
     "never_fits": Status.INVALID,
+    "never_within_quota": Status.INVALID,
     "context_length_exceeded": Status.INVALID,
     "trait_missing": Status.INVALID,
     "unknown_handle": Status.UNKNOWN_HANDLE,
