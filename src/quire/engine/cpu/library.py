@@ -19,7 +19,7 @@ from quire.core.errors import ConfigError
 INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "portable")
 """Best first. ``portable`` is the least that the platform guarantees, on any processor family."""
 
-ABI_VERSION = 6
+ABI_VERSION = 7
 """Must equal ``kAbiVersion`` of ``csrc/abi.h``: counts changes of functions and structs."""
 
 FOLDER = Path(__file__).parent

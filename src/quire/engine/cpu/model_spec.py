@@ -71,8 +71,9 @@ class RopeSpec(ctypes.Structure):
     _fields_ = (
         ("frequencies", c_void_p),
         ("num_planes", c_int64),
+        ("query_length", c_int64),
         ("scale", c_float),
-        ("reserved", c_int32),
+        ("query_beta", c_float),
     )
 
 

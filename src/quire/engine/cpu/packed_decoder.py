@@ -57,7 +57,13 @@ class PackedDecoder:
             for layer, (keys, values) in zip(decoder.layers, pool.layers, strict=True)
         ]
         ropes = [
-            RopeSpec(self._floats(rope.frequencies_F), len(rope.frequencies_F), rope.scale, 0)
+            RopeSpec(
+                self._floats(rope.frequencies_F),
+                len(rope.frequencies_F),
+                rope.query_length,
+                rope.scale,
+                rope.query_beta,
+            )
             for rope in decoder.ropes
         ]
         embedding_VH = decoder.embedding_VH

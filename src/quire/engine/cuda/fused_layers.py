@@ -35,9 +35,10 @@ class FusedAttention(Attention):
         if self.qk_norm is not None:
             qk_THD = self.qk_norm(qk_THD)
         group, cache = step.groups[self.group], step.caches[self.layer]
-        q_TND = rotate_and_write(
-            qk_THD, qkv_THD[:, num_rotated:], step.rotations[self.rope], group.slots_T, cache
-        )
+        rotation = step.rotations[self.rope]
+        q_TND = rotate_and_write(qk_THD, qkv_THD[:, num_rotated:], rotation, group.slots_T, cache)
+        if rotation.query_scale_T11 is not None:
+            q_TND = q_TND.mul_(rotation.query_scale_T11)
         return group.plan.attend(q_TND, cache, self.attributes)
 
 

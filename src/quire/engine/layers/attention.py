@@ -114,8 +114,11 @@ class Attention:
         qk_THD = qkv_THD[:, :num_rotated]
         if self.qk_norm is not None:
             qk_THD = self.qk_norm(qk_THD)
-        qk_THD = rotate(qk_THD, step.rotations[self.rope])
+        rotation = step.rotations[self.rope]
+        qk_THD = rotate(qk_THD, rotation)
         group, cache = step.groups[self.group], step.caches[self.layer]
         cache.write(group.slots_T, qk_THD[:, self.num_heads :], qkv_THD[:, num_rotated:])
         q_TND = qk_THD[:, : self.num_heads]
+        if rotation.query_scale_T11 is not None:
+            q_TND = q_TND * rotation.query_scale_T11
         return group.plan.attend(q_TND, cache, self.attributes)

@@ -38,7 +38,9 @@ class RopeConfig:
     Kind ``none`` rotates nothing: its frequencies are zero. ``rotary_fraction``: the share of every
     head that is rotated. ``plane_factors``: divisors of each plane's frequency (LongRoPE), those in
     force; ``long_factors`` take their place beyond ``original_length``. ``length``: what is served
-    (dynamic NTK); 0 is the original length.
+    (dynamic NTK); 0 is the original length. ``query_beta``: queries at position p are multiplied by
+    ``1 + query_beta * log(1 + floor(p / original_length))`` after the rotation (Llama 4's scale,
+    which Ministral 3 has).
     """
 
     theta: float
@@ -55,6 +57,7 @@ class RopeConfig:
     plane_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
     length: int = 0
+    query_beta: float = 0.0
 
     def rotary_dim(self, head_dim: int) -> int:
         return int(head_dim * self.rotary_fraction)

@@ -16,10 +16,14 @@ from quire.engine.layers.rope_frequencies import inverse_frequencies
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rotation:
-    """Cosine and signed sine of a step's tokens, each ``[T, 1, rotary_dim]``."""
+    """Cosine and signed sine of a step's tokens, each ``[T, 1, rotary_dim]``.
+
+    ``query_scale_T11``: what the rotated queries are multiplied by; None: nothing.
+    """
 
     cos_T1D: Tensor
     sin_T1D: Tensor
+    query_scale_T11: Tensor | None = None
 
 
 class RotaryEmbedding:
@@ -30,7 +34,8 @@ class RotaryEmbedding:
     the checkpoint's word for its longest position.
 
     ``frequencies_F``: radians per position of the ``rotary_dim / 2`` planes, float32 on the CPU.
-    ``scale``: cosine and sine are multiplied by it.
+    ``scale``: cosine and sine are multiplied by it. ``query_beta`` and ``query_length``: see
+    ``RopeConfig.query_beta``.
     """
 
     def __init__(
@@ -42,13 +47,22 @@ class RotaryEmbedding:
         sign = torch.ones(self.rotary_dim // 2) * self.scale
         self._frequencies_D = self.frequencies_F.repeat(2).to(device)
         self._sin_scale_D = torch.cat((-sign, sign)).to(device)
+        self.query_beta, self.query_length = rope.query_beta, rope.original_length
         self._dtype = dtype
 
     def at(self, positions_T: Tensor) -> Rotation:
         angles_T1D = positions_T.float()[:, None, None] * self._frequencies_D
         cos_T1D = angles_T1D.cos().mul_(self.scale)
         sin_T1D = angles_T1D.sin_().mul_(self._sin_scale_D)
-        return Rotation(cos_T1D.to(self._dtype), sin_T1D.to(self._dtype))
+        return Rotation(
+            cos_T1D.to(self._dtype), sin_T1D.to(self._dtype), self._query_scale(positions_T)
+        )
+
+    def _query_scale(self, positions_T: Tensor) -> Tensor | None:
+        if self.query_beta == 0:
+            return None
+        lengths_T = (positions_T.float() / self.query_length).floor_()
+        return lengths_T.log1p_().mul_(self.query_beta).add_(1).to(self._dtype)[:, None, None]
 
 
 def rotate(x_THD: Tensor, rotation: Rotation) -> Tensor:

@@ -43,8 +43,11 @@ Decoder::Decoder(const ModelSpec& spec, Team& team)
       team_(team),
       kv_shape_{spec.num_kv_heads, spec.head_dim, padded_head_dim(spec.head_dim),
                 static_cast<KVType>(spec.kv_type)} {
-  for (int64_t i = 0; i < spec.num_ropes; i++)
-    ropes_.emplace_back(spec.ropes[i].frequencies, spec.ropes[i].num_planes, spec.ropes[i].scale);
+  for (int64_t i = 0; i < spec.num_ropes; i++) {
+    const RopeSpec& rope = spec.ropes[i];
+    ropes_.emplace_back(rope.frequencies, rope.num_planes, rope.scale, rope.query_beta,
+                        rope.query_length);
+  }
 }
 
 void Decoder::embed_row(int64_t token, float* out) const {
@@ -245,6 +248,10 @@ void Decoder::place_token(const LayerSpec& layer, const StepInput& input, int64_
     if (spec_.qk_norm == static_cast<int32_t>(QKNorm::kHead))
       rms_norm(one, head < num_heads ? layer.query_norm : layer.key_norm, dim, spec_.norm_eps, one);
     rotate(one, angles, rope.num_planes());
+  }
+  if (rope.scales_queries()) {
+    const float scale = rope.query_scale(input.rows.positions[token]);
+    for (int64_t i = 0; i < num_heads * dim; i++) q[i] *= scale;
   }
   const int64_t slot = input.rows.slots[token];
   const float* v = k + num_kv_heads * dim;

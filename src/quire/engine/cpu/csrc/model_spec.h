@@ -57,8 +57,9 @@ struct LayerSpec {
 struct RopeSpec {
   const float* frequencies;  // [num_planes]
   int64_t num_planes;
+  int64_t query_length;
   float scale;
-  int32_t reserved;
+  float query_beta;  // 0: queries are not scaled (rotary.h)
 };
 
 enum class QKNorm : int32_t { kNone = 0, kHead = 1, kWhole = 2 };

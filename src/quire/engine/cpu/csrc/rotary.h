@@ -16,10 +16,19 @@ namespace quire {
 // that a checkpoint allows would be larger than some models.
 class RotaryTable {
  public:
-  RotaryTable(const float* frequencies, int64_t num_planes, float scale)
-      : frequencies_(frequencies, frequencies + num_planes), scale_(scale) {}
+  // Queries are scaled by 1 + query_beta * log(1 + floor(position / query_length)).
+  RotaryTable(const float* frequencies, int64_t num_planes, float scale, float query_beta,
+              int64_t query_length)
+      : frequencies_(frequencies, frequencies + num_planes), scale_(scale),
+        query_beta_(query_beta), query_length_(query_length) {}
 
   int64_t num_planes() const { return static_cast<int64_t>(frequencies_.size()); }
+
+  bool scales_queries() const { return query_beta_ != 0.0f; }
+
+  float query_scale(int32_t position) const {
+    return 1.0f + query_beta_ * std::log1p(static_cast<float>(position / query_length_));
+  }
 
   // Makes positions ready. One thread, before any calls at().
   void prepare(const int32_t* positions, int64_t count) {
@@ -56,6 +65,8 @@ class RotaryTable {
 
   std::vector<float> frequencies_;
   float scale_;
+  float query_beta_;
+  int64_t query_length_;
   std::vector<std::unique_ptr<float[]>> pages_;
 };
 
