@@ -21,6 +21,8 @@ from transformers import (
     GraniteForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     MinistralConfig,
     MinistralForCausalLM,
     MistralConfig,
@@ -49,7 +51,7 @@ VOCAB_SIZE = 300
 EOS = 1
 
 _CORPUS = ["the quick brown fox jumps over the lazy dog", '{"name": "value", "count": 12}'] * 4
-_BASE: dict[str, Any] = {
+BASE: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -153,6 +155,21 @@ MODELS: dict[str, Recipe] = {
             "head_dim": 8,
             "sliding_window": 5,
             "layer_types": _LAYER_TYPES,
+        },
+    ),
+    "ministral3": Recipe(
+        Ministral3Config,
+        Ministral3ForCausalLM,
+        {
+            "head_dim": 8,
+            **_rope(
+                rope_type="yarn",
+                factor=4.0,
+                original_max_position_embeddings=8,
+                mscale=1.0,
+                mscale_all_dim=1.0,
+                llama_4_scaling_beta=0.7,
+            ),
         },
     ),
     "mixtral": Recipe(
@@ -294,7 +311,7 @@ def make_checkpoint(name: str, path: Path) -> None:
     """Write the recipe ``name`` as a Hugging Face directory, with every tensor random."""
     recipe = MODELS[name]
     torch.manual_seed(7)
-    model = recipe.model(recipe.config(**{**_BASE, **recipe.changes}))
+    model = recipe.model(recipe.config(**{**BASE, **recipe.changes}))
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if "norm" in key or "bias" in key or "sinks" in key:

@@ -1,36 +1,67 @@
 """Reads values from an untrusted ``config.json`` or ``generation_config.json`` within bounds.
 
 A configuration sizes allocations, so every number is checked against what any real model could
-mean before it is used.
+mean before it is used. A reader also keeps which keys were read, for
+``quire.engine.config_accounting``; what a key means stands with the one who reads it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import ModelFormatError
 
 
-class ConfigReader:
-    """Typed, bounded access to one JSON object; ``where`` names it in error messages."""
+@dataclass(slots=True)
+class ReadKeys:
+    """What has been read of one JSON object, by all readers of it."""
 
-    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+    names: set[str] = field(default_factory=set)
+    sections: dict[str, ConfigReader] = field(default_factory=dict)
+
+
+class ConfigReader:
+    """Typed, bounded access to one JSON object; ``where`` names it in error messages.
+
+    ``keys`` are shared with the readers that ``over`` and ``without`` give.
+    """
+
+    def __init__(self, values: Mapping[str, Any], where: str, keys: ReadKeys | None = None) -> None:
         self.values = values
         self.where = where
+        self.keys = ReadKeys() if keys is None else keys
 
     def has(self, name: str) -> bool:
-        return self.values.get(name) is not None
+        """Whether there is a value other than null. Asking reads a null, and nothing else."""
+        return not self.is_null(name) and name in self.values
+
+    def raw(self, name: str, default: Any = None) -> Any:
+        """The value as it stands, unchecked."""
+        self.keys.names.add(name)
+        return self.values.get(name, default)
+
+    def is_null(self, name: str) -> bool:
+        """Whether the configuration says null, which is more than saying nothing."""
+        is_null = name in self.values and self.values[name] is None
+        if is_null:
+            self.keys.names.add(name)
+        return is_null
 
     def over(self, defaults: Mapping[str, Any]) -> ConfigReader:
         """The same object with ``defaults`` for what it does not have."""
-        return ConfigReader({**defaults, **self.values}, self.where)
+        return ConfigReader({**defaults, **self.values}, self.where, self.keys)
 
     def without(self, *names: str) -> ConfigReader:
-        """The same object as if it did not have ``names``."""
+        """The same object as if it did not have ``names``. Whether they are read is left open."""
         kept = {name: value for name, value in self.values.items() if name not in names}
-        return ConfigReader(kept, self.where)
+        return ConfigReader(kept, self.where, self.keys)
+
+    def set_aside(self, *names: str) -> None:
+        """Count ``names`` as read: another key, which was read, says that they do not apply."""
+        self.keys.names.update(names)
 
     def integer(self, name: str, high: int, *, low: int = 1, default: int | None = None) -> int:
         """An integer in ``low..high``."""
@@ -70,15 +101,18 @@ class ConfigReader:
 
     def section(self, name: str) -> ConfigReader | None:
         """The object under ``name``, or None when it is absent or null."""
-        value = self.values.get(name)
+        value = self.raw(name)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self._bad(name, value, "an object")
-        return ConfigReader(value, f"{self.where}: {name}")
+        section = self.keys.sections.get(name)
+        if section is None or section.values is not value:
+            section = self.keys.sections[name] = ConfigReader(value, f"{self.where}: {name}")
+        return section
 
     def _value(self, name: str, default: Any) -> Any:
-        value = self.values.get(name)
+        value = self.raw(name)
         if value is not None:
             return value
         if default is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,6 +11,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError
 from quire.engine.adapters.bank import AdapterBank, attach_adapters, module_shapes
 from quire.engine.adapters.peft_directory import load_adapters
+from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
 from quire.engine.cpu.library import kernel_report
 from quire.engine.device import choose_device, choose_dtype, dtype_name
@@ -26,6 +28,8 @@ from quire.engine.vision.config import VisionConfig, read_vision
 from quire.engine.vision.image_processor import ImageProcessorConfig, read_image_processor
 from quire.engine.vision.tower import VisionTower
 from quire.engine.weights import Checkpoint, Progress, weights_digest
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,10 @@ def load_model(
     modules = module_shapes(whole)
     adapters = load_adapters(config.adapters, modules)
     seeing = _read_vision(reader, directory, family, shape) if shard.size == 1 else None
-    with Checkpoint(directory, scheme_of(reader)) as checkpoint:
+    scheme = scheme_of(reader)
+    for warning in account(reader, family.keys):
+        logger.warning("%s", warning)
+    with Checkpoint(directory, scheme) as checkpoint:
         if seeing is not None:
             _tower(seeing[0], blank, checkpoint)
         checkpoint.check(blank.destinations, shape.ignores)

@@ -97,7 +97,7 @@ def _check_variant(reader: ConfigReader) -> None:
         raise UnsupportedModel(f"{reader.where}: only absolute position embeddings are served")
     if reader.flag("is_decoder", False):
         raise UnsupportedModel(f"{reader.where} describes a decoder: serve it as a model")
-    labels = reader.values.get("id2label")
+    labels = reader.raw("id2label")
     if isinstance(labels, dict) and len(labels) != 1 and _is_classifier(reader):
         raise UnsupportedModel(
             f"{reader.where} tells {len(labels)} classes apart; a cross-encoder has one score"

@@ -95,7 +95,7 @@ def read_rope(
         ModelFormatError: a value missing or out of bounds.
     """
     if scaling is None:
-        scaling = config.section("rope_parameters") or config.section("rope_scaling")
+        scaling = rope_section(config)
     source = scaling if scaling is not None else config
     base = RopeConfig(
         theta=_first(source, config, "rope_theta", 1.0, 1e12, default_theta),
@@ -123,6 +123,35 @@ def read_rope(
     return _read_scaled(replace(base, kind=kind), config, scaling, max_positions, head_dim)
 
 
+def rope_section(config: ConfigReader) -> ConfigReader | None:
+    """The rotation's own section, under its newer or its older name; None: there is none.
+
+    Raises:
+        ModelFormatError: it is there under both, and they differ.
+    """
+    new, old = config.section("rope_parameters"), config.section("rope_scaling")
+    if new is None or old is None:
+        return new if old is None else old
+    if new.values and old.values and new.values != old.values:
+        raise ModelFormatError(
+            f"{config.where} has rope_parameters and rope_scaling, and they differ: keep the one "
+            "that the model was trained with"
+        )
+    return new if new.values else old
+
+
+def _original_length(config: ConfigReader, scaling: ConfigReader, max_positions: int) -> int:
+    name = "original_max_position_embeddings"
+    outer = config.integer(name, MAX_POSITIONS, default=max_positions)
+    inner = scaling.integer(name, MAX_POSITIONS, default=outer)
+    if config.has(name) and inner != outer:
+        raise ModelFormatError(
+            f"{config.where} has {name} = {outer}, and {inner} in {scaling.where}: keep the one "
+            "that the model was trained with"
+        )
+    return inner
+
+
 def _read_scaled(
     base: RopeConfig,
     config: ConfigReader,
@@ -130,13 +159,7 @@ def _read_scaled(
     max_positions: int,
     head_dim: int,
 ) -> RopeConfig:
-    original = scaling.integer(
-        "original_max_position_embeddings",
-        MAX_POSITIONS,
-        default=config.integer(
-            "original_max_position_embeddings", MAX_POSITIONS, default=max_positions
-        ),
-    )
+    original = _original_length(config, scaling, max_positions)
     if base.kind == "longrope":
         base = replace(base, original_length=original)
         return _read_longrope(base, config, scaling, max_positions, head_dim)
@@ -210,6 +233,8 @@ def _first(
     default: float,
 ) -> float:
     """``name`` of the rope's own section, else of the whole configuration."""
+    if source.has(name):
+        config.set_aside(name)
     return (source if source.has(name) else config).number(
         name, low=low, high=high, default=default
     )

@@ -96,8 +96,10 @@ def refuse_windows(config: ConfigReader) -> None:
     Raises:
         UnsupportedModel: it does.
     """
-    kinds = config.values.get("layer_types") or []
+    kinds = config.raw("layer_types") or []
     windowed = not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}
+    if config.has("use_sliding_window") and not config.flag("use_sliding_window"):
+        config.set_aside("sliding_window", "max_window_layers")
     if windowed or config.flag("use_sliding_window", False):
         raise UnsupportedModel(
             f"{config.where} asks for sliding-window layers, which this architecture does not "
@@ -107,7 +109,7 @@ def refuse_windows(config: ConfigReader) -> None:
 
 def read_window(config: ConfigReader, default: int | None = None) -> int | None:
     """``sliding_window`` in tokens; None where there is none."""
-    if "sliding_window" in config.values and not config.has("sliding_window"):
+    if config.is_null("sliding_window"):
         return None
     if default is None and not config.has("sliding_window"):
         return None
@@ -140,7 +142,7 @@ def read_layers(
 
 
 def read_layer_types(config: ConfigReader, num_layers: int) -> Sequence[str] | None:
-    kinds = config.values.get("layer_types")
+    kinds = config.raw("layer_types")
     if kinds is None:
         return None
     if not isinstance(kinds, list) or len(kinds) != num_layers:
@@ -173,6 +175,16 @@ def with_local_rope(
     size, longest = decoder.head_dim, decoder.max_positions
     local = RopeConfig(config.number(local_name, low=1.0, high=1e12, default=local_theta))
     both = config.section("rope_parameters")
+    if both is not None and config.raw("rope_scaling"):
+        raise ModelFormatError(
+            f"{config.where} has rope_parameters and rope_scaling: keep rope_parameters, with what "
+            "belongs to each kind of layer"
+        )
+    if both is not None and both.has("rope_type"):
+        raise ModelFormatError(
+            f"{both.where} describes one rotation; this family has one for full_attention and one "
+            "for sliding_attention: name them"
+        )
     if both is None:
         full = read_rope(config, longest, size, default_theta=theta)
     else:
@@ -204,6 +216,8 @@ def with_local_rope(
 def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig]) -> DecoderConfig:
     """The decoder of a checkpoint that sees images too: its vision tower is left unread.
 
+    ``tie_word_embeddings`` may stand beside the text part.
+
     Raises:
         ModelFormatError: there is no ``text_config``.
     """
@@ -212,8 +226,9 @@ def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig
         raise ModelFormatError(
             f"{config.where} has no text_config: the file is damaged; download it again"
         )
+    tied = config.raw("tie_word_embeddings")
     return replace(
-        read(text),
+        read(text if tied is None else text.over({"tie_word_embeddings": tied})),
         prefix="language_model.model",
         other_parts=("vision_tower.", "multi_modal_projector."),
     )

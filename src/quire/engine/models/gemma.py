@@ -31,6 +31,8 @@ def read_any_gemma(
             f"{config.where} asks for attention in both directions (an embedding model); served "
             "are models that generate"
         )
+    if activation_field:
+        config.set_aside("hidden_act")
     activation = (
         read_activation(config, GELU_TANH, activation_field)
         if activation_field

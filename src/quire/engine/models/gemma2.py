@@ -36,6 +36,6 @@ def between_norms(
 
 def read_softcap(config: ConfigReader, name: str, default: float | None) -> float | None:
     """None where the configuration says null."""
-    if not config.has(name) and (default is None or name in config.values):
+    if not config.has(name) and (config.is_null(name) or default is None):
         return None
     return config.number(name, low=1e-3, high=1e6, default=default)

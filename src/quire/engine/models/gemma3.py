@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from quire.core.errors import UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.models.common_fields import text_part, with_local_rope
 from quire.engine.models.decoder_config import DecoderConfig
@@ -38,9 +39,21 @@ def read_gemma3(config: ConfigReader) -> DecoderConfig:
     )
     return replace(
         gemma,
+        attention=replace(
+            gemma.attention, softcap=read_softcap(config, "attn_logit_softcapping", None)
+        ),
         logit_softcap=read_softcap(config, "final_logit_softcapping", None),
     )
 
 
 def read_gemma3_text_part(config: ConfigReader) -> DecoderConfig:
-    return text_part(config, read_gemma3)
+    return text_part(config, _read_text)
+
+
+def _read_text(text: ConfigReader) -> DecoderConfig:
+    if text.text("model_type", "gemma3_text") != "gemma3_text":
+        raise UnsupportedModel(
+            f"{text.where} is a {text.text('model_type')[:80]!r}; served inside gemma3 is "
+            "gemma3_text"
+        )
+    return read_gemma3(text)

@@ -36,6 +36,7 @@ def read_qwen(
         activation=read_activation(config, SILU),
     )
     if not config.flag("use_sliding_window", False):
+        config.set_aside("sliding_window", "layer_types")
         config = config.without("sliding_window", "layer_types")
     window = read_window(config)
     first = config.integer("max_window_layers", 1 << 20, low=0, default=28)

@@ -27,7 +27,10 @@ def read_qwen3_moe(config: ConfigReader) -> DecoderConfig:
     )
     name = "num_experts" if config.has("num_experts") else "num_local_experts"
     num_experts, top_k = read_num_experts(config, name, default_top_k=8)
-    window = read_window(config) if config.flag("use_sliding_window", False) else None
+    window = None
+    if config.flag("use_sliding_window", False):
+        window = read_window(config)
+    config.set_aside("sliding_window", "max_window_layers")
     step = config.integer("decoder_sparse_step", 1 << 20, default=1)
     dense = _dense_layers(config)
     layers = tuple(
@@ -46,7 +49,7 @@ def read_qwen3_moe(config: ConfigReader) -> DecoderConfig:
 
 
 def _dense_layers(config: ConfigReader) -> frozenset[int]:
-    layers = config.values.get("mlp_only_layers") or []
+    layers = config.raw("mlp_only_layers") or []
     if not isinstance(layers, list) or not all(type(one) is int for one in layers):
         raise ModelFormatError(
             f"{config.where} has mlp_only_layers = {str(layers)[:80]!r}; it must be a list of "

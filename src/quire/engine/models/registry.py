@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import UnsupportedModel
+from quire.engine.config_accounting import Scope
 from quire.engine.config_reader import ConfigReader
 from quire.engine.layers.parameters import Parameters
 from quire.engine.models.decoder import CausalLM, Decoder, DecoderConfig
@@ -15,9 +16,14 @@ from quire.engine.models.gemma2 import read_gemma2
 from quire.engine.models.gemma3 import read_gemma3, read_gemma3_text_part
 from quire.engine.models.gpt_oss import read_gpt_oss
 from quire.engine.models.granite import read_granite
+from quire.engine.models.known_keys import DECODER, WITH_IMAGES
 from quire.engine.models.llama import read_llama
 from quire.engine.models.llava import read_llava
-from quire.engine.models.mistral import read_mistral, read_mistral_text_part
+from quire.engine.models.mistral import (
+    read_ministral3,
+    read_mistral,
+    read_mistral_text_part,
+)
 from quire.engine.models.mixtral import read_mixtral
 from quire.engine.models.olmo2 import read_olmo2
 from quire.engine.models.olmo3 import read_olmo3
@@ -32,7 +38,8 @@ from quire.engine.models.smollm3 import read_smollm3
 class Family:
     """One architecture: how its configuration is read and how its model is built.
 
-    ``sees_images``: its configuration describes a vision tower that is served too.
+    ``sees_images``: its configuration describes a vision tower that is served too. ``keys``: what
+    ``read`` may leave unread.
     """
 
     name: str
@@ -40,13 +47,20 @@ class Family:
     read: Callable[[ConfigReader], DecoderConfig]
     build: Callable[[DecoderConfig, Parameters], CausalLM] = Decoder
     sees_images: bool = False
+    keys: Scope = DECODER
 
 
 FAMILIES: dict[str, Family] = {
     "llama": Family("llama", ("LlamaForCausalLM",), read_llama),
     "mistral": Family("mistral", ("MistralForCausalLM",), read_mistral),
     "ministral": Family("mistral", ("MinistralForCausalLM",), read_mistral),
-    "mistral3": Family("mistral", ("Mistral3ForConditionalGeneration",), read_mistral_text_part),
+    "ministral3": Family("mistral", ("Ministral3ForCausalLM",), read_ministral3),
+    "mistral3": Family(
+        "mistral",
+        ("Mistral3ForConditionalGeneration",),
+        read_mistral_text_part,
+        keys=WITH_IMAGES,
+    ),
     "mixtral": Family("mixtral", ("MixtralForCausalLM",), read_mixtral),
     "qwen2": Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2),
     "qwen3": Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3),
@@ -54,13 +68,21 @@ FAMILIES: dict[str, Family] = {
     "gemma": Family("gemma", ("GemmaForCausalLM",), read_gemma),
     "gemma2": Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2),
     "gemma3_text": Family("gemma3", ("Gemma3ForCausalLM",), read_gemma3),
-    "gemma3": Family("gemma3", ("Gemma3ForConditionalGeneration",), read_gemma3_text_part),
+    "gemma3": Family(
+        "gemma3", ("Gemma3ForConditionalGeneration",), read_gemma3_text_part, keys=WITH_IMAGES
+    ),
     "phi3": Family("phi3", ("Phi3ForCausalLM",), read_phi3),
     "gpt_oss": Family("gpt_oss", ("GptOssForCausalLM",), read_gpt_oss),
     "olmo2": Family("olmo2", ("Olmo2ForCausalLM",), read_olmo2),
     "olmo3": Family("olmo3", ("Olmo3ForCausalLM",), read_olmo3),
     "smollm3": Family("smollm3", ("SmolLM3ForCausalLM",), read_smollm3),
-    "llava": Family("llava", ("LlavaForConditionalGeneration",), read_llava, sees_images=True),
+    "llava": Family(
+        "llava",
+        ("LlavaForConditionalGeneration",),
+        read_llava,
+        sees_images=True,
+        keys=WITH_IMAGES,
+    ),
     "granite": Family("granite", ("GraniteForCausalLM",), read_granite),
 }
 """By ``model_type``."""

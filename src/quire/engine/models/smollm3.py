@@ -30,6 +30,7 @@ def read_smollm3(config: ConfigReader) -> DecoderConfig:
     )
     rotates = _read_rotating(config, plain.num_layers)
     if not config.flag("use_sliding_window", False):
+        config.set_aside("sliding_window", "layer_types", "max_window_layers")
         config = config.without("sliding_window", "layer_types")
     layers = read_layers(
         config, plain.num_layers, read_window(config), lambda layer: not rotates[layer]
@@ -46,10 +47,11 @@ def read_smollm3(config: ConfigReader) -> DecoderConfig:
 
 def _read_rotating(config: ConfigReader, num_layers: int) -> list[bool]:
     """Whether each layer rotates. ``no_rope_layers`` says 1 where it does, despite its name."""
-    listed = config.values.get("no_rope_layers")
+    listed = config.raw("no_rope_layers")
     if listed is None:
         interval = config.integer("no_rope_layer_interval", 1 << 20, default=4)
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    config.set_aside("no_rope_layer_interval")
     if (
         not isinstance(listed, list)
         or len(listed) != num_layers

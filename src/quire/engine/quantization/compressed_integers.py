@@ -16,6 +16,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.compressed_groups import read_groups
 from quire.engine.quantization.packed_integers import INT32, check_groups, scaled, unpack
 from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
 
@@ -23,13 +24,14 @@ _BITS = (4, 8)
 
 
 class CompressedIntegers:
-    """Bits and groups are those that the tensors' shapes say; layers may differ in them."""
+    """Bits and groups are those that the tensors' shapes say; layers may differ in them. Where the
+    configuration says that inputs are reordered, the file must tell the group of every input."""
 
     name = "compressed-tensors"
     unread = re.compile(r".*\.weight_shape$")
 
     def __init__(self, config: ConfigReader) -> None:
-        del config  # what it says of every layer stands in the shapes
+        self._is_reordered = read_groups(config, "int").is_reordered
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
@@ -47,7 +49,7 @@ class CompressedIntegers:
         }
         if (zeros := f"{module}.weight_zero_point") in stored:
             parts["zeros"] = Part(zeros, (-(-size * bits // 32), num_groups), INT32)
-        if (groups := f"{module}.weight_g_idx") in stored:
+        if (groups := f"{module}.weight_g_idx") in stored or self._is_reordered:
             parts["groups"] = Part(groups, (inputs,), INT32)
         return parts
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
+from quire.engine.quantization.compressed_groups import read_groups
 from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
 
 _FLOAT8 = frozenset({"F8_E4M3", "F8_E5M2"})
@@ -29,7 +30,7 @@ class Float8:
     """Scales for activations and caches that are kept in FP8 too; here they are not."""
 
     def __init__(self, config: ConfigReader) -> None:
-        self._block = (_BLOCK, _BLOCK)
+        self._block = read_groups(config, "float").block or (_BLOCK, _BLOCK)
         if config.has("weight_block_size"):
             rows, columns = config.numbers("weight_block_size", 2, low=1, high=1 << 20)
             self._block = (int(rows), int(columns))

@@ -43,7 +43,7 @@ def scheme_of(config: ConfigReader) -> Scheme | None:
     else:
         scheme = SCHEMES.get(method)
     if scheme is None:
-        shown = ", ".join(str(section.values.get(one)) for one in ("quant_method", "format"))
+        shown = ", ".join(str(section.raw(one)) for one in ("quant_method", "format"))
         read = f"{', '.join(SCHEMES)} and compressed-tensors ({', '.join(COMPRESSED)})"
         raise UnsupportedModel(
             f"{config.where} holds quantised weights of a kind that is not read ({shown}); read "

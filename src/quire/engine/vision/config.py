@@ -136,7 +136,7 @@ def read_vision(config: ConfigReader, *, output_size: int, vocab_size: int) -> V
 def _num_layers(config: ConfigReader, vision: ConfigReader) -> int:
     """Layers up to the one whose output the projector reads."""
     there = vision.integer("num_hidden_layers", 1024)
-    layer = config.values.get("vision_feature_layer", -2)
+    layer = config.raw("vision_feature_layer", -2)
     if isinstance(layer, list):
         raise UnsupportedModel(
             f"{config.where} reads features of several layers, {str(layer)[:80]}; served are "

@@ -80,7 +80,7 @@ def _resized(
     """(shortest edge, size): at most one of them."""
     if not config.flag("do_resize", True):
         return None, None
-    section = config.values.get("size")
+    section = config.raw("size")
     if isinstance(section, dict) and "shortest_edge" in section:
         return ConfigReader(section, f"{config.where}: size").integer(
             "shortest_edge", 1 << 14
@@ -91,7 +91,7 @@ def _resized(
 
 
 def _square(config: ConfigReader, name: str, default: int) -> int:
-    value = config.values.get(name)
+    value = config.raw(name)
     if not isinstance(value, dict):
         return config.integer(name, 1 << 14, default=default)
     section = ConfigReader(value, f"{config.where}: {name}")
