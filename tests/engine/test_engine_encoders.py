@@ -10,16 +10,26 @@ import numpy as np
 import pytest
 import torch
 from encoder_models import FAMILIES, VOCAB_SIZE, add_modules, make_encoder, make_tokenizer
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch
 from quire.core.errors import InvalidArgument, ModelError, PromptTooLong
 from quire.core.ids import ModelId
+from quire.engine.config_accounting import account
+from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.encoder import Encoder, rows_of
+from quire.engine.encoders.known_keys import POOLING
+from quire.engine.encoders.modules import read_pooling
 from quire.engine.encoders.text import EncoderTexts, load_texts
 
 SEQUENCES = [[2, 5, 6, 7, 3], [2, 3], [2, *range(4, 16), 4, 5, 6, 3], [2, 9, 3], [2, 8, 8, 3]]
+
+
+def read_texts(directory: Path) -> EncoderTexts:
+    return load_texts(str(directory))
 
 
 def load(directory: Path, **fields: Any) -> Encoder:
@@ -28,13 +38,17 @@ def load(directory: Path, **fields: Any) -> Encoder:
 
 def hidden(model: Any, tokens: list[int], types: list[int] | None = None) -> torch.Tensor:
     """The last hidden states of one sequence, by transformers."""
-    ids = torch.tensor([tokens])
-    kinds = torch.tensor([types or [0] * len(tokens)])
     with torch.no_grad():
-        states: torch.Tensor = model(
-            input_ids=ids, attention_mask=torch.ones_like(ids), token_type_ids=kinds
-        ).last_hidden_state
+        states: torch.Tensor = model(**inputs(model, tokens, types)).last_hidden_state
     return states[0]
+
+
+def inputs(model: Any, tokens: list[int], types: list[int] | None) -> dict[str, torch.Tensor]:
+    ids = torch.tensor([tokens])
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    if model.config.model_type in ("bert", "roberta", "xlm-roberta"):
+        given["token_type_ids"] = torch.tensor([types or [0] * len(tokens)])
+    return given
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -43,6 +57,38 @@ def test_mean_pooling_equals_transformers(family: str, tmp_path: Path) -> None:
     rows = rows_of(load(tmp_path), SEQUENCES)
     expected = torch.stack([hidden(model, tokens).mean(0) for tokens in SEQUENCES])
     np.testing.assert_allclose(rows, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["mpnet", "modernbert"])
+def test_far_tokens_are_seen_as_transformers_sees_them(family: str, tmp_path: Path) -> None:
+    """Distances in all buckets, and beyond every window."""
+    model = make_encoder(tmp_path, family, max_position_embeddings=300)
+    tokens = [2, *np.random.default_rng(0).integers(4, VOCAB_SIZE, 250).tolist(), 3]
+    expected = hidden(model, tokens).mean(0)
+    together = rows_of(load(tmp_path), [tokens, tokens[:200]])
+    np.testing.assert_allclose(together[0], expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"classifier_pooling": "mean"},
+        {"norm_bias": True, "mlp_bias": True, "attention_bias": True, "classifier_bias": True},
+        {
+            "layer_types": ["sliding_attention"] * 4,
+            "rope_parameters": {
+                "sliding_attention": {"rope_theta": 50.0},
+                "full_attention": {"rope_theta": 90.0},
+            },
+        },
+    ],
+)
+def test_variants_of_modernbert(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = make_encoder(tmp_path, "modernbert", classifier=True, **changes)
+    with torch.no_grad():
+        logits = [model(**inputs(model, tokens, None)).logits[0, 0] for tokens in SEQUENCES]
+    expected = torch.stack(logits).sigmoid().numpy()
+    np.testing.assert_allclose(rows_of(load(tmp_path), SEQUENCES)[:, 0], expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -60,10 +106,7 @@ def test_scores_equal_transformers(family: str, tmp_path: Path) -> None:
         lengths=np.asarray([7, 7], np.int32),
     )
     with torch.no_grad():
-        ids, kinds = torch.tensor([tokens]), torch.tensor([types])
-        logit = model(
-            input_ids=ids, attention_mask=torch.ones_like(ids), token_type_ids=kinds
-        ).logits
+        logit = model(**inputs(model, tokens, types)).logits
     expected = float(torch.sigmoid(logit))
     np.testing.assert_allclose(encoder.encode(batch).rows, [[expected]] * 2, atol=1e-5)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -95,8 +138,40 @@ def test_modules_of_a_sentence_transformer(mode: str, expected: Any, tmp_path: P
     assert encoder.info.dimensions == 6
 
 
-def test_a_sequences_row_does_not_depend_on_its_batch(tmp_path: Path) -> None:
-    make_encoder(tmp_path, "bert")
+@pytest.mark.parametrize(
+    ("pooling", "order"),
+    [
+        ({"pooling_mode": ["lasttoken", "mean_sqrt_len_tokens"]}, ("last", "root")),
+        ({"pooling_mode": "mean_sqrt_len_tokens"}, ("root",)),
+        ({"pooling_mode": "cls", "pooling_mode_mean_tokens": True}, ("cls",)),
+        (
+            {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+            ("max", "mean"),
+        ),
+    ],
+)
+def test_several_ways_of_pooling_are_joined(
+    pooling: dict[str, Any], order: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Newer files name them in a list, older ones switch them on, in the library's order."""
+    model = make_encoder(tmp_path, "bert")
+    add_modules(tmp_path, pooling)
+    for tokens, row in zip(SEQUENCES, rows_of(load(tmp_path), SEQUENCES), strict=True):
+        states = hidden(model, tokens)
+        ways = {
+            "cls": states[0],
+            "last": states[-1],
+            "max": states.amax(0),
+            "mean": states.mean(0),
+            "root": states.sum(0) / len(states) ** 0.5,
+        }
+        value = torch.cat([ways[one] for one in order])
+        np.testing.assert_allclose(row, (value / value.norm()).numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "modernbert"])
+def test_a_sequences_row_does_not_depend_on_its_batch(family: str, tmp_path: Path) -> None:
+    make_encoder(tmp_path, family)
     encoder = load(tmp_path)
     together = rows_of(encoder, SEQUENCES * 4)
     alone = np.concatenate([rows_of(encoder, [tokens]) for tokens in SEQUENCES] * 4)
@@ -164,10 +239,85 @@ def test_directories_that_cannot_be_served(
         load(tmp_path)
 
 
+SILENT: dict[str, dict[str, Any]] = {
+    "config.json": {},
+    "1_Pooling/config.json": {"pooling_mode_cls_token": True, "word_embedding_dimension": 32},
+    "sentence_bert_config.json": {"max_seq_length": 16, "do_lower_case": False},
+    "config_sentence_transformers.json": {
+        "__version__": {"pytorch": "2"},
+        "prompts": {},
+        "default_prompt_name": None,
+    },
+}
+"""Files of a directory and what is written there, besides what is there already."""
+
+
+@pytest.mark.parametrize("name", SILENT)
+@pytest.mark.parametrize("family", ["bert", "modernbert", "mpnet"])
+def test_an_unknown_key_is_named(
+    name: str, family: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_encoder(tmp_path, family)
+    add_modules(tmp_path, {"pooling_mode_cls_token": True, "embedding_dimension": 32}, dense=4)
+    for other, values in SILENT.items():
+        if values:
+            (tmp_path / other).write_text(json.dumps(values))
+    load(tmp_path)
+    load_texts(str(tmp_path))
+    assert "not known" not in caplog.text
+    values = json.loads((tmp_path / name).read_text())
+    (tmp_path / name).write_text(json.dumps({**values, "score_temperature": 3}))
+    load(tmp_path)
+    load_texts(str(tmp_path))
+    assert "score_temperature = 3" in caplog.text
+
+
+@given(
+    name=st.text(min_size=1, max_size=20).filter(
+        lambda name: (
+            (not name.startswith("pooling_mode") and name != "include_prompt")
+            and not POOLING.is_harmless(name)
+        )
+    ),
+    value=st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.integers()),
+)
+def test_an_unknown_key_of_pooling_is_never_silent(name: str, value: Any) -> None:
+    reader = ConfigReader({"pooling_mode": "mean", "embedding_dimension": 8, name: value}, "p")
+    assert read_pooling(reader) == ("mean_tokens",)
+    (warning,) = account(reader, POOLING)
+    assert name in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("config.json", {"is_causal": True}, "is_causal"),
+        ("config.json", {"quantization_config": {"quant_method": "gptq"}}, "quantised"),
+        ("sentence_bert_config.json", {"query_length": 32}, "query_length"),
+        ("sentence_bert_config.json", {"processing_kwargs": {"text": {"padding": 1}}}, "prepared"),
+        ("config_sentence_transformers.json", {"truncate_dim": 8}, "truncate_dim"),
+        ("2_Dense/config.json", {"module_output_name": "token_embeddings"}, "another place"),
+    ],
+)
+def test_keys_that_change_rows_are_refused(
+    name: str, changes: dict[str, Any], word: str, tmp_path: Path
+) -> None:
+    make_encoder(tmp_path, "bert")
+    add_modules(tmp_path, {"pooling_mode_cls_token": True}, dense=4)
+    path = tmp_path / name
+    values = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**values, **changes}))
+    start: Any = read_texts if name.endswith("transformers.json") or "bert_" in name else load
+    with pytest.raises(ModelError, match=word):
+        start(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("pooling", "word"),
     [
         ({"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
+        ({"pooling_mode": ["mean", "weightedmean"]}, "weightedmean"),
+        ({"pooling_mode": []}, "nothing"),
         ({}, "nothing"),
         ({"pooling_mode_cls_token": True, "include_prompt": False}, "prompt"),
     ],
@@ -243,6 +393,10 @@ def test_limits_and_prompts_of_the_directory(tmp_path: Path) -> None:
     texts = load_texts(str(tmp_path))
     assert texts.max_tokens == 8
     assert texts.encode(["sky"])[0].tokens == (2, 14, 15, 3)
+    (tmp_path / "sentence_bert_config.json").write_text('{"transformer_task": "x"}')
+    for length, expected in [(9, 9), (10**30, 39), (1e30, 39)]:  # newer files say it here
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+        assert load_texts(str(tmp_path)).max_tokens == expected
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ModelError, match="tokenizer"):
         load_texts(str(tmp_path))

@@ -269,3 +269,20 @@ def test_a_program_gets_what_the_routes_give() -> None:
             assert scores == [by_index[index] for index in range(3)]
             assert len(vectors[0]) == (dimensions or 8)
             assert scores[1] > scores[2]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/embeddings", {"input": "a", "prompt_name": "query"}, "prompt_name"),
+        ("/v1/embeddings", {"input": [10, 11], "prompt_name": "query"}, "prompt_name"),
+        ("/v1/rerank", {"query": "a", "documents": ["b"], "instruction": "c"}, "instruction"),
+        ("/v1/score", {"text_1": "a", "text_2": "b", "instruction": "c"}, "instruction"),
+    ],
+)
+def test_what_the_model_has_no_place_for_is_refused_by_name(
+    http: httpx.Client, path: str, body: dict[str, Any], param: str
+) -> None:
+    answer = http.post(path, json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == param

@@ -80,7 +80,7 @@ def load_model(
         if seeing is not None:
             _tower(seeing[0], blank, checkpoint)
         checkpoint.check(blank.destinations, shape.ignores)
-        stored = checkpoint.dtype_of(f"{shape.prefix}.embed_tokens.weight")
+        stored = checkpoint.dtype_of(shape.name("embed_tokens.weight"))
         dtype = choose_dtype(
             config.dtype, device, stored, blank.num_elements, _wants_kernel(config)
         )

@@ -6,6 +6,7 @@ so that a short one is not padded to the longest of all.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -16,12 +17,23 @@ from quire.core.batch import F32
 from quire.core.config import EncoderConfig
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.errors import InvalidArgument
-from quire.engine.encoders.config import EncoderShape, read_shape
-from quire.engine.encoders.heads import embedding_head, score_head
-from quire.engine.encoders.transformer import Transformer, ignored_tensor
+from quire.engine.config_accounting import account
+from quire.engine.config_reader import ConfigReader
+from quire.engine.encoders.body import make_body
+from quire.engine.encoders.config import read_shape
+from quire.engine.encoders.heads import Head, embedding_head
+from quire.engine.encoders.known_keys import BIDIRECTIONAL, CAUSAL
+from quire.engine.encoders.modules import kind_of, read_modules
+from quire.engine.encoders.scores import (
+    ScoreHead,
+    is_activated,
+)
+from quire.engine.encoders.transformer import ignored_tensor
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory, locate
 from quire.engine.weights import Checkpoint
+
+logger = logging.getLogger(__name__)
 
 Progress = Callable[[int, int], None]
 
@@ -47,14 +59,18 @@ class Encoder:
             torch.set_num_threads(config.num_threads)
         self._device = torch.device("cpu" if config.device == "auto" else config.device)
         directory = locate(config.source)
-        self._shape = read_shape(directory.read_config(), str(directory.path / "config.json"))
+        raw = directory.read_config()
+        reader = ConfigReader(raw, str(directory.path / "config.json"))
+        self._shape = read_shape(reader)
+        self._modules = read_modules(directory)
+        self._kind = kind_of(self._shape, self._modules)
         parameters = Parameters(self._device, _DTYPES[config.dtype])
-        self._load(parameters, directory, progress)
+        self._load(parameters, directory, reader, progress)
         sizes = [destination.target.numel() for destination in parameters.destinations.values()]
         self._info = EncoderInfo(
             model=str(config.name),
             family=self._shape.family,
-            kind="cross_encoder" if self._shape.is_classifier else "embedding",
+            kind=self._kind,
             dimensions=self._head.dimensions,
             max_tokens=self._shape.max_tokens,
             vocab_size=self._shape.vocab_size,
@@ -67,19 +83,27 @@ class Encoder:
         return self._info
 
     def _load(
-        self, parameters: Parameters, directory: ModelDirectory, progress: Progress | None
+        self,
+        parameters: Parameters,
+        directory: ModelDirectory,
+        reader: ConfigReader,
+        progress: Progress | None,
     ) -> None:
         shape = self._shape
         with Checkpoint(directory) as checkpoint:
-            prefix = _prefix(checkpoint, shape)
-            self._transformer = Transformer(parameters, prefix, shape)
-            if shape.is_classifier:
-                self._head = score_head(parameters, shape, directory)
+            self._body, score = make_body(
+                parameters, shape, self._kind, reader, directory, self._modules, checkpoint
+            )
+            for warning in account(reader, BIDIRECTIONAL if shape.body else CAUSAL):
+                logger.warning("%s", warning)
             wanted = parameters.destinations
             checkpoint.check(wanted, lambda name: name not in wanted and ignored_tensor(name))
             checkpoint.load(wanted, progress)
-        if not shape.is_classifier:
-            self._head = embedding_head(directory, shape.hidden_size, self._device)
+        self._head: Head
+        if score is None:
+            self._head = embedding_head(directory, self._modules, shape.hidden_size, self._device)
+        else:
+            self._head = ScoreHead(score, is_activated(directory, dict(reader.values)))
 
     @torch.inference_mode()
     def encode(self, batch: EncodeBatch) -> EncodeResult:
@@ -90,7 +114,7 @@ class Encoder:
             tokens_BL = self._padded(batch.tokens, ends, group)
             types_BL = self._padded(batch.types, ends, group)
             visible_BL = _visible(batch.lengths[group], tokens_BL.shape[1]).to(self._device)
-            hidden_BLH = self._transformer(tokens_BL, types_BL, visible_BL)
+            hidden_BLH = self._body(tokens_BL, types_BL, visible_BL)
             rows[group] = self._head(hidden_BLH, visible_BL).float().cpu().numpy()
         return EncodeResult(number=batch.number, rows=rows)
 
@@ -122,12 +146,6 @@ class Encoder:
                     f"a batch names {what} {flat.min()} to {flat.max()}; the model has {size}, "
                     "from 0: was it made with another tokenizer?"
                 )
-
-
-def _prefix(checkpoint: Checkpoint, shape: EncoderShape) -> str:
-    """Checkpoints of a bare model leave its family's name out."""
-    named = f"{shape.family}."
-    return named if checkpoint.has_any(f"{named}embeddings.") else ""
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:

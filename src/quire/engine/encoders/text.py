@@ -1,19 +1,31 @@
 """Texts to an encoder's sequences: special tokens, types of pairs, limits. Imports no torch.
 
 Owns what a sentence-transformers directory says about its texts: the longest sequence and the
-prompt that stands before each.
+prompts that stand before them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tokenizers
+from tokenizers import normalizers
 
-from quire.core.errors import ModelFormatError, PromptTooLong
-from quire.engine.encoders.config import read_shape
-from quire.engine.model_directory import MAX_JSON_BYTES, locate
+from quire.core.errors import InvalidArgument, ModelFormatError, PromptTooLong
+from quire.engine.config_accounting import account
+from quire.engine.config_reader import ConfigReader
+from quire.engine.encoders.config import EncoderShape, read_shape
+from quire.engine.encoders.known_keys import SETTINGS, TEXTS
+from quire.engine.encoders.modules import kind_of, read_modules
+from quire.engine.encoders.pair_template import QWEN3_RERANKER, PairTemplate
+from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory, locate
+
+logger = logging.getLogger(__name__)
+
+_MAX_PAIR_TOKENS = 1 << 22
+"""Of all pairs of a request: the first text stands in each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,54 +37,129 @@ class EncodedText:
 
 
 class EncoderTexts:
-    """Thread-safe: each call uses a tokenizer without state of its own."""
+    """Thread-safe: each call uses a tokenizer without state of its own.
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, max_tokens: int, prompt: str) -> None:
+    ``prompt`` stands before a text where no other of ``prompts`` is asked for by name.
+    ``template``: how a pair is written down; None: as two segments with special tokens.
+    """
+
+    def __init__(
+        self,
+        tokenizer: tokenizers.Tokenizer,
+        max_tokens: int,
+        prompt: str,
+        prompts: Mapping[str, str] | None = None,
+        template: PairTemplate | None = None,
+    ) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
+        self._template = template
+        if template is not None:
+            self._prefix, self._suffix = (
+                tuple(tokenizer.encode(part, add_special_tokens=False).ids)
+                for part in (template.prefix, template.suffix)
+            )
         tokenizer.encode_special_tokens = True  # a text cannot contain the marks around it
         self._tokenizer = tokenizer
         self.max_tokens = max_tokens
         self.prompt = prompt
+        self.prompts = dict(prompts or {})
         self.num_special = tokenizer.num_special_tokens_to_add(is_pair=False)
         self._num_special_of_pair = tokenizer.num_special_tokens_to_add(is_pair=True)
 
-    def encode(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Each text behind the model's own prompt, between its special tokens."""
-        prompted = [self.prompt + text for text in texts]
-        return [_encoded(one) for one in self._tokenizer.encode_batch(prompted)]
+    def encode(self, texts: Sequence[str], prompt_name: str | None = None) -> list[EncodedText]:
+        """Each text behind the prompt of that name, or the model's own, between its special tokens.
+
+        Raises:
+            InvalidArgument: there is no prompt of that name.
+        """
+        prompt = self._prompt(prompt_name)
+        return [_encoded(one) for one in self._tokenizer.encode_batch([prompt + t for t in texts])]
+
+    def _prompt(self, name: str | None) -> str:
+        if name is None:
+            return self.prompt
+        if name not in self.prompts:
+            raise InvalidArgument(
+                f"the model has no prompt {name[:80]!r}; it has "
+                f"{', '.join(sorted(self.prompts))[:500] or 'none'}",
+                param="prompt_name",
+            )
+        return self.prompts[name]
 
     def encode_tokens(self, token_ids: Sequence[int]) -> EncodedText:
         """Tokens that the client has made, as they are."""
         return EncodedText(tuple(token_ids), (0,) * len(token_ids))
 
     def encode_pairs(
-        self, first: str, seconds: Sequence[str], max_tokens: int | None = None
+        self,
+        first: str,
+        seconds: Sequence[str],
+        max_tokens: int | None = None,
+        instruction: str | None = None,
     ) -> list[EncodedText]:
         """``first`` with each of ``seconds``, as a cross-encoder reads them; the second text is cut
-        so that the pair has ``max_tokens``, if that can be.
+        so that the pair has ``max_tokens``, if that can be. ``instruction``: what makes a second
+        text fit, for models whose pairs say so.
 
         ``first`` is read once and checked before it is joined with each of the others: a long one
         would otherwise take its own size for each of them.
 
         Raises:
-            PromptTooLong: ``first`` alone is longer than the model reads.
+            PromptTooLong: ``first`` alone is longer than the model reads, or all pairs together
+                have too many tokens.
+            InvalidArgument: an instruction for a model that reads none.
         """
+        if self._template is not None:
+            return self._written_pairs(self._template, first, seconds, max_tokens, instruction)
+        if instruction is not None:
+            raise InvalidArgument(
+                "instruction is for models whose pairs carry one, as Qwen3-Reranker's: leave it "
+                "out",
+                param="instruction",
+            )
         alone = self._tokenizer.encode(first, add_special_tokens=False)
         num_first = len(alone.ids) + self._num_special_of_pair
-        if num_first > self.max_tokens:
-            raise PromptTooLong(
-                f"a pair begins with a text of {len(alone.ids)} tokens, which makes {num_first} "
-                f"with the special ones, but the model reads {self.max_tokens}: shorten the query "
-                "or first text",
-                num_prompt_tokens=num_first,
-                max_model_len=self.max_tokens,
-            )
+        self._check_first(len(alone.ids), num_first, len(seconds))
         others = self._tokenizer.encode_batch(list(seconds), add_special_tokens=False)
         pairs = [_encoded(self._tokenizer.post_process(alone, other)) for other in others]
         if max_tokens is None or max_tokens <= num_first:
             return pairs
         return [_cut_pair(pair, max_tokens) for pair in pairs]
+
+    def _check_first(self, num_own: int, num_first: int, num_pairs: int) -> None:
+        limit = min(self.max_tokens, _MAX_PAIR_TOKENS // max(1, num_pairs))
+        if num_first > limit:
+            raise PromptTooLong(
+                f"a pair begins with a text of {num_own} tokens, which makes {num_first} "
+                f"with the special ones, but the model reads {limit} of each of {num_pairs} pairs: "
+                "shorten the query or first text, or send fewer at once",
+                num_prompt_tokens=num_first,
+                max_model_len=limit,
+            )
+
+    def _written_pairs(
+        self,
+        template: PairTemplate,
+        first: str,
+        seconds: Sequence[str],
+        max_tokens: int | None,
+        instruction: str | None,
+    ) -> list[EncodedText]:
+        """The whole body is read at once: where it is divided, tokens may reach across."""
+        around = len(self._prefix) + len(self._suffix)
+        alone = self._tokenizer.encode(
+            template.body(first, "", instruction), add_special_tokens=False
+        )
+        self._check_first(len(alone.ids), len(alone.ids) + around, len(seconds))
+        bodies = [template.body(first, second, instruction) for second in seconds]
+        room = None
+        if max_tokens is not None and max_tokens >= len(alone.ids) + around:
+            room = max_tokens - around
+        return [
+            self.encode_tokens((*self._prefix, *body.ids[:room], *self._suffix))
+            for body in self._tokenizer.encode_batch(bodies, add_special_tokens=False)
+        ]
 
     def cut(self, text: EncodedText, max_tokens: int) -> EncodedText:
         """``text`` with its end cut off; what the tokenizer puts last stays last."""
@@ -93,25 +180,61 @@ def load_texts(source: str) -> EncoderTexts:
         ModelError: a file that is missing, or cannot be read.
     """
     directory = locate(source)
-    shape = read_shape(directory.read_config(), str(directory.path / "config.json"))
-    limits = directory.read_json_if_present("sentence_bert_config.json")
-    longest = limits.get("max_seq_length")
-    max_tokens = shape.max_tokens
-    if isinstance(longest, int) and 2 < longest < max_tokens:
-        max_tokens = longest
+    shape = read_shape(ConfigReader(directory.read_config(), str(directory.path / "config.json")))
+    texts = _reader(directory, "sentence_bert_config.json")
+    max_tokens = _max_tokens(directory, texts, shape)
+    tokenizer = _tokenizer(directory)
+    if texts.flag("do_lower_case", False):
+        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+    settings = _reader(directory, "config_sentence_transformers.json")
+    prompts, default = _prompts(settings)
+    settings.raw("activation_fn")  # the encoder itself reads it
+    for warning in (*account(texts, TEXTS), *account(settings, SETTINGS)):
+        logger.warning("%s", warning)
+    is_written = shape.body is None and kind_of(shape, read_modules(directory)) == "cross_encoder"
+    template = QWEN3_RERANKER if is_written else None
+    return EncoderTexts(tokenizer, max_tokens, default, prompts, template)
+
+
+def _reader(directory: ModelDirectory, name: str) -> ConfigReader:
+    return ConfigReader(directory.read_json_if_present(name), str(directory.path / name))
+
+
+def _max_tokens(directory: ModelDirectory, texts: ConfigReader, shape: EncoderShape) -> int:
+    """What the directory says of the longest sequence, else its tokenizer; at most what the model
+    has positions for."""
+    longest = texts.raw("max_seq_length")
+    if longest is None:
+        tokenizer = directory.read_json_if_present("tokenizer_config.json")
+        longest = texts.raw("model_max_length") or tokenizer.get("model_max_length")
+    if isinstance(longest, int | float) and 2 < longest < shape.max_tokens:
+        return int(longest)
+    return shape.max_tokens
+
+
+def _tokenizer(directory: ModelDirectory) -> tokenizers.Tokenizer:
     try:
         text = directory.read_text("tokenizer.json", MAX_JSON_BYTES)
-        tokenizer = tokenizers.Tokenizer.from_str(text)
+        return tokenizers.Tokenizer.from_str(text)
     except ModelFormatError:
         raise
     except Exception as exc:  # the Rust library raises plain Exception
         raise ModelFormatError(
             f"{directory.path / 'tokenizer.json'} is not a tokenizer ({exc}): export it again"
         ) from exc
-    settings = directory.read_json_if_present("config_sentence_transformers.json")
-    prompts, default = settings.get("prompts"), settings.get("default_prompt_name")
-    prompt = prompts.get(default, "") if isinstance(prompts, dict) and default else ""
-    return EncoderTexts(tokenizer, max_tokens, str(prompt))
+
+
+def _prompts(settings: ConfigReader) -> tuple[dict[str, str], str]:
+    """All prompts by name, and the one that stands before a text unless another is named."""
+    given = settings.raw("prompts")
+    prompts = {
+        name: text
+        for name, text in (given.items() if isinstance(given, dict) else ())
+        if isinstance(text, str)
+    }
+    default = settings.raw("default_prompt_name")
+    return prompts, prompts.get(default, "") if isinstance(default, str) else ""
 
 
 def _cut_pair(pair: EncodedText, max_tokens: int) -> EncodedText:

@@ -56,7 +56,7 @@ class DecoderLayer:
 
     def __init__(self, config: DecoderConfig, parameters: Parameters, number: int) -> None:
         layer = config.layers[number]
-        prefix = f"{config.prefix}.layers.{number}"
+        prefix = config.name(f"layers.{number}")
         names = _NORM_NAMES[config.norm_placement]
 
         def norm(place: str) -> RMSNorm | None:
@@ -144,13 +144,11 @@ class Decoder:
         self.config = config
         self.project: Callable[[Tensor, Tensor], Tensor] = F.linear
         size = (config.vocab_size, config.hidden_size)
-        self.embedding_VH = parameters.tensor(f"{config.prefix}.embed_tokens.weight", *size)
+        self.embedding_VH = parameters.tensor(config.name("embed_tokens.weight"), *size)
         self.layers = [
             DecoderLayer(config, parameters, number) for number in range(config.num_layers)
         ]
-        self.norm = RMSNorm(
-            parameters, f"{config.prefix}.norm.weight", config.hidden_size, config.norm
-        )
+        self.norm = RMSNorm(parameters, config.name("norm.weight"), config.hidden_size, config.norm)
         self.output_VH = (
             self.embedding_VH
             if config.tie_embeddings

@@ -42,8 +42,8 @@ class DecoderConfig:
 
     ``max_positions``: the longest context that may be served; ``default_positions`` is what is
     served unless asked for more (None: the same). ``mlp`` and ``experts`` are None where no layer
-    has them. ``prefix``: where the decoder lies in its checkpoint; ``other_parts``: how the names
-    of what else lies there begin.
+    has them. ``prefix``: where the decoder lies in its checkpoint, without the last dot (empty: it
+    is all that lies there); ``other_parts``: how the names of what else lies there begin.
     """
 
     vocab_size: int
@@ -86,6 +86,10 @@ class DecoderConfig:
         if name == self.output_name:
             return self.tie_embeddings
         return name.startswith(self.other_parts)
+
+    def name(self, part: str) -> str:
+        """The checkpoint's name for ``part`` of the decoder."""
+        return f"{self.prefix}.{part}" if self.prefix else part
 
     @property
     def output_name(self) -> str:

@@ -27,29 +27,39 @@ def limit_of(encoder: EncoderService, truncate: int | None) -> int | None:
 
 
 async def text_sequences(
-    encoder: EncoderService, inputs: Sequence[str] | Sequence[Sequence[int]], truncate: int | None
+    encoder: EncoderService,
+    inputs: Sequence[str] | Sequence[Sequence[int]],
+    truncate: int | None,
+    prompt_name: str | None = None,
 ) -> list[EncodedText]:
-    """Each text, or sequence of token ids, as the model reads it.
+    """Each text, or sequence of token ids, as the model reads it; texts behind the model's prompt
+    of that name.
 
     Raises:
+        InvalidArgument: there is no such prompt, or token ids are to have one.
         PromptTooLong: one is longer than the model reads.
     """
     limit = limit_of(encoder, truncate)
-    sequences = await asyncio.to_thread(_sequences, encoder.texts, inputs, limit)
+    sequences = await asyncio.to_thread(_sequences, encoder.texts, inputs, limit, prompt_name)
     _check_lengths(encoder, sequences)
     return sequences
 
 
 async def pair_sequences(
-    encoder: EncoderService, first: Sequence[str], second: Sequence[str], truncate: int | None
+    encoder: EncoderService,
+    first: Sequence[str],
+    second: Sequence[str],
+    truncate: int | None,
+    instruction: str | None = None,
 ) -> list[EncodedText]:
     """Each pair as a cross-encoder reads it; one ``first`` goes with every ``second``.
 
     Raises:
+        InvalidArgument: an instruction for a model that reads none.
         PromptTooLong: a pair is longer than the model reads.
     """
     limit = limit_of(encoder, truncate)
-    sequences = await asyncio.to_thread(_pairs, encoder.texts, first, second, limit)
+    sequences = await asyncio.to_thread(_pairs, encoder.texts, first, second, limit, instruction)
     _check_lengths(encoder, sequences)
     return sequences
 
@@ -74,21 +84,36 @@ def shortened(rows: F32, dimensions: int | None) -> F32:
 
 
 def _sequences(
-    texts: EncoderTexts, inputs: Sequence[str] | Sequence[Sequence[int]], limit: int | None
+    texts: EncoderTexts,
+    inputs: Sequence[str] | Sequence[Sequence[int]],
+    limit: int | None,
+    prompt_name: str | None,
 ) -> list[EncodedText]:
     words = [one for one in inputs if isinstance(one, str)]
     tokens = [one for one in inputs if not isinstance(one, str)]
-    sequences = texts.encode(words) if words else [texts.encode_tokens(one) for one in tokens]
+    if tokens and prompt_name is not None:
+        raise InvalidArgument(
+            "prompt_name is for texts, and token ids came: put the prompt's tokens in front",
+            param="prompt_name",
+        )
+    if words:
+        sequences = texts.encode(words, prompt_name)
+    else:
+        sequences = [texts.encode_tokens(one) for one in tokens]
     return sequences if limit is None else [texts.cut(one, limit) for one in sequences]
 
 
 def _pairs(
-    texts: EncoderTexts, first: Sequence[str], second: Sequence[str], limit: int | None
+    texts: EncoderTexts,
+    first: Sequence[str],
+    second: Sequence[str],
+    limit: int | None,
+    instruction: str | None,
 ) -> list[EncodedText]:
     if len(first) == 1:
-        return texts.encode_pairs(first[0], second, limit)
+        return texts.encode_pairs(first[0], second, limit, instruction)
     pairs = zip(first, second, strict=True)
-    return [texts.encode_pairs(one, [other], limit)[0] for one, other in pairs]
+    return [texts.encode_pairs(one, [other], limit, instruction)[0] for one, other in pairs]
 
 
 def _check_lengths(encoder: EncoderService, sequences: Sequence[EncodedText]) -> None:

@@ -45,7 +45,9 @@ async def create_embeddings(request: Request, body: EmbeddingsRequest) -> Respon
     """A vector for each text or sequence of token ids."""
     encoder = context_of(request).node.encoder(body.model, "embedding")
     check_dimensions(encoder, body.dimensions)
-    sequences = await text_sequences(encoder, body.inputs(), body.truncate_prompt_tokens)
+    sequences = await text_sequences(
+        encoder, body.inputs(), body.truncate_prompt_tokens, body.prompt_name
+    )
     rows = await rows_of(request, encoder, sequences)
     answer = {
         "object": "list",
@@ -98,7 +100,9 @@ async def _scores(
 ) -> tuple[F32, list[EncodedText], str]:
     """The score of each pair; one ``first`` goes with every ``second``."""
     encoder = context_of(request).node.encoder(body.model, "cross_encoder")
-    sequences = await pair_sequences(encoder, first, second, body.truncate_prompt_tokens)
+    sequences = await pair_sequences(
+        encoder, first, second, body.truncate_prompt_tokens, body.instruction
+    )
     rows = await rows_of(request, encoder, sequences)
     return rows[:, 0], sequences, encoder.name
 

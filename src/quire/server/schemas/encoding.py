@@ -76,11 +76,14 @@ class EncodingFields(RequestModel):
 
 class EmbeddingsRequest(EncodingFields):
     """``dimensions``: the first so many values, scaled to length 1 again; for models that were
-    trained for it."""
+    trained for it. ``prompt_name``: which of the model's own prompts stands before each text."""
 
     input: EmbeddingInput
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    prompt_name: ShortText | None = Field(
+        None, description="One of the model's prompts, as query; absent: its default"
+    )
 
     def inputs(self) -> list[str] | list[list[int]]:
         """Texts, or sequences of token ids."""
@@ -107,7 +110,15 @@ Document = Annotated[
 Documents = Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS, fail_fast=True)]
 
 
-class RerankRequest(EncodingFields):
+class PairFields(EncodingFields):
+    """What requests for scores have in common."""
+
+    instruction: InputText | None = Field(
+        None, description="What makes a text fit, for models whose pairs say so (Qwen3-Reranker)"
+    )
+
+
+class RerankRequest(PairFields):
     query: InputText
     documents: Documents
     top_n: Annotated[int, Field(ge=1, le=MAX_TEXTS)] | None = None
@@ -117,7 +128,7 @@ class RerankRequest(EncodingFields):
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
 
-class ScoreRequest(EncodingFields):
+class ScoreRequest(PairFields):
     """One ``text_1`` with every ``text_2``, or as many of both in pairs."""
 
     text_1: Texts

@@ -1,0 +1,91 @@
+"""The modules of a sentence-transformers directory (``modules.json``), as data. Imports no torch.
+
+Owns what an encoder is for: a directory whose modules pool embeds, one whose modules compare logits
+scores pairs. A decoder without modules scores pairs, as Qwen3-Reranker's checkpoints do.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from quire.core.encoding import EncoderKind
+from quire.core.errors import ModelFormatError, UnsupportedModel
+from quire.engine.config_reader import ConfigReader
+from quire.engine.encoders.config import EncoderShape
+from quire.engine.model_directory import ModelDirectory
+
+POOLING_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "lasttoken")
+"""In the order in which several are joined, unless a list says another."""
+
+_NEW_NAMES = {
+    "cls": "cls_token",
+    "max": "max_tokens",
+    "mean": "mean_tokens",
+    "mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "lasttoken": "lasttoken",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """``kind``: the class's name without its package. ``path``: its folder in the directory."""
+
+    kind: str
+    path: str
+
+
+def read_modules(directory: ModelDirectory) -> list[Module]:
+    """Raises ``ModelFormatError``: no list of modules, or a folder outside the directory."""
+    if not directory.has("modules.json"):
+        return []
+    listed = json.loads(directory.read_text("modules.json"))
+    found = []
+    for module in listed if isinstance(listed, list) else [None]:
+        if not isinstance(module, dict):
+            raise ModelFormatError(f"{directory.path / 'modules.json'} is not a list of modules")
+        path = str(module.get("path", ""))
+        if not (directory.path / path).resolve().is_relative_to(directory.path):
+            raise ModelFormatError(f"{directory.path / 'modules.json'} names a folder outside it")
+        found.append(Module(str(module.get("type", "")).rpartition(".")[2], path))
+    return found
+
+
+def kind_of(shape: EncoderShape, modules: list[Module]) -> EncoderKind:
+    """What the encoder is for."""
+    scores = any(module.kind == "LogitScore" for module in modules)
+    if shape.head == "classifier" or scores or (shape.head == "words" and not modules):
+        return "cross_encoder"
+    return "embedding"
+
+
+def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
+    """The ways of pooling whose rows are joined.
+
+    Raises:
+        UnsupportedModel: one that is not served, or none.
+    """
+    if not reader.flag("include_prompt", True):
+        raise UnsupportedModel(
+            f"{reader.where} has include_prompt = false: served are models that pool over their "
+            "prompt too"
+        )
+    mode = reader.raw("pooling_mode")
+    if mode is not None:  # since version 5 one name or a list of them
+        listed = mode if isinstance(mode, list) else [mode]
+        wanted = [_NEW_NAMES.get(str(one), str(one)[:80]) for one in listed]
+        reader.set_aside(*(name for name in reader.values if name.startswith("pooling_mode_")))
+    else:
+        flags = [name for name in reader.values if name.startswith("pooling_mode_")]
+        given = {name.removeprefix("pooling_mode_") for name in flags if reader.raw(name) is True}
+        wanted = [one for one in POOLING_MODES if one in given] + sorted(given - {*POOLING_MODES})
+    unknown = [one for one in wanted if one not in POOLING_MODES]
+    if unknown or not wanted:
+        raise UnsupportedModel(
+            f"{reader.where} pools by {', '.join(unknown)[:200] or 'nothing'}; served are "
+            f"{', '.join(POOLING_MODES)}"
+        )
+    return tuple(wanted)
+
+
+__all__ = ["POOLING_MODES", "Module", "kind_of", "read_modules", "read_pooling"]
