@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cli_invoke import invoke
@@ -11,18 +12,59 @@ from cli_invoke import invoke
 from quire.cli.models import default_name, summarise
 from quire.core.errors import UnsupportedModel
 
+SIZES = {
+    "num_hidden_layers": 28,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 1000,
+    "max_position_embeddings": 40960,
+}
+
 
 def test_the_shipped_model_and_named_directories(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    config = {"model_type": "qwen3", "num_hidden_layers": 28, "max_position_embeddings": 40960}
+    config = {**SIZES, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "model.safetensors").write_bytes(bytes(3 << 20))
     ran = invoke(capsys, "models", str(tmp_path))
     assert ran.code == 0
     mini, other = (line.split() for line in ran.out.splitlines() if "MiB" in line)
     assert mini[:2] == ["quire-mini", "llama"]
-    assert other == [tmp_path.name, "qwen3", "28", "?", "40960", "3", "MiB"]
+    assert other == [tmp_path.name, "qwen3", "28", "64", "40960", "3", "MiB", "--model"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "served", "part"),
+    [
+        ({"new_key": 3}, 0, "--model", "new_key = 3"),
+        ({"is_causal": False}, 1, "no", "both directions"),
+        (
+            {"model_type": "qwen3_vl", "architectures": ["Qwen3VLForConditionalGeneration"]},
+            1,
+            "no",
+            "Nearest is Qwen3ForCausalLM",
+        ),
+        ({"architectures": ["Qwen3ForSequenceClassification"]}, 0, "--encoder", ""),
+    ],
+)
+def test_what_cannot_be_served_is_told(
+    changes: dict[str, Any],
+    code: int,
+    served: str,
+    part: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    config = {**SIZES, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], **changes}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    ran = invoke(capsys, "models", str(tmp_path))
+    assert ran.code == code
+    (line,) = (line for line in ran.out.splitlines() if line.split()[:1] == [tmp_path.name])
+    assert line.split()[-1] == served
+    assert part in ran.out
 
 
 def test_a_directory_with_its_own_code_is_refused(tmp_path: Path) -> None:

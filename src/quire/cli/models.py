@@ -1,6 +1,6 @@
 """``quire models``: what can be served here, and what a running node serves.
 
-Reads configuration files only; weights are the engine's.
+Reads configuration files only; weights are the engine's. What can be served is the engine's to say.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from quire.node import SHIPPED_MODEL, resolve_source
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """What ``config.json`` and the files say of a model; ``None`` where it does not say."""
+    """What ``config.json`` and the files say of a model; ``None`` where it does not say.
+
+    ``served``: as what it can be served, or ``no``. ``notes``: why not, or which keys of its
+    configuration are not known.
+    """
 
     name: str
     family: str
@@ -30,6 +34,8 @@ class ModelSummary:
     hidden_size: int | None
     context_tokens: int | None
     weights_bytes: int
+    served: str
+    notes: tuple[str, ...] = ()
 
 
 def models(
@@ -41,6 +47,9 @@ def models(
     api_key: ApiKey = None,
 ) -> None:
     """List the shipped model and directories you name, or what a running node serves (--url).
+
+    Of a directory that cannot be served the reason is told and the command ends with 1; keys of
+    its configuration that are not known are named.
 
     Examples:
 
@@ -54,8 +63,20 @@ def models(
         _list_served(url, api_key)
         return
     named = [path.expanduser() for path in directories or []]
-    cards = [summarise(path) for path in (Path(resolve_source(SHIPPED_MODEL)), *named)]
-    listed = table("model", "family", "layers", "hidden", "context", "weights", right=_FIGURES)
+    shipped = summarise(Path(resolve_source(SHIPPED_MODEL)), is_known=True)
+    cards = [shipped, *map(summarise, named)]
+    _print_cards(cards)
+    for card in cards:
+        for note in card.notes:
+            output().print(f"{card.name}: {note}", markup=False, soft_wrap=True)
+    if any(card.served == "no" for card in cards):
+        raise typer.Exit(1)
+
+
+def _print_cards(cards: list[ModelSummary]) -> None:
+    listed = table(
+        "model", "family", "layers", "hidden", "context", "weights", "served", right=_FIGURES
+    )
     for card in cards:
         listed.add_row(
             card.name,
@@ -64,10 +85,13 @@ def models(
             _figure(card.hidden_size),
             _figure(card.context_tokens),
             format_size(card.weights_bytes),
+            card.served,
         )
     output().print(listed)
 
 
+_SERVED = {"model": "--model", "embedding": "--encoder", "cross_encoder": "--encoder"}
+"""The option that serves it, by what it can be."""
 _FIGURES = ("layers", "hidden", "context", "weights")
 
 
@@ -89,13 +113,17 @@ def default_name(source: str) -> ModelId:
     return ModelId(path.resolve().name if path.is_dir() else source)
 
 
-def summarise(directory: Path) -> ModelSummary:
-    """Describe a model directory without loading it.
+def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
+    """Describe a model directory without loading it. ``is_known``: it is a model that is served.
 
     Raises:
-        ModelFormatError, UnsupportedModel: ``config.json`` is missing or cannot be used.
+        ModelFormatError, UnsupportedModel: ``config.json`` is missing or cannot be read.
     """
     config = ModelDirectory(directory).read_config()
+    text = config.get("text_config")
+    if isinstance(text, dict):  # of a model that sees images, too
+        config = {**text, **config}
+    served, notes = ("--model", ()) if is_known else _judge(directory)
     return ModelSummary(
         name=directory.resolve().name,
         family=str(config.get("model_type", "unknown")),
@@ -103,7 +131,19 @@ def summarise(directory: Path) -> ModelSummary:
         hidden_size=config.get("hidden_size"),
         context_tokens=config.get("max_position_embeddings"),
         weights_bytes=sum(path.stat().st_size for path in directory.glob("*.safetensors")),
+        served=served,
+        notes=notes,
     )
+
+
+def _judge(directory: Path) -> tuple[str, tuple[str, ...]]:
+    """Which option serves it, and what is to be said of it."""
+    from quire.engine.inspection import inspect  # late: it imports torch, which takes seconds
+
+    finding = inspect(directory)
+    if finding.use is None:
+        return "no", (finding.reason,)
+    return _SERVED[finding.use], finding.warnings
 
 
 __all__ = ["ModelSummary", "default_name", "models", "summarise"]

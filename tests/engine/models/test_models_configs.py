@@ -339,7 +339,7 @@ REFUSED: list[tuple[str, str, Values, type[ModelError], str]] = [
      {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 8, "long_factor": [1.0] * 8}},
      ModelFormatError, "short_factor"),
     ("factors absent", "phi3", {"rope_scaling": {"type": "su"}}, ModelFormatError, "short_factor"),
-    ("other architecture", "gemma2", {"architectures": ["Gemma2ForX"]}, UnsupportedModel, "built"),
+    ("other architecture", "gemma2", {"architectures": ["Gemma2ForX"]}, UnsupportedModel, "Built"),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import Literal
 from quire.core.errors import UnsupportedModel
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.modernbert_config import ModernBertShape, read_modernbert
+from quire.engine.models.nearest import nearest_name
 
 EncoderFamily = Literal["bert", "roberta", "mpnet", "modernbert", "qwen3"]
 HeadKind = Literal["none", "classifier", "words"]
@@ -118,10 +119,18 @@ def _architecture(reader: ConfigReader) -> tuple[EncoderFamily, HeadKind]:
     architecture = named[0] if isinstance(named, list) and named else None
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         raise UnsupportedModel(
-            f"{reader.where} is of architecture {str(architecture)[:80]}; encoders are "
-            f"{', '.join(ARCHITECTURES)}"
+            f"{reader.where} is of architecture {str(architecture)[:80]}, which is not served as "
+            f"an encoder{_instead(str(architecture))}. Encoders are {', '.join(ARCHITECTURES)}"
         )
     return ARCHITECTURES[architecture]
+
+
+def _instead(architecture: str) -> str:
+    """The nearest that is served, by how the name begins."""
+    if architecture.endswith("ForCausalLM"):
+        return "; load what generates with --model"
+    found = nearest_name(architecture, ARCHITECTURES)
+    return "" if found is None else f"; nearest is {found}"
 
 
 def _read_bert(reader: ConfigReader, family: EncoderFamily) -> BertShape:

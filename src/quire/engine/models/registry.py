@@ -9,6 +9,7 @@ from typing import Any
 from quire.core.errors import UnsupportedModel
 from quire.engine.config_accounting import Scope
 from quire.engine.config_reader import ConfigReader
+from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.parameters import Parameters
 from quire.engine.models.decoder import CausalLM, Decoder, DecoderConfig
 from quire.engine.models.gemma import read_gemma
@@ -25,6 +26,7 @@ from quire.engine.models.mistral import (
     read_mistral_text_part,
 )
 from quire.engine.models.mixtral import read_mixtral
+from quire.engine.models.nearest import nearest
 from quire.engine.models.olmo2 import read_olmo2
 from quire.engine.models.olmo3 import read_olmo3
 from quire.engine.models.phi3 import read_phi3
@@ -92,17 +94,28 @@ def family_of(config: dict[str, Any], where: str) -> Family:
     """The family of a ``config.json``.
 
     Raises:
-        UnsupportedModel: no built-in family; the message lists those there are.
+        UnsupportedModel: no built-in family; the message names the nearest and lists all.
     """
     model_type = config.get("model_type")
     family = FAMILIES.get(model_type) if isinstance(model_type, str) else None
     architectures = config.get("architectures")
     if family is None or not _names_one_of(architectures, family.architectures):
         raise UnsupportedModel(
-            f"{where} is a {str(model_type)[:80]!r} with architectures {str(architectures)[:200]}; "
-            f"built in are {sorted(name for f in FAMILIES.values() for name in f.architectures)}"
+            f"{where} is a {str(model_type)[:80]!r} with architectures {str(architectures)[:200]}, "
+            f"which is not served as a model. {_instead(model_type, architectures)} Built in are "
+            f"{', '.join(sorted(name for f in FAMILIES.values() for name in f.architectures))}"
         )
     return family
+
+
+def _instead(model_type: Any, architectures: Any) -> str:
+    """What to do about a family that is not served."""
+    if _names_one_of(architectures or [], tuple(ARCHITECTURES)):
+        return "It is an encoder: load it with --encoder."
+    found = nearest(model_type, FAMILIES) if isinstance(model_type, str) else None
+    if found is None:
+        return "No served family is near it: use a checkpoint of one of them."
+    return f"Nearest is {FAMILIES[found].architectures[0]} ({found}): use such a checkpoint."
 
 
 def _names_one_of(architectures: Any, served: tuple[str, ...]) -> bool:

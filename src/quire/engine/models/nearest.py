@@ -1,0 +1,97 @@
+"""Which served family is nearest to one that is not, for the message that refuses it.
+
+Knows names alone. A table has families whose name does not say what they are like; others are
+nearest to the one whose name begins in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import takewhile
+
+_RELATED = {
+    "apertus": "llama",
+    "arcee": "llama",
+    "baichuan": "llama",
+    "bitnet": "llama",
+    "bloom": "llama",
+    "cohere": "llama",
+    "cohere2": "ministral",
+    "dbrx": "mixtral",
+    "deepseek": "llama",
+    "deepseek_v2": "qwen3_moe",
+    "deepseek_v3": "qwen3_moe",
+    "deepseek_v32": "qwen3_moe",
+    "dots1": "qwen3_moe",
+    "ernie4_5": "llama",
+    "ernie4_5_moe": "qwen3_moe",
+    "exaone": "llama",
+    "exaone4": "olmo3",
+    "falcon": "llama",
+    "glm": "llama",
+    "glm4": "llama",
+    "glm4_moe": "qwen3_moe",
+    "gpt2": "llama",
+    "gpt_neox": "llama",
+    "gptj": "llama",
+    "granitemoe": "mixtral",
+    "helium": "llama",
+    "hunyuan_v1_dense": "qwen3",
+    "hunyuan_v1_moe": "qwen3_moe",
+    "idefics3": "llava",
+    "internlm2": "llama",
+    "internlm3": "llama",
+    "internvl": "llava",
+    "jamba": "mixtral",
+    "kimi_k2": "qwen3_moe",
+    "minicpm": "granite",
+    "minimax": "mixtral",
+    "minimax_m2": "qwen3_moe",
+    "mllama": "llama",
+    "mpt": "llama",
+    "nemotron": "llama",
+    "olmo": "olmo2",
+    "olmoe": "qwen3_moe",
+    "opt": "llama",
+    "paligemma": "gemma3",
+    "persimmon": "llama",
+    "phi": "phi3",
+    "phimoe": "mixtral",
+    "qwen2_moe": "qwen3_moe",
+    "qwen3_next": "qwen3_moe",
+    "seed_oss": "qwen2",
+    "smollm": "llama",
+    "smolvlm": "llava",
+    "solar": "llama",
+    "stablelm": "llama",
+    "starcoder2": "mistral",
+    "voxtral": "mistral",
+    "yi": "llama",
+}
+_LEAST_COMMON = 3
+
+
+def nearest(model_type: str, served: Iterable[str]) -> str | None:
+    """The ``model_type`` of the served family that is most like ``model_type``; None: none is."""
+    name = model_type.lower()
+    return _RELATED.get(name) or nearest_name(name, served)
+
+
+def nearest_name(name: str, served: Iterable[str]) -> str | None:
+    """The longest of ``served`` with which ``name`` begins, else the shortest of those that begin
+    most like it; None: none has more than a few characters in common."""
+    candidates = list(served)
+    begins = [one for one in candidates if name.startswith(one)]
+    if begins:
+        return max(begins, key=len)
+    found = max(candidates, key=lambda one: (_num_common(name, one), -len(one)))
+    return found if _num_common(name, found) >= _LEAST_COMMON else None
+
+
+def _num_common(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = zip(one, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+
+
+__all__ = ["nearest", "nearest_name"]
