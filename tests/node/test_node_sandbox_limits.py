@@ -334,6 +334,7 @@ FORGERIES = {
     "a queue that is not": "say(m.CloseQueue(99)); say(m.ResetQueue(98)); "
     "say(m.SetQueuePriority(97, 1)); say(m.CancelCommand(96))",
     "a deep result": "say(m.Ended('finished', '[' * 100_000, None, [], []))",
+    "a result too deep to show": "say(m.Ended('finished', '[' * 250 + ']' * 250, None, [], []))",
     "an error that takes arguments": "say(m.Ended('failed', 'null', "
     "m.ErrorRecord('invalid_argument', 'x', False, {'message': 1}), [], []))",
     "a mailbox flood": "[say(m.Send('x')) for _ in range(MANY)]",

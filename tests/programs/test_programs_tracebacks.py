@@ -63,6 +63,39 @@ class Mute(Exception):
         raise RuntimeError("not even this")
 
 
+class Leaving(Exception):
+    """Whoever asks what it says leaves, as by ``sys.exit``."""
+
+    def __str__(self) -> str:
+        raise SystemExit(1)
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> str:  # type: ignore[override]
+        raise SystemExit(1)
+
+
+class Unnamed(Exception, metaclass=Nameless):
+    pass
+
+
+class HoldsItself(ExceptionGroup[Exception]):
+    @property
+    def exceptions(self) -> Any:
+        return (self,)
+
+
+class FalselyFailed(ProgramFailed):
+    @property
+    def message(self) -> Any:
+        raise SystemExit(1)
+
+    @message.setter
+    def message(self, text: object) -> None:
+        pass
+
+
 def chain(length: int) -> BaseException:
     error: BaseException = ValueError("first")
     for number in range(length):
@@ -73,13 +106,24 @@ def chain(length: int) -> BaseException:
     return error
 
 
-@pytest.mark.parametrize("error", [Mute(), chain(5000)], ids=["mute", "deep"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        Mute(),
+        Leaving(),
+        Unnamed(),
+        HoldsItself("", [ValueError()]),
+        FalselyFailed("x"),
+        chain(5000),
+    ],
+    ids=["mute", "leaving", "unnamed", "holds itself", "falsely failed", "deep"],
+)
 async def test_an_error_that_cannot_be_shown_still_ends_its_program(error: BaseException) -> None:
     async def main(api: Any) -> None:
         raise error
 
     async with LocalNode() as node:
-        with pytest.raises(ProgramFailed, match=r"cannot be shown|str\(\) failed"):
+        with pytest.raises(ProgramFailed, match=r"program 'main' raised"):
             await asyncio.wait_for(node.run(main), 30)
 
 

@@ -34,6 +34,7 @@ from quire.node.program_records import (
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
 from quire.programs.runtime.running import RunningProgram
+from quire.programs.shown_values import problem_with
 
 SIGNALS = ("message", "end_of_input", "cancel")
 
@@ -346,6 +347,8 @@ class ProgramHandle:
             self._note(LOG_LEVELS.get(level, "info"), line, fields)
 
     def _note(self, level: LogLevel, text: str, fields: Mapping[str, Any] | None = None) -> None:
+        if fields and (problem := problem_with(fields)) is not None:
+            fields = {"not shown": problem}
         self._log.append(LogLine(time.time(), level, text, fields or {}))
 
 

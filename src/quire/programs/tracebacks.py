@@ -10,6 +10,8 @@ import traceback
 from quire.core.errors import ProgramFailed, QuireError
 
 MAX_TRACEBACK_CHARS = 16_384
+_MAX_GROUPS = 100
+"""A group may say that it holds itself."""
 
 
 def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
@@ -17,11 +19,15 @@ def program_failed(name: str, source: str | None, error: BaseException) -> Progr
 
     ``details`` has the ``traceback`` and, for one of Quire's own errors, its ``code``.
     """
-    text = own_traceback(error, source)
-    details = {"traceback": text, "error": type(error).__name__}
-    if isinstance(cause := _only_one_in(error), QuireError):
-        details["code"] = cause.code
-    return ProgramFailed(f"program {name!r} raised {one_line(error)}\n{text}", **details)
+    try:
+        text = own_traceback(error, source)
+        line = one_line(error)
+        details = {"traceback": text, "error": type(error).__name__}
+        if isinstance(cause := _only_one_in(error), QuireError):
+            details["code"] = type(cause).code
+    except BaseException:  # what an error is called, or holds, may be of the program's making
+        return ProgramFailed(f"program {name!r} raised an error that cannot be shown")
+    return ProgramFailed(f"program {name!r} raised {line}\n{text}", **details)
 
 
 def own_traceback(error: BaseException, source: str | None) -> str:
@@ -33,7 +39,7 @@ def own_traceback(error: BaseException, source: str | None) -> str:
         summary = traceback.TracebackException.from_exception(error, compact=True)
         _keep_frames(summary, source)
         text = "".join(summary.format())
-    except Exception:  # causes nested too deep for Python, or attributes of the program's making
+    except BaseException:  # causes nested too deep, or attributes of the program's making
         return f"{one_line(error)} (its traceback cannot be shown)\n"
     return text if len(text) <= MAX_TRACEBACK_CHARS else "...\n" + text[-MAX_TRACEBACK_CHARS:]
 
@@ -42,7 +48,7 @@ def one_line(error: BaseException) -> str:
     """The type and the first line of the message; of what a group alone holds, too."""
     try:
         message = str(error).partition("\n")[0]
-    except Exception:  # the program's own __str__
+    except BaseException:  # the program's own __str__, which may leave by SystemExit
         message = "<its message cannot be shown>"
     line = f"{type(error).__name__}: {message}" if message else type(error).__name__
     inner = _only_one_in(error)
@@ -51,7 +57,9 @@ def one_line(error: BaseException) -> str:
 
 def _only_one_in(error: BaseException) -> BaseException:
     """What a group (of ``TaskGroup``) holds, if that is one error; any other error itself."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    for _ in range(_MAX_GROUPS):
+        if not isinstance(error, BaseExceptionGroup) or len(error.exceptions) != 1:
+            break
         error = error.exceptions[0]
     return error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import sys
 import threading
@@ -118,6 +119,26 @@ async def test_what_is_not_json_is_no_result(host: ProgramHost, ports: Ports) ->
     with pytest.raises(
         ProgramFailed, match=r"a value of type .*return a string or another JSON value"
     ):
+        await host.launch(program(main), [], ports.connect).result()
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        (functools.reduce(lambda inner, _: [inner], range(250), 1), "deeper than 64"),
+        (functools.reduce(lambda inner, _: {"a": (inner,)}, range(40), 1), "deeper than 64"),
+        ([{"\ud800": 1}], "surrogate"),
+        (functools.reduce(lambda inner, _: [inner], range(200_000), 1), "JSON value"),
+    ],
+    ids=["lists", "objects", "name", "endless"],
+)
+async def test_a_result_that_nobody_could_read_is_none(
+    host: ProgramHost, ports: Ports, result: Any, shown: str
+) -> None:
+    async def main(api: Api) -> Any:
+        return result
+
+    with pytest.raises(ProgramFailed, match=shown):
         await host.launch(program(main), [], ports.connect).result()
 
 

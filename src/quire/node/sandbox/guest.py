@@ -32,6 +32,7 @@ from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.host.host_calls import HostCalls
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
+from quire.programs.shown_values import problem_with
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +222,11 @@ class SandboxedProgram:
             result = json.loads(ended.result_json)
         except (ValueError, RecursionError) as exc:  # the second: brackets without end
             error = ProgramFailed(f"program {self._name!r} returned what is not JSON: {exc}")
+        else:
+            if error is None and (problem := problem_with(result)) is not None:
+                error = ProgramFailed(
+                    f"program {self._name!r} returned a value that cannot be shown: {problem}"
+                )
         if (state is ProgramState.FINISHED) != (error is None):
             state = ProgramState.FAILED
             error = error or ProgramFailed(f"program {self._name!r} failed without saying why")

@@ -23,6 +23,7 @@ from quire.core.errors import (
 from quire.programs.api import Api, Issuer
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.running import ProgramState, RunningProgram
+from quire.programs.shown_values import problem_with
 from quire.programs.tracebacks import program_failed
 
 Ts = TypeVarTuple("Ts")
@@ -111,12 +112,13 @@ class Execution:
             await self._drain()
         except asyncio.CancelledError as exc:
             if self._stop_error is None:  # the program cancelled itself
-                failure = program_failed(self.inferlet.name, self.inferlet.source, exc)
+                failure = self._failed(exc)
         except ProgramFailed as exc:
-            failure = exc
+            # one of the program's own making need not say what ours say
+            failure = exc if _is_plain(exc) else self._failed(exc)
         except BaseException as exc:
             # SystemExit too: a program ends itself, never the loop that it shares
-            failure = program_failed(self.inferlet.name, self.inferlet.source, exc)
+            failure = self._failed(exc)
         finally:
             await self._end_children()
         if self._stop_error is not None:
@@ -125,6 +127,9 @@ class Execution:
             self._conclude(ProgramState.FAILED, None, failure)
         else:
             self._conclude(ProgramState.FINISHED, result, None)
+
+    def _failed(self, error: BaseException) -> ProgramFailed:
+        return program_failed(self.inferlet.name, self.inferlet.source, error)
 
     def _called(self) -> Awaitable[Any]:
         """Raises ``ProgramFailed`` for arguments that the program does not take."""
@@ -199,14 +204,23 @@ def _usage(main: Callable[..., Any]) -> str:
     return " ".join(shown) or "none"
 
 
+def _is_plain(error: ProgramFailed) -> bool:
+    return type(error) is ProgramFailed and type(error.message) is str
+
+
 def _check_json(name: str, result: Any) -> None:
     try:
         json.dumps(result)
-    except (TypeError, ValueError) as exc:
+    except (TypeError, ValueError, RecursionError) as exc:
         raise ProgramFailed(
             f"program {name!r} returned a value of type {type(result).__name__}: {exc}; "
             "return a string or another JSON value"
         ) from exc
+    if (problem := problem_with(result)) is not None:
+        raise ProgramFailed(
+            f"program {name!r} returned a value that cannot be shown: {problem}; return a flatter "
+            "or plainer one, or its JSON as a string"
+        )
 
 
 def on_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], *args: *Ts) -> None:

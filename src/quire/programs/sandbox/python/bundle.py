@@ -20,6 +20,7 @@ _MODULES = (
     "programs/__init__.py",
     "programs/capabilities.py",
     "programs/inferlet.py",
+    "programs/shown_values.py",
     "programs/tracebacks.py",
     "programs/api/*.py",
     "programs/chat/*.py",
