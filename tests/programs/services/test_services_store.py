@@ -20,6 +20,7 @@ from quire.core.errors import (
 from quire.core.ids import ProgramId, TenantId
 from quire.programs.api import Api, connect_api
 from quire.programs.capabilities import Capabilities
+from quire.programs.services.disk_reserve import RESERVE_BYTES
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import FILE_NAME, Store
@@ -211,6 +212,54 @@ class TestTable:
         assert await store.run(lambda table, now_s: table.get(first, now_s)) == b"kept"
         assert await store.run(lambda table, now_s: table.get(second, now_s)) is None
         store.close()
+
+    def test_a_full_disk_takes_deletions(self, tmp_path: Path) -> None:
+        """They are written down before they are made, and so need room themselves."""
+        table = StoreTable(tmp_path / "s.sqlite")
+        reserve = tmp_path / "s.reserve"
+        assert reserve.stat().st_blocks * 512 >= RESERVE_BYTES
+        for name in ("first", "second", "third"):
+            table.put(self.place(name), b"x", None, 0.0)
+        full = FullDisk(table._database, reserve)
+        table._database = full  # type: ignore[assignment]
+        assert table.delete(self.place("first"), 0.0)
+        assert full.num_refused == 1
+        assert reserve.exists(), "the room is kept for the next one"
+        assert table.delete(self.place("second"), 0.0)
+        full.forgets_room = True
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            table.delete(self.place("third"), 0.0)
+        full.forgets_room = False
+        assert table.delete(self.place("third"), 0.0)
+        assert table.usage(TENANT) == (0, 0)
+        table.close()
+
+
+class FullDisk:
+    """A database on a disk that has no room but what ``reserve`` takes up."""
+
+    def __init__(self, database: sqlite3.Connection, reserve: Path) -> None:
+        self._database = database
+        self._reserve = reserve
+        self.num_refused = 0
+        self.forgets_room = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def __enter__(self) -> None:
+        self._database.__enter__()
+
+    def __exit__(self, *exc: Any) -> None:
+        self._database.__exit__(*exc)
+
+    def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+        if sql.startswith("DELETE") and (self._reserve.exists() or self.forgets_room):
+            self.num_refused += 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return self._database.execute(sql, *values)
 
 
 def _limit_pages(table: StoreTable) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Literal
 
 from quire.core.errors import ConfigError, InvalidArgument, QuotaExceeded
 from quire.core.ids import TenantId
+from quire.programs.services.disk_reserve import DiskReserve
 from quire.programs.services.names import check_name
 
 Kind = Literal["value", "blob"]
@@ -87,6 +89,7 @@ class StoreTable:
 
     def __init__(self, path: Path | None, limits: StoreLimits | None = None) -> None:
         self.limits = limits or StoreLimits()
+        self._reserve = None if path is None else DiskReserve(path.with_suffix(".reserve"))
         try:
             self._database = sqlite3.connect(
                 ":memory:" if path is None else path, isolation_level=None
@@ -94,6 +97,8 @@ class StoreTable:
             self._prepare()
         except sqlite3.Error as exc:
             raise ConfigError(f"the store {path} cannot be opened: {exc}") from exc
+        if self._reserve is not None:
+            self._reserve.hold()
 
     def _prepare(self) -> None:
         database = self._database
@@ -130,6 +135,8 @@ class StoreTable:
             self._check_quota(place, num_bytes)
             expires_s = None if ttl_s is None else now_s + ttl_s
             self._database.execute(_PUT, (*place.columns, content, num_bytes, expires_s))
+        if self._reserve is not None:
+            self._reserve.hold()
 
     def get(self, place: Place, now_s: float) -> bytes | None:
         place.check()
@@ -139,12 +146,30 @@ class StoreTable:
         return None if row is None else bytes(row[0])
 
     def delete(self, place: Place, now_s: float) -> bool:
-        """Whether there was one."""
+        """Whether there was one. On a full disk it takes the room that is kept for it."""
         place.check()
+        try:
+            return self._delete(place, now_s)
+        except sqlite3.OperationalError as exc:
+            is_full = exc.sqlite_errorcode == sqlite3.SQLITE_FULL
+            if not is_full or self._reserve is None or not self._reserve.give_up():
+                raise
+        try:
+            return self._delete(place, now_s)
+        finally:
+            self._write_back()
+            self._reserve.hold()
+
+    def _delete(self, place: Place, now_s: float) -> bool:
         with self._transaction():
             self._drop_expired(now_s)
             deleted = self._database.execute(f"DELETE FROM entries WHERE {_ONE}", place.columns)
             return deleted.rowcount > 0
+
+    def _write_back(self) -> None:
+        """Let the log's room go: what is deleted next is written to its beginning."""
+        with suppress(sqlite3.OperationalError):  # no room for that either
+            self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def compare_and_set(
         self,
