@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from quire.core.config import NodeConfig
+from quire.core.scratch import remove_left_behind
 from quire.node.drain import Drain
 from quire.node.engine_loading import OnProgress
 from quire.node.notices import NodeNotices
@@ -55,6 +56,7 @@ class NodeLife:
         parts.control.start()
         parts.hosts.start()
         parts.encoders.start()
+        await asyncio.to_thread(remove_left_behind)
         try:
             await parts.fleet.start(wait_ready=wait_ready)
             if wait_ready:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import linecache
-import tempfile
 import weakref
-from pathlib import Path
 from typing import Protocol
 
 from quire.core.config import ServerConfig
 from quire.core.errors import Forbidden, InvalidArgument, UnknownHandle
 from quire.core.ids import TenantId
+from quire.core.scratch import ScratchDirectory
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY, suggestion
@@ -94,8 +93,8 @@ def code_of(source: str | None, module: str | None, config: ServerConfig) -> byt
 
 
 def _load_source(source: str) -> Inferlet:
-    with tempfile.TemporaryDirectory(prefix="quire-upload-") as folder:
-        path = Path(folder) / "uploaded.py"
+    with ScratchDirectory("upload") as folder:
+        path = folder.path / "uploaded.py"
         path.write_text(source, "utf-8")
         program = load_inferlet(path, shown_as="the uploaded source")
     _keep_lines(program, source)

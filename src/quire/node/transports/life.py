@@ -127,6 +127,7 @@ class ProcessLife(Generic[Said, Announced]):
         elif isinstance(message, Hello) and not self._welcomed:
             welcome = greet(message, self._token, self._who)
             self._welcomed = True
+            self._socket.connected()
             self.say(welcome)
         elif not self._welcomed:
             raise self.out_of_turn(message)

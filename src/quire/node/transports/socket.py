@@ -7,15 +7,13 @@ what the frames mean.
 from __future__ import annotations
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import cast
 
 import zmq
 
 from quire.core.errors import ProtocolMismatch
+from quire.core.scratch import ScratchDirectory
 from quire.core.wire import Frame
 from quire.node.transports.packing import pack, unpack
 
@@ -35,7 +33,7 @@ class PairSocket:
 
     def __init__(self, on_message: Callable[[list[bytes]], None]) -> None:
         self._on_message = on_message
-        self._directory: Path | None = None
+        self._directory: ScratchDirectory | None = None
         self._closed = True
         self._is_draining = False
 
@@ -72,10 +70,10 @@ class PairSocket:
     def _ipc_endpoint(self) -> str | None:
         if not zmq.has("ipc"):
             return None
-        directory = Path(tempfile.mkdtemp(prefix="quire-"))  # mode 0700: only this user connects
-        path = directory / "engine"
+        directory = ScratchDirectory("socket")  # only this user connects
+        path = directory.path / "s"
         if len(bytes(path)) > _MAX_IPC_PATH_BYTES:
-            directory.rmdir()
+            directory.close()
             return None
         self._directory = directory
         return f"ipc://{path}"
@@ -113,8 +111,14 @@ class PairSocket:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
+        self.connected()
+
+    def connected(self) -> None:
+        """The other side is there, and no further one is to come: the endpoint is removed, so that
+        nothing is left of it if this process is killed. Idempotent."""
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.close()
+            self._directory = None
 
 
 def _frames(packed: bytes) -> list[bytes]:

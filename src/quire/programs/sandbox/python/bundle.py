@@ -34,7 +34,12 @@ _MODULES = (
     "programs/sandbox/python/guest/*.py",
 )
 _LEFT_OUT = frozenset(
-    {"programs/chat/template_budget.py", "programs/sandbox/python/guest/app.py", "core/wire.py"}
+    {
+        "programs/chat/template_budget.py",
+        "programs/sandbox/python/guest/app.py",
+        "core/scratch.py",
+        "core/wire.py",
+    }
 )
 _STAND_INS = "programs/sandbox/python/guest/stand_ins"
 _REPLACED = {

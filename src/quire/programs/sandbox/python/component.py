@@ -11,12 +11,12 @@ import hashlib
 import logging
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from quire.core.errors import ConfigError
+from quire.core.scratch import ScratchDirectory
 from quire.programs.sandbox.messages import GUEST_PROTOCOL
 from quire.programs.sandbox.python.bundle import (
     APP_MODULE,
@@ -83,8 +83,8 @@ def _short(text: str) -> str:
 
 
 def _build(cache: BuildCache, processes: BuildProcesses, name: str) -> Path:
-    with tempfile.TemporaryDirectory(prefix="quire-component-") as folder:
-        root = Path(folder)
+    with ScratchDirectory("component") as folder:
+        root = folder.path
         for path, content in component_files().items():
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_bytes(content)

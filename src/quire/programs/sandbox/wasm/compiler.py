@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import ConfigError, InvalidArgument
+from quire.core.scratch import ScratchDirectory
 from quire.programs.sandbox.wasm.build_processes import BuildProcesses
 from quire.programs.sandbox.wasm.cache import BuildCache
 
@@ -46,8 +46,8 @@ class Compiler:
             ConfigError: the process cannot be started, or has crashed.
             Draining: builds were ended.
         """
-        with self._lock, tempfile.TemporaryDirectory(prefix="quire-compile-") as folder:
-            target = Path(folder) / "compiled"
+        with self._lock, ScratchDirectory("compile") as folder:
+            target = folder.path / "compiled"
             reason = self._ask([kind, str(source), str(target)], limit_s)
             if reason is not None:
                 raise InvalidArgument(reason)

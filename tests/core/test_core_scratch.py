@@ -1,0 +1,75 @@
+"""Directories of a moment: gone with their owner, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from quire.core.scratch import MIN_AGE_S, ScratchDirectory, remove_left_behind
+
+OWNER = """
+import signal, sys
+from quire.core.scratch import ScratchDirectory
+scratch = ScratchDirectory("test")
+(scratch.path / "file").touch()
+print(scratch.path, flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def grow_old(path: Path) -> None:
+    then_s = time.time() - 2 * MIN_AGE_S
+    os.utime(path, (then_s, then_s))
+
+
+def test_a_closed_one_is_gone() -> None:
+    with ScratchDirectory("test") as scratch:
+        (scratch.path / "file").touch()
+        assert scratch.path.stat().st_mode & 0o777 == 0o700
+    assert not scratch.path.exists()
+    scratch.close()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(temporary: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    owner = subprocess.Popen(
+        (sys.executable, "-c", OWNER), stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert owner.stdout is not None
+    left = Path(owner.stdout.readline().strip())
+    with owner, ScratchDirectory("test") as mine:
+        others = [temporary / "quire-of-somebody", temporary / "else"]
+        for other in others:
+            other.mkdir()
+        (temporary / "quire-file").touch()
+        for path in temporary.iterdir():
+            grow_old(path)
+        assert remove_left_behind() == [], "its owner lives"
+        owner.send_signal(signal.SIGKILL)
+        owner.wait()
+        grow_old(left)
+        assert remove_left_behind() == [left]
+        assert mine.path.exists()
+        assert all(other.exists() for other in others)
+
+
+def test_one_that_has_just_been_made_is_left_alone(temporary: Path) -> None:
+    young = temporary / "quire-test-young"
+    young.mkdir()
+    (young / ".lock").touch()
+    assert remove_left_behind() == []
+    grow_old(young)
+    assert remove_left_behind() == [young]
