@@ -120,3 +120,23 @@ async def test_a_process_s_records_are_logged_at_their_own_levels(
     assert logged[:2] == [("INFO", "root: loaded"), ("ERROR", "root: a step failed")]
     assert ("ERROR", "ZeroDivisionError: division by zero") in logged
     assert ("WARNING", "root: on with the next") in logged
+
+
+async def test_a_process_that_owes_an_answer_is_known_to() -> None:
+    """Long before it is taken for frozen."""
+    answering = (
+        "import sys\n"
+        "sys.stdin.readline()\n"
+        "sys.stdin.readline()\n"
+        "print('{\"busy_s\": 0}', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    limits = LifeLimits(heartbeat_s=0.01, frozen_after_s=600)
+    child = NodeChild("silent", print, limits, (sys.executable, "-c", answering))
+    await child.spawn(msgspec.defstruct("Order", [])())
+    assert child.silent_s() == 0.0
+    # the first heartbeat until the process has started, the second for good
+    for owes in (True, False, True):
+        while (child.silent_s() > 0) is not owes:
+            await asyncio.sleep(0)
+    await child.close()

@@ -68,6 +68,7 @@ class Transport:
         self.error = error
         self.info = info
         self.closed = False
+        self.owes_s = 0.0
 
     async def start(
         self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
@@ -78,6 +79,9 @@ class Transport:
         return self.info
 
     def send(self, batch: Batch) -> None: ...
+
+    def silent_s(self) -> float:
+        return self.owes_s
 
     async def close(self) -> None:
         self.closed = True
@@ -263,3 +267,21 @@ def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None
     paused = {"0": SandboxHealth(SandboxState.PAUSED, "lost 5 times", 5)}
     health = node_health(only, paused, draining=False, failure=None)
     assert (health.ready, health.alive, health.detail) == (True, True, "lost 5 times")
+
+
+async def test_an_engine_that_gives_no_sign_of_life_is_not_healthy() -> None:
+    rig = Rig(None)
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    (transport,) = rig.transports
+    for owes_s, state in ((9.0, EngineState.READY), (12.0, EngineState.SILENT)):
+        transport.owes_s = owes_s
+        health = rig.supervisor.health
+        assert health.state is state
+        told = node_health({EngineId("m"): health}, {}, draining=False, failure=None)
+        assert told.alive is told.ready is (state is EngineState.READY)
+    assert "no sign of life for 12 s" in told.detail
+    transport.owes_s = 0.0
+    assert rig.supervisor.health.state is EngineState.READY
+    await rig.supervisor.stop()
+    assert rig.supervisor.health.state is EngineState.STOPPED

@@ -69,6 +69,11 @@ class EngineTransport(Protocol):
 
     def send(self, batch: Batch) -> None: ...
 
+    def silent_s(self) -> float:
+        """Seconds for which the engine has owed a sign of life; 0 while it gives them. From any
+        thread."""
+        ...
+
     async def close(self) -> None: ...
 
 

@@ -7,22 +7,27 @@ Knows nothing of how engines run; ``supervisor`` moves the states, ``node`` coll
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from quire.core.ids import EngineId
 
 
 class EngineState(StrEnum):
-    """LOADING: first start. RESTARTING: lost, being started again. FAILED: given up, with the
-    reason kept. STOPPED: closed by the node."""
+    """LOADING: first start. SILENT: ready, as far as is known, and it owes a sign of life.
+    RESTARTING: lost, being started again. FAILED: given up, with the reason kept. STOPPED: closed
+    by the node."""
 
     LOADING = "loading"
     READY = "ready"
+    SILENT = "silent"
     RESTARTING = "restarting"
     FAILED = "failed"
     STOPPED = "stopped"
 
+
+SILENT_AFTER_S = 10.0
+"""Several heartbeats. A process that is only slow answers them on a thread of its own."""
 
 TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.LOADING: frozenset(
@@ -46,6 +51,15 @@ class EngineHealth:
     detail: str = ""
     restarts: int = 0
     progress: float = 0.0
+
+
+def with_silence(health: EngineHealth, silent_s: float) -> EngineHealth:
+    """``health`` as it is told while the process has owed a sign of life for ``silent_s``. No state
+    is left for that: the next moment it may answer."""
+    if health.state is not EngineState.READY or silent_s < SILENT_AFTER_S:
+        return health
+    detail = f"its process has given no sign of life for {silent_s:.0f} s"
+    return replace(health, state=EngineState.SILENT, detail=detail)
 
 
 class SandboxState(StrEnum):
@@ -99,7 +113,8 @@ def node_health(
         if health.state is not EngineState.READY
     ]
     dead = any(
-        health.state in (EngineState.RESTARTING, EngineState.FAILED) for health in engines.values()
+        health.state in (EngineState.SILENT, EngineState.RESTARTING, EngineState.FAILED)
+        for health in engines.values()
     )
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
     reasons += unready
@@ -115,6 +130,7 @@ def node_health(
 
 
 __all__ = [
+    "SILENT_AFTER_S",
     "TRANSITIONS",
     "EngineHealth",
     "EngineState",
@@ -122,4 +138,5 @@ __all__ = [
     "SandboxHealth",
     "SandboxState",
     "node_health",
+    "with_silence",
 ]

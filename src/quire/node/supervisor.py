@@ -26,7 +26,7 @@ from quire.core.ids import EngineId
 from quire.core.interfaces import Clock, EngineTransport
 from quire.node.control_thread import ControlThread
 from quire.node.engine_loading import OnProgress
-from quire.node.health import TRANSITIONS, EngineHealth, EngineState
+from quire.node.health import TRANSITIONS, EngineHealth, EngineState, with_silence
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +90,8 @@ class EngineSupervisor:
 
     @property
     def health(self) -> EngineHealth:
-        return self._health
+        transport = self.transport
+        return with_silence(self._health, 0.0 if transport is None else transport.silent_s())
 
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"supervise {self.engine}")

@@ -32,7 +32,7 @@ from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.encoders.queue import EncodeQueue, Item, Job, batch_of
 from quire.node.encoders.transport import EncoderTransport, EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.health import TRANSITIONS, EngineHealth, EngineState
+from quire.node.health import TRANSITIONS, EngineHealth, EngineState, with_silence
 from quire.node.supervisor import RestartLimits
 
 logger = logging.getLogger(__name__)
@@ -78,7 +78,8 @@ class EncoderService:
 
     @property
     def health(self) -> EngineHealth:
-        return self._health
+        transport = self._transport
+        return with_silence(self._health, 0.0 if transport is None else transport.silent_s())
 
     @property
     def info(self) -> EncoderInfo:

@@ -42,6 +42,10 @@ class EncoderTransport(Protocol):
 
     def send(self, batch: EncodeBatch) -> None: ...
 
+    def silent_s(self) -> float:
+        """See ``EngineTransport``."""
+        ...
+
     async def close(self) -> None:
         """End it and release everything. Idempotent."""
         ...
@@ -83,6 +87,9 @@ class EncoderProcess:
     def send(self, batch: EncodeBatch) -> None:
         self._life.say(batch)
 
+    def silent_s(self) -> float:
+        return self._life.silent_s()
+
     async def close(self) -> None:
         await self._life.close()
 
@@ -110,6 +117,9 @@ class InProcessEncoder:
     def send(self, batch: EncodeBatch) -> None:
         if not self._closed:
             self._thread.submit(self._work, batch)
+
+    def silent_s(self) -> float:
+        return 0.0
 
     async def close(self) -> None:
         self._closed = True

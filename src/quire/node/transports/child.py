@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,11 +73,18 @@ class NodeChild:
         self._level = logging.INFO
         self._verdict: str | None = None
         self._closing = False
+        self._asked_s: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def silent_s(self) -> float:
+        """Seconds since the heartbeat that is not answered yet; 0 if there is none. From any
+        thread."""
+        asked_s = self._asked_s
+        return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
         """Start it with its launch order; ``num_threads`` bounds its thread pools.
@@ -156,12 +164,14 @@ class NodeChild:
         while True:
             await asyncio.sleep(self._limits.heartbeat_s)
             try:
+                self._asked_s = time.monotonic()
                 stdin.write(b"\n")
                 async with asyncio.timeout(self._limits.frozen_after_s):
                     line = await stdout.readline()
             except TimeoutError:
                 self._kill(f"it answered no heartbeat for {self._limits.frozen_after_s:g} s")
                 return
+            self._asked_s = None
             if not line:
                 return  # it is exiting; _wait says why
             if (fault := self._fault(line)) is not None:

@@ -74,6 +74,10 @@ class ProcessLife(Generic[Said, Announced]):
     def pid(self) -> int:
         return self._child.pid
 
+    def silent_s(self) -> float:
+        """See ``NodeChild.silent_s``."""
+        return self._child.silent_s()
+
     async def start(
         self, order: type[msgspec.Struct], num_threads: int | None, **wanted: Any
     ) -> Announced:

@@ -72,6 +72,9 @@ class ZeroMQTransport:
         """Nothing is sent to an engine that is gone; ``on_lost`` has said so or is about to."""
         self._life.say(batch)
 
+    def silent_s(self) -> float:
+        return self._life.silent_s()
+
     async def close(self) -> None:
         """End the process and release everything. Idempotent."""
         await self._life.close()
