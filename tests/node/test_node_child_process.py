@@ -137,6 +137,6 @@ async def test_a_process_that_owes_an_answer_is_known_to() -> None:
     assert child.silent_s() == 0.0
     # the first heartbeat until the process has started, the second for good
     for owes in (True, False, True):
-        while (child.silent_s() > 0) is not owes:
+        while (child.silent_s() > 0) is not owes:  # noqa: ASYNC110
             await asyncio.sleep(0)
     await child.close()
