@@ -9,8 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
+from quire.core.errors import InvalidArgument
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
 TEXTS = ["plain", " two  spaces", "naïve café", "日本語", "🙂 smile", "tab\tnew\nline", "", "\x00"]
@@ -35,6 +45,16 @@ def test_special_tokens_are_recognised_or_not(checkpoint: Callable[[str], Path])
     assert tokenizer.token_bytes(10**6) == b""
     assert tokenizer.decode([0, *literal, 1], skip_special=True) == "<s>a</s>"
     assert tokenizer.eos_token_ids == (1,)
+
+
+def test_a_rule_that_gives_up_is_an_error_of_the_text() -> None:
+    """The library panics then, outside of ``Exception``: no boundary would answer."""
+    tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a|aa)+$"), "isolated")
+    loaded = HuggingFaceTokenizer(tokenizer.to_str(), ())
+    assert loaded.encode("aab") == [0, 0, 1]
+    with pytest.raises(InvalidArgument, match=r"cannot take a text of 61 characters: .*retry"):
+        loaded.encode("a" * 60 + "b")
 
 
 def test_sentencepiece_bytes() -> None:

@@ -38,7 +38,7 @@ from quire.core.errors import (
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.programs.chat.template_budget import BudgetedEnvironment
-from quire.server.errors import body_of, headers_of, status_of
+from quire.server.errors import ErrorBoundary, body_of, headers_of, status_of
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "hi"}]
@@ -512,3 +512,36 @@ def test_every_kind_has_its_status(error: QuireError, status: int, header: str |
     assert status_of(error) == status
     assert body_of(error)["error"]["code"] == error.code
     assert set(headers_of(error)) == ({header} if header else set())
+
+
+class PanicException(BaseException):
+    """As a library in Rust raises it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_answered"),
+    [(KeyError("k"), True), (PanicException("a panic"), True), (SystemExit(1), False)],
+)
+async def test_what_nobody_expected_is_answered_in_the_usual_shape(
+    error: BaseException, is_answered: bool
+) -> None:
+    sent: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise error
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        raise AssertionError
+
+    scope = {"type": "http", "state": {"request_id": "req_1"}, "path": "/"}
+    asked = ErrorBoundary(app)(scope, receive, send)
+    if not is_answered:
+        with pytest.raises(SystemExit):
+            await asked
+        return
+    await asked
+    assert sent[0]["status"] == 500
+    assert json.loads(sent[1]["body"])["error"]["code"] == "internal_error"

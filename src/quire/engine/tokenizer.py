@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from itertools import takewhile
 from operator import itemgetter
@@ -16,9 +17,12 @@ from typing import Any
 
 import tokenizers
 
-from quire.core.errors import ModelFormatError
+from quire.core.errors import InvalidArgument, ModelFormatError
 from quire.engine.model_card import eos_token_ids
 from quire.engine.model_directory import MAX_JSON_BYTES, locate
+
+_PANIC = "PanicException"
+"""Of a module that cannot be imported, and derived from ``BaseException``."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -84,13 +88,19 @@ class HuggingFaceTokenizer:
         """Token ids of ``text``; nothing (no BOS) is added to it.
 
         ``special``: literal special tokens are recognised in it, else they are ordinary text.
+
+        Raises:
+            InvalidArgument: the model's own rules cannot split it.
         """
         tokenizer = self._recognising if special else self._literal
-        ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+        with _translated(f"a text of {len(text)} characters"):
+            ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str:
-        text: str = self._recognising.decode(list(token_ids), skip_special_tokens=skip_special)
+        """Raises ``InvalidArgument``: the model's own rules cannot join them."""
+        with _translated(f"{len(token_ids)} tokens"):
+            text: str = self._recognising.decode(list(token_ids), skip_special_tokens=skip_special)
         return text
 
     def token_bytes(self, token_id: int) -> bytes:
@@ -101,6 +111,21 @@ class HuggingFaceTokenizer:
         """The tokenizer in the form of tokenizer.json, without truncation or padding."""
         text: str = self._recognising.to_str()
         return text
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """The library panics where a rule of the model fails, such as a regular expression that gives
+    up: an exception outside of ``Exception``, which would pass through all that answer errors."""
+    try:
+        yield
+    except BaseException as exc:
+        if type(exc).__name__ != _PANIC:
+            raise
+        raise InvalidArgument(
+            f"the model's tokenizer cannot take {what}: {str(exc)[:200]}; change the text, or send "
+            "it in shorter parts"
+        ) from exc
 
 
 def _bytes_by_id(values: dict[str, Any], tokenizer: tokenizers.Tokenizer) -> dict[int, bytes]:

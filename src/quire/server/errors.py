@@ -10,6 +10,7 @@ run a program twice, ``x-should-retry: false`` says so; where it is safe, ``retr
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -265,6 +266,10 @@ def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
     return sorted({method for route in same for method in route.methods or ()})
 
 
+_NOT_OURS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""They end what runs."""
+
+
 class ErrorBoundary:
     """Around the routes: an exception that nobody expected is a logged 500 in the usual shape."""
 
@@ -281,7 +286,9 @@ class ErrorBoundary:
 
         try:
             await self._app(scope, receive, noting_send)
-        except Exception:
+        except _NOT_OURS:
+            raise
+        except BaseException:  # a library in Rust that panics raises none of Exception's
             if scope["type"] != "http" or started:
                 raise
             request_id = scope["state"]["request_id"]

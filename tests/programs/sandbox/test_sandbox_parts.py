@@ -128,7 +128,8 @@ def test_questions_are_answered(answers: Answers) -> None:
     "question",
     [
         [], ["nothing"], ["tokenize"], ["tokenize", "m", 5, True], ["tokenize", "x", "a", True],
-        ["tokenize", "m", "a" * (5 << 20), True], ["detokenize", "m", [-1], True],
+        ["tokenize", "m", "a" * ((256 << 10) + 1), True], ["detokenize", "m", [-1], True],
+        ["detokenize", "m", [97] * ((256 << 10) + 1), True],
         ["detokenize", "m", [1 << 40], True], ["token_bytes", "m", -5, 3],
         ["token_bytes", "m", 1 << 40, (1 << 40) + 64], ["render", "bare", {"messages": []}],
         ["render", "m", {"messages": [], "nonsense": 1}], ["render", "m", {}], {"a": 1}, "text", 5,

@@ -18,8 +18,11 @@ from quire.core.interfaces import Tokenizer
 from quire.programs.chat.template import ChatTemplate
 from quire.programs.sandbox.messages import Answer
 
-MAX_TEXT_CHARS = 4 << 20
-MAX_TOKENS = 1 << 20
+MAX_TEXT_CHARS = 256 << 10
+MAX_TOKENS = 256 << 10
+"""Of one question. While it is answered the guest's turn goes on, and cannot be ended: no answer
+may take much longer than a turn may, on a slow machine."""
+
 LEVELS = ("debug", "info", "warning", "error")
 
 Log = Callable[[str, str, Mapping[str, Any]], None]
@@ -71,7 +74,8 @@ class Answers:
         """Raises ``InvalidArgument``: no such model, or too much text."""
         if len(text) > MAX_TEXT_CHARS:
             raise InvalidArgument(
-                f"tokenize {len(text)} characters: at most {MAX_TEXT_CHARS} at a time"
+                f"tokenize {len(text)} characters: at most {MAX_TEXT_CHARS} at a time: split the "
+                "text where a line ends"
             )
         return self._model(model).tokenizer.encode(text, special=bool(special))
 
