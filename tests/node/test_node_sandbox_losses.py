@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from quire.core.config import SandboxConfig
-from quire.core.errors import CapacityError, EngineLost
+from quire.core.errors import CapacityError, Draining, EngineLost
 from quire.node.health import SandboxState
 from quire.node.sandbox import link as link_module
 from quire.node.sandbox.link import LinkSettings, SandboxLink
@@ -97,6 +97,24 @@ async def test_a_start_that_fails_is_tried_again(
     await asyncio.gather(*(link.ready() for _ in range(3)))
     assert link.is_ready
     await link.close()
+
+
+async def test_who_waits_for_a_start_is_told_of_the_end(
+    link: SandboxLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was cancelled instead would have no answer of ours."""
+    begun = asyncio.Event()
+
+    async def never(self: Life, *_: object, **__: Any) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Life, "start", never)
+    waiting = asyncio.create_task(link.ready())
+    await begun.wait()
+    await link.close()
+    with pytest.raises(Draining, match="is closing"):
+        await waiting
 
 
 def test_losses_that_are_far_apart_are_no_reason_to_pause() -> None:

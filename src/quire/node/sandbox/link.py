@@ -115,14 +115,20 @@ class SandboxLink:
             QuireError: it cannot be started.
         """
         if self._closed:
-            raise Draining("the sandbox is closing and starts no further program")
+            raise _closing()
         while not self.is_ready:  # it may be lost as soon as it is there
             if self._starting is None:
                 self._losses.check(self._clock.now_s())
                 self._starting = asyncio.create_task(
                     self._start(), name=f"start sandbox {self.name}"
                 )
-            await asyncio.shield(self._starting)
+            starting = self._starting
+            try:
+                await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                if self._closed and starting.cancelled():  # not whoever waits here
+                    raise _closing() from None
+                raise
 
     async def _start(self) -> None:
         self._kept = _Kept()
@@ -284,6 +290,10 @@ class SandboxLink:
                 future.set_exception(error)
         if life is not None:
             self._ending = asyncio.create_task(life.close(), name=f"end sandbox {self.name}")
+
+
+def _closing() -> Draining:
+    return Draining("the sandbox is closing and starts no further program")
 
 
 class _Kept:
