@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compiled lint types bench bench-pie model-eval install install-dev lock docs clean
+.PHONY: help demo test test-compiled chaos lint types bench bench-pie model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -18,6 +18,8 @@ COMPILED := QUIRE_COMPILED=1 QUIRE_COMPILED_DIR=$(CURDIR)/build/compiled
 COMPILED_TESTS := tests/control tests/testing \
 	$(addprefix tests/node/test_node_,control_thread.py node.py programs.py recorder.py sessions.py)
 BENCH_ARGS ?=
+CHAOS_S ?= 3600
+CHAOS_SEED ?= 12
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +36,9 @@ test-compiled: install-dev ## control's tests and some of the node's on control 
 	$(COMPILED) $(BIN)/quire compile
 	OMP_NUM_THREADS=1 $(COMPILED) $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal \
 		$(COMPILED_TESTS)
+
+chaos: install-dev ## faults for an hour, behind which everything is at its level (CHAOS_S=, CHAOS_SEED=)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -s --chaos-s $(CHAOS_S) --chaos-seed $(CHAOS_SEED)
 
 lint: install-dev ## ruff and the import layers
 	$(BIN)/ruff check .

@@ -25,6 +25,13 @@ settings.register_profile("untimed", deadline=None)  # on a busy machine an exam
 settings.load_profile("untimed")  # now, so that what a folder or an option asks for comes later
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos-s", type=float, default=20.0, help="seconds for which tests/faults begins rounds"
+    )
+    parser.addoption("--chaos-seed", type=int, default=12, help="of the rounds of tests/faults")
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     if COMPILED is not None and session.items and not in_use():
         raise pytest.UsageError(f"control is not compiled: {COMPILED.refusal}")
