@@ -22,8 +22,13 @@ class Life:
 
     fails = False
 
+    owes_s = 0.0
+
     def __init__(self, *_: object, **__: object) -> None:
         self.pid = 1
+
+    def silent_s(self) -> float:
+        return self.owes_s
 
     async def start(self, *_: object, **__: Any) -> None:
         await asyncio.sleep(0)
@@ -53,7 +58,7 @@ async def lose(link: SandboxLink, times: int) -> None:
 
 
 async def test_five_losses_within_a_minute_are_a_pause_and_no_end(
-    link: SandboxLink, clock: FakeClock
+    link: SandboxLink, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert link.health().state is SandboxState.IDLE
     await lose(link, 5)
@@ -66,6 +71,9 @@ async def test_five_losses_within_a_minute_are_a_pause_and_no_end(
     clock.advance(5)
     await link.ready()
     assert link.health().state is SandboxState.READY
+    assert link.health().detail == ""
+    monkeypatch.setattr(Life, "owes_s", 11.0)
+    assert "no sign of life for 11 s" in link.health().detail
     await link.close()
 
 
@@ -118,7 +126,7 @@ async def test_who_waits_for_a_start_is_told_of_the_end(
 
 
 def test_losses_that_are_far_apart_are_no_reason_to_pause() -> None:
-    losses = Losses("0", LossLimits(max_losses=2, window_s=10))
+    losses = Losses(LossLimits(max_losses=2, window_s=10))
     for now_s in (0, 11, 22):
         losses.note(now_s, "it was killed")
         assert losses.problem(now_s) is None

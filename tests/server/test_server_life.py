@@ -53,7 +53,9 @@ def test_http_answers_while_the_model_loads() -> None:
         assert ready.status_code == 503
         assert ready.json()["status"] == "loading"
         assert ready.headers["retry-after"]
-        assert httpx.get(f"{server.url}/health", timeout=60).status_code == 200
+        health = httpx.get(f"{server.url}/health", timeout=60)
+        assert health.status_code == 200
+        assert health.json()["sandbox"] == {"0": {"state": "idle", "detail": "", "losses": 0}}
         assert httpx.get(f"{server.url}/v1/models", timeout=60).json()["data"] == []
         assert httpx.get(f"{server.url}/metrics", timeout=60).status_code == 200
         early = httpx.post(server.url + CHAT, json=HI, timeout=60)

@@ -56,10 +56,17 @@ class EngineHealth:
 def with_silence(health: EngineHealth, silent_s: float) -> EngineHealth:
     """``health`` as it is told while the process has owed a sign of life for ``silent_s``. No state
     is left for that: the next moment it may answer."""
-    if health.state is not EngineState.READY or silent_s < SILENT_AFTER_S:
+    detail = silence(silent_s)
+    if health.state is not EngineState.READY or detail is None:
         return health
-    detail = f"its process has given no sign of life for {silent_s:.0f} s"
     return replace(health, state=EngineState.SILENT, detail=detail)
+
+
+def silence(silent_s: float) -> str | None:
+    """What to say of a process that has owed a sign of life for so long; ``None``: nothing yet."""
+    if silent_s < SILENT_AFTER_S:
+        return None
+    return f"its process has given no sign of life for {silent_s:.0f} s"
 
 
 class SandboxState(StrEnum):
@@ -74,8 +81,8 @@ class SandboxState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxHealth:
-    """One process of untrusted programs. ``detail`` says why it is paused and until when;
-    ``losses``: since the node began."""
+    """One process of untrusted programs. ``detail`` says why it is paused and until when, or that
+    it owes a sign of life; ``losses``: since the node began."""
 
     state: SandboxState
     detail: str = ""
@@ -87,8 +94,8 @@ class NodeHealth:
     """``ready``: new work is accepted and every engine can do it.
 
     ``alive``: nothing is dead (loading and draining count as alive). ``detail``: the first reason
-    why the node is not ready; of one that is, why a process of its ``sandbox`` is paused, which
-    what everybody else asks for does not notice.
+    why the node is not ready; of one that is, what is wrong with a process of its ``sandbox``,
+    which nobody else notices.
     """
 
     ready: bool
@@ -118,14 +125,14 @@ def node_health(
     )
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])
     reasons += unready
-    paused = [health.detail for health in sandbox.values() if health.detail]
+    besides = [f"sandbox {name}: {one.detail}" for name, one in sandbox.items() if one.detail]
     return NodeHealth(
         ready=not reasons,
         alive=failure is None and not dead,
         draining=draining,
         engines=dict(engines),
         sandbox=dict(sandbox),
-        detail=next(iter(reasons + paused), ""),
+        detail=next(iter(reasons + besides), ""),
     )
 
 
@@ -138,5 +145,6 @@ __all__ = [
     "SandboxHealth",
     "SandboxState",
     "node_health",
+    "silence",
     "with_silence",
 ]

@@ -29,7 +29,7 @@ from quire.core.errors import (
 )
 from quire.core.interfaces import Clock
 from quire.node.engine_loading import OnProgress
-from quire.node.health import SandboxHealth, SandboxState
+from quire.node.health import SandboxHealth, SandboxState, silence
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.changed_sources import because_of_change
 from quire.node.sandbox.losses import Losses
@@ -86,7 +86,7 @@ class SandboxLink:
         self._kept = _Kept()
         self._life: ProcessLife[s.FromSandbox, s.SandboxReady] | None = None
         self._starting: asyncio.Task[None] | None = None
-        self._losses = Losses(name)
+        self._losses = Losses()
         self._made_s = time.time()
         self._closed = False
 
@@ -96,16 +96,16 @@ class SandboxLink:
 
     def health(self) -> SandboxHealth:
         """From any thread."""
-        problem = self._losses.problem(self._clock.now_s())
-        if problem is not None and self._life is None:
-            state = SandboxState.PAUSED
-        elif self._starting is not None:
+        life, detail = self._life, ""
+        if self._starting is not None:
             state = SandboxState.STARTING
+        elif life is not None:
+            state, detail = SandboxState.READY, silence(life.silent_s()) or ""
+        elif (problem := self._losses.problem(self._clock.now_s())) is not None:
+            state, detail = SandboxState.PAUSED, problem
         else:
-            state = SandboxState.IDLE if self._life is None else SandboxState.READY
-        return SandboxHealth(
-            state, (problem or "") if state is SandboxState.PAUSED else "", self._losses.count
-        )
+            state = SandboxState.IDLE
+        return SandboxHealth(state, detail, self._losses.count)
 
     async def ready(self) -> None:
         """Returns when the process takes guests.

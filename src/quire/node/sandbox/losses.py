@@ -27,8 +27,7 @@ class LossLimits:
 class Losses:
     """``note`` belongs to one thread; what is asked, to any."""
 
-    def __init__(self, name: str, limits: LossLimits | None = None) -> None:
-        self._name = name
+    def __init__(self, limits: LossLimits | None = None) -> None:
         self._limits = limits or LossLimits()
         self._recent: deque[float] = deque()
         self._paused: tuple[float, str] | None = None
@@ -46,7 +45,7 @@ class Losses:
             return
         pause_s = min(limits.first_pause_s * 2.0**num_beyond, limits.max_pause_s)
         why = (
-            f"sandbox process {self._name} was lost {len(recent)} times within "
+            f"it was lost {len(recent)} times within "
             f"{limits.window_s:g} s, the last time because {reason}"
         )
         self._paused = (now_s + pause_s, why)
@@ -65,7 +64,9 @@ class Losses:
         """Raises ``CapacityError`` while there is a pause."""
         problem = self.problem(now_s)
         if problem is not None:
-            raise CapacityError(f"{problem}; launch the program again then")
+            raise CapacityError(
+                f"the sandbox takes no program now: {problem}; launch the program again then"
+            )
 
 
 __all__ = ["LossLimits", "Losses"]
