@@ -245,6 +245,18 @@ def test_a_response_goes_on_from_another_with_its_pages(client: openai.OpenAI) -
     assert cached(second) >= first.usage.total_tokens - 16, "all but the last page"
 
 
+@pytest.mark.parametrize("said", [None, []])
+def test_a_response_goes_on_from_another_without_a_word(http: httpx.Client, said: Any) -> None:
+    """LangGraph sends no input where there is nothing new: the model goes on by itself."""
+    first = http.post("/v1/responses", json={"input": "say one"}).json()
+    body = {"previous_response_id": first["id"], "input": said}
+    second = http.post("/v1/responses", json=body)
+    assert second.status_code == 200, second.text
+    assert second.json()["usage"]["input_tokens"] > first["usage"]["input_tokens"]
+    items = http.get(f"/v1/responses/{second.json()['id']}/input_items").json()
+    assert items["data"] == []
+
+
 def test_instructions_are_those_of_the_request_alone(client: openai.OpenAI) -> None:
     first = ask(client, "say a", instructions="x" * 64)
     plain = ask(client, "say a")
@@ -349,6 +361,7 @@ def test_one_tenant_does_not_see_anothers_responses() -> None:
     ("fields", "param"),
     [
         ({"input": []}, "input"),
+        ({"input": None}, "input"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "web_search_call", "id": "x"}]}, "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, None),

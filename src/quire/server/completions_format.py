@@ -29,6 +29,7 @@ class CompletionsOptions:
     num_choices: int = 1
     echo: bool = False
     num_logprobs: int | None = None
+    shows_special: bool = False
     return_token_ids: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
@@ -36,10 +37,11 @@ class CompletionsOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """One prompt; ``text`` is what an echo repeats."""
+    """One prompt; ``text`` is what an echo repeats, without the first ``num_added`` tokens."""
 
     text: str
     token_ids: tuple[int, ...]
+    num_added: int = 0
 
 
 @dataclass(slots=True)
@@ -69,7 +71,13 @@ class CompletionsFormatter:
         self._usage = UsageCounter(sum(len(prompt.token_ids) for prompt in prompts))
         num_top = options.num_logprobs
         self._choices = [
-            _Choice(None if num_top is None else CompletionLogprobsWriter(tokenizer, num_top))
+            _Choice(
+                None
+                if num_top is None
+                else CompletionLogprobsWriter(
+                    tokenizer, num_top, shows_special=options.shows_special
+                )
+            )
             for _ in range(len(prompts) * options.num_choices)
         ]
         self._is_plain = not (
@@ -146,7 +154,7 @@ class CompletionsFormatter:
         text = self._prompts[prompt]
         logprobs = None
         if choice.writer is not None:
-            logprobs = choice.writer.prompt(text.token_ids, self._scores[prompt])
+            logprobs = choice.writer.prompt(text.token_ids, self._scores[prompt], text.num_added)
             choice.logprobs.append(logprobs)
         choice.texts.append(text.text)
         return CompletionChoice(index=index, text=text.text, logprobs=logprobs, finish_reason=None)

@@ -41,7 +41,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.server.refusals import note
-from quire.server.schemas.other_names import our_name
+from quire.server.schemas.other_names import our_name, why_not_served
 
 logger = logging.getLogger(__name__)
 
@@ -176,13 +176,19 @@ def validation_body(error: RequestValidationError) -> dict[str, Any]:
     elif first["type"] in _OBJECT_WANTED:
         message = "must be an object"
     elif first["type"] == "extra_forbidden":
-        instead = our_name(param) if param else None
-        remedy = f"write {instead}" if instead else "check its spelling or leave it out"
-        message = f"no such parameter; {remedy}"
+        message = _unknown(param or "")
     where = f"{param}: " if param else ""
     num_more = len(problems) - 1
     more = f" (and {num_more} more problem{'s' * (num_more > 1)})" if num_more else ""
     return error_body(400, f"{where}{message}{more}", code=_code_of(first["type"]), param=param)
+
+
+def _unknown(param: str) -> str:
+    if instead := our_name(param):
+        return f"no such parameter; write {instead}"
+    if reason := why_not_served(param):
+        return f"not served here: {reason}; leave it out"
+    return "no such parameter; check its spelling or leave it out"
 
 
 def _code_of(kind: str) -> str:

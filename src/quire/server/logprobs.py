@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from quire.core.decoding import TokenLogprobs
 from quire.core.interfaces import Tokenizer
-from quire.server.schemas.chat import ChoiceLogprobs, TokenLogprob, TopLogprob
+from quire.server.schemas.chat import ChoiceLogprobs, PromptLogprob, TokenLogprob, TopLogprob
 from quire.server.schemas.completions import CompletionLogprobs
 
 LOWEST = -9999.0
@@ -51,48 +51,80 @@ def chat_logprobs(
     return ChoiceLogprobs(content=content, refusal=None)
 
 
+def prompt_logprobs(
+    tokenizer: Tokenizer, scores: Sequence[TokenLogprobs]
+) -> list[dict[str, PromptLogprob] | None]:
+    """vLLM's form: nothing for the first token, then each token and the best there by their ids."""
+    shown: list[dict[str, PromptLogprob] | None] = [None]
+    for score in scores:
+        best = zip(score.top_ids, score.top_logprobs, strict=True)
+        ranked = {token: (logprob, rank) for rank, (token, logprob) in enumerate(best, 1)}
+        figures = {score.token_id: ranked.get(score.token_id, (score.logprob, None)), **ranked}
+        shown.append(
+            {
+                str(token): PromptLogprob(
+                    logprob=finite(logprob), rank=rank, decoded_token=spelled(tokenizer, token)[0]
+                )
+                for token, (logprob, rank) in figures.items()
+            }
+        )
+    return shown
+
+
 def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
     text, raw = spelled(tokenizer, token_id)
     return TopLogprob(token=text, logprob=finite(logprob), bytes=list(raw))
 
 
 class CompletionLogprobsWriter:
-    """The parallel lists of one choice, part by part; text offsets run on between the parts."""
+    """The parallel lists of one choice, part by part; text offsets run on between the parts.
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
+    ``shows_special``: the text of the answer has the names of special tokens. That of an echoed
+    prompt always has, but for what was put before it.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, num_top: int, *, shows_special: bool = False) -> None:
         self._tokenizer = tokenizer
         self._num_top = num_top
+        self._shows_special = shows_special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
     def prompt(
-        self, token_ids: Sequence[int], scores: Sequence[TokenLogprobs]
+        self, token_ids: Sequence[int], scores: Sequence[TokenLogprobs], num_added: int = 0
     ) -> CompletionLogprobs:
-        """An echoed prompt: ``scores`` has no entry for its first token."""
+        """An echoed prompt: ``scores`` has no entry for its first token, its text none of the first
+        ``num_added``."""
         assert len(scores) == len(token_ids) - 1, "one score per prompt token after the first"
-        return self.part(scores, first_token=token_ids[0])
-
-    def part(
-        self, tokens: Iterable[TokenLogprobs], first_token: int | None = None
-    ) -> CompletionLogprobs:
-        """The next tokens; ``first_token`` goes before them without figures."""
-        lists = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+        lists = _empty()
         assert lists.top_logprobs is not None
-        if first_token is not None:
-            self._place(lists, first_token)
-            lists.token_logprobs.append(None)
-            lists.top_logprobs.append(None)
-        for token in tokens:
-            self._place(lists, token.token_id)
-            lists.token_logprobs.append(finite(token.logprob))
-            lists.top_logprobs.append(self._alternatives(token))
+        self._place(lists, token_ids[0], has_name=not num_added)
+        lists.token_logprobs.append(None)
+        lists.top_logprobs.append(None)
+        for position, token in enumerate(scores, 1):
+            self._add(lists, token, has_name=position >= num_added)
         return lists
 
-    def _place(self, lists: CompletionLogprobs, token_id: int) -> None:
-        text, _ = spelled(self._tokenizer, token_id)
+    def part(self, tokens: Iterable[TokenLogprobs]) -> CompletionLogprobs:
+        """The next tokens of the answer."""
+        lists = _empty()
+        for token in tokens:
+            self._add(lists, token, has_name=self._shows_special)
+        return lists
+
+    def _add(self, lists: CompletionLogprobs, token: TokenLogprobs, *, has_name: bool) -> None:
+        assert lists.top_logprobs is not None
+        self._place(lists, token.token_id, has_name=has_name)
+        lists.token_logprobs.append(finite(token.logprob))
+        lists.top_logprobs.append(self._alternatives(token))
+
+    def _place(self, lists: CompletionLogprobs, token_id: int, *, has_name: bool) -> None:
+        """``has_name``: the text has the token's name, if it is a special one."""
+        text, raw = spelled(self._tokenizer, token_id)
         lists.tokens.append(text)
         lists.text_offset.append(self._offset)
-        self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(token_id)))
+        if has_name or self._tokenizer.token_bytes(token_id):
+            self._offset += len(self._decoder.decode(raw))
 
     def _alternatives(self, token: TokenLogprobs) -> dict[str, float]:
         """The best by text, and the token itself; of equal texts the more likely one stays."""
@@ -104,9 +136,13 @@ class CompletionLogprobsWriter:
         return found
 
 
+def _empty() -> CompletionLogprobs:
+    return CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+
+
 def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
     """Several parts as one."""
-    whole = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+    whole = _empty()
     for part in parts:
         whole.tokens += part.tokens
         whole.token_logprobs += part.token_logprobs
@@ -115,4 +151,11 @@ def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
     return whole
 
 
-__all__ = ["CompletionLogprobsWriter", "chat_logprobs", "finite", "joined", "spelled"]
+__all__ = [
+    "CompletionLogprobsWriter",
+    "chat_logprobs",
+    "finite",
+    "joined",
+    "prompt_logprobs",
+    "spelled",
+]

@@ -5,6 +5,8 @@ Owns what stands before a text that no template has rendered. Must not know any 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.core.interfaces import ServedModel
 
 
@@ -15,9 +17,16 @@ def text_tokens(model: ServedModel, text: str, add_special_tokens: bool | None) 
     ``add_special_tokens``: the client's field, true by default.
     """
     token_ids = model.tokenizer.encode(text)
+    return [*added_start(model, token_ids, add_special_tokens), *token_ids]
+
+
+def added_start(
+    model: ServedModel, token_ids: Sequence[int], add_special_tokens: bool | None
+) -> tuple[int, ...]:
+    """What ``text_tokens`` puts before the tokens of a text."""
     start = () if add_special_tokens is False else model.text_start
     has_start = tuple(token_ids[: len(start)]) == start
-    return token_ids if has_start else [*start, *token_ids]
+    return () if has_start else start
 
 
-__all__ = ["text_tokens"]
+__all__ = ["added_start", "text_tokens"]

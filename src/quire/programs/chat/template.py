@@ -62,11 +62,13 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
+        documents: Sequence[Mapping[str, str]] | None = None,
     ) -> str:
         """The prompt text.
 
         ``continue_final_message``: the prompt ends inside the last message, so that the model goes
         on with it. ``variables``: further names for the template (``chat_template_kwargs``).
+        ``documents``: texts by name each, for templates that read some.
 
         Raises:
             InvalidArgument: the template refuses the messages, or is over a limit.
@@ -82,7 +84,7 @@ class ChatTemplate:
             **(variables or {}),
             "messages": list(messages),
             "tools": list(tools) if tools else None,
-            "documents": None,
+            "documents": list(documents) if documents else None,
             "add_generation_prompt": add_generation_prompt,
         }
         text = self._render(names)

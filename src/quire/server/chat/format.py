@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from quire.core.decoding import TokenLogprobs
 from quire.core.errors import ProgramCancelled
 from quire.core.interfaces import Tokenizer
 from quire.programs.builtin import ChoiceChunk
@@ -16,7 +17,7 @@ from quire.programs.chat import Answer, Content, Piece, Reasoning, whole_answer
 from quire.server.chat.parsing import ChoiceParser, Reading, delta_of, message_of
 from quire.server.frame import Frame
 from quire.server.generation import PromptChunk
-from quire.server.logprobs import chat_logprobs
+from quire.server.logprobs import chat_logprobs, prompt_logprobs
 from quire.server.schemas.chat import (
     ChatChoice,
     ChatCompletion,
@@ -37,6 +38,8 @@ class ChatOptions:
 
     num_choices: int = 1
     num_logprobs: int | None = None
+    include_reasoning: bool = True
+    shows_prompt_logprobs: bool = False
     return_token_ids: bool = False
     include_usage: bool = False
     continuous_usage: bool = False
@@ -71,6 +74,7 @@ class ChatFormatter:
         self._prompt_ids = prompt_ids
         self._options = options
         self._usage = UsageCounter(len(prompt_ids))
+        self._prompt_scores: tuple[TokenLogprobs, ...] = ()
         self._choices = [_Choice(ChoiceParser(reading)) for _ in range(options.num_choices)]
         self._is_plain = not (
             options.num_logprobs is not None
@@ -83,6 +87,7 @@ class ChatFormatter:
         if chunk.finish_reason == "cancelled":
             raise ProgramCancelled("the completion was cancelled before its end")
         self._usage.add(chunk)
+        self._prompt_scores = chunk.prompt_logprobs or self._prompt_scores
         choice = self._choices[chunk.index]
         pieces = self._parse(choice, chunk)
         logprobs = self._logprobs(choice, chunk)
@@ -112,6 +117,8 @@ class ChatFormatter:
         )
         if self._options.return_token_ids:
             body.prompt_token_ids = list(self._prompt_ids)
+        if self._options.shows_prompt_logprobs:
+            body.prompt_logprobs = prompt_logprobs(self._tokenizer, self._prompt_scores)
         return body.to_json()
 
     def answers(self) -> list[Answer]:
@@ -122,9 +129,11 @@ class ChatFormatter:
         pieces = choice.parser.feed(chunk.text)
         if chunk.finish_reason is not None:
             pieces += choice.parser.finish()
-        choice.pieces += pieces
         if any(isinstance(piece, Reasoning) for piece in pieces):
             choice.num_reasoning += len(chunk.token_ids)
+            if not self._options.include_reasoning:
+                pieces = [piece for piece in pieces if not isinstance(piece, Reasoning)]
+        choice.pieces += pieces
         if chunk.finish_reason == "stop" and _asks_for_calls(choice):
             choice.finish_reason = "tool_calls"
         elif chunk.finish_reason in ("stop", "length"):

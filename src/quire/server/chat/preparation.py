@@ -7,10 +7,11 @@ translates its own fields to a ``ChatCompletionRequest`` and formats the answer 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.requests import Request
 
+from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.node import SessionHandle, Turn
 from quire.programs.builtin import CompletionRequest
@@ -52,6 +53,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
             compile, a prompt that is too long, fields that contradict the model.
     """
     context = context_of(request)
+    body = body.with_allowed_tools()
     model = context.node.model(body.model)
     check_num_choices(1, body.n or 1)
     images = ImageReader(model.info.images)
@@ -61,6 +63,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         await context.grammars.check(grammar, param=source)
     conversation = _conversation(body, messages, images.files)
     prompt = await context.renderer.render(model, conversation)
+    prompt = _truncated(prompt, body, model)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     # what a grammar writes is in the one form that it knows
     dialect = dialect_of(model) if grammar is None else Dialect.HERMES
@@ -79,12 +82,29 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
         body.limit(),
         default_max_tokens=_default_max_tokens(model),
         grammar=grammar,
-        reporting=Reporting(num_logprobs),
+        reporting=Reporting(num_logprobs, body.prompt_logprobs),
         priority=priority_of(body),
         images=prompt.images,
         shown_special=marker_tokens(dialect, model.tokenizer, tools=reading.finds_calls),
     )
     return PreparedChat(model, prompt, generation, reading, turns_of(messages), num_logprobs)
+
+
+def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedModel) -> ChatPrompt:
+    """The end of ``prompt``, as much of it as ``truncate_prompt_tokens`` says."""
+    asked = body.truncate_prompt_tokens
+    if asked is None:
+        return prompt
+    room = max(1, model.info.max_model_len - max(1, body.limit() or 0))
+    num_kept = room if asked == -1 else asked
+    if len(prompt.token_ids) <= num_kept:
+        return prompt
+    if prompt.images:
+        raise InvalidArgument(
+            "truncate_prompt_tokens could cut an image in two: leave it out of prompts with images",
+            param="truncate_prompt_tokens",
+        )
+    return replace(prompt, token_ids=prompt.token_ids[-num_kept:])
 
 
 async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> ChatPrompt:
@@ -116,6 +136,8 @@ def _conversation(
         continue_final_message=going_on,
         variables=variables,
         images=images,
+        documents=body.documents,
+        add_special_tokens=bool(body.add_special_tokens),
     )
 
 

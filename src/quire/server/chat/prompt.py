@@ -25,6 +25,7 @@ from quire.programs.chat import (
     for_template,
 )
 from quire.server.chat.images import expand_images
+from quire.server.plain_text import added_start
 from quire.server.schemas.base import MAX_PROMPT_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ _NUM_THREADS = 2
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """What a template is given. ``messages`` as ``template_messages`` makes them; ``images``: the
-    files that they show."""
+    files that they show; ``documents``: for templates that read some."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -43,6 +44,8 @@ class Conversation:
     continue_final_message: bool = False
     variables: Mapping[str, Any] = field(default_factory=dict)
     images: Sequence[bytes] = ()
+    documents: Sequence[Mapping[str, str]] | None = None
+    add_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class ChatRenderer:
 
         Raises:
             InvalidArgument: the model has no template, its template does not compile, or the
-                template refuses the messages.
+                template refuses the messages or reads no documents.
             PromptTooLong: its images take more tokens than any prompt may have. Whether a prompt
                 fits its model is not asked here: routes that count tokens do not care.
         """
@@ -80,15 +83,23 @@ class ChatRenderer:
         self._threads.shutdown(wait=False)
 
     def _render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
+        if conversation.documents and "documents" not in (model.chat_template or ""):
+            raise InvalidArgument(
+                f"the chat template of {model.id!r} reads no documents: put them into a message",
+                param="documents",
+            )
         text = self._template(model).render(
             for_template(conversation.messages, dialect_of(model)),
             tools=conversation.tools,
             add_generation_prompt=conversation.add_generation_prompt,
             continue_final_message=conversation.continue_final_message,
             variables=conversation.variables,
+            documents=conversation.documents,
         )
+        own = model.tokenizer.encode(text)
+        start = added_start(model, own, add_special_tokens=conversation.add_special_tokens)
         token_ids, images = expand_images(
-            model.tokenizer.encode(text),
+            [*start, *own],
             conversation.images,
             model.info.images,
             max(model.info.max_model_len, MAX_PROMPT_TOKENS),

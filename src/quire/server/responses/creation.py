@@ -82,6 +82,14 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
     items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
     earlier = () if previous is None else previous.history
     messages = [*earlier, *messages_of(items)]
+    if not messages:
+        raise HttpError(
+            400,
+            "input: there is nothing to answer: send a text or items, or go on from a response "
+            "with previous_response_id",
+            code="invalid_argument",
+            param="input",
+        )
     chat, messages = await _prepare(request, body, messages)
     frame = new_frame(chat.model)
     formatter = ResponseFormatter(

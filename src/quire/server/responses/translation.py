@@ -71,6 +71,8 @@ def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
     Raises:
         InvalidArgument: a reference to an item that is not stored.
     """
+    if body.input is None:
+        return []
     if isinstance(body.input, str):
         return [MessageItem(role="user", content=body.input)]
     return [

@@ -52,6 +52,8 @@ def _options(body: ChatCompletionRequest, num_logprobs: int | None) -> ChatOptio
     return ChatOptions(
         num_choices=body.n or 1,
         num_logprobs=num_logprobs,
+        include_reasoning=body.include_reasoning is not False,
+        shows_prompt_logprobs=body.prompt_logprobs is not None,
         return_token_ids=bool(body.return_token_ids),
         include_usage=stream is not None and stream.include_usage,
         continuous_usage=stream is not None and stream.continuous_usage_stats,

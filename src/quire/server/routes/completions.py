@@ -15,7 +15,7 @@ from quire.server.completions_format import CompletionsFormatter, CompletionsOpt
 from quire.server.context import context_of
 from quire.server.frame import new_frame
 from quire.server.identity import priority_of
-from quire.server.plain_text import text_tokens
+from quire.server.plain_text import added_start
 from quire.server.planning import Reporting, Work, begin, check_num_choices, completion_request
 from quire.server.schemas.base import Responses
 from quire.server.schemas.completions import Completion, CompletionsRequest
@@ -69,6 +69,7 @@ def _options(body: CompletionsRequest) -> CompletionsOptions:
         num_choices=body.n or 1,
         echo=bool(body.echo),
         num_logprobs=body.logprobs,
+        shows_special=body.skip_special_tokens is False,
         return_token_ids=bool(body.return_token_ids),
         include_usage=stream is not None and stream.include_usage,
         continuous_usage=stream is not None and stream.continuous_usage_stats,
@@ -86,10 +87,11 @@ def _prompt(
     model: ServedModel, text: str | list[int], add_special_tokens: bool | None
 ) -> PromptText:
     if isinstance(text, str):
-        token_ids = text_tokens(model, text, add_special_tokens)
-        if not token_ids:
+        own = model.tokenizer.encode(text)
+        start = added_start(model, own, add_special_tokens)
+        if not start and not own:
             raise InvalidArgument("a prompt is empty: send at least one token", param="prompt")
-        return PromptText(text, tuple(token_ids))
+        return PromptText(text, (*start, *own), len(start))
     return replace(_known_prompt(model, text), text=model.tokenizer.decode(text))
 
 

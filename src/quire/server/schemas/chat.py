@@ -15,8 +15,10 @@ from quire.server.schemas.generation import (
     Usage,
 )
 from quire.server.schemas.messages import Messages, TemplateVariables
+from quire.server.schemas.prompt_fields import PromptFields
 from quire.server.schemas.tools import (
     MAX_TOOLS,
+    AllowedToolsChoice,
     NamedToolChoice,
     ResponseFormat,
     Tool,
@@ -24,7 +26,7 @@ from quire.server.schemas.tools import (
 )
 
 
-class ChatCompletionRequest(GenerationFields):
+class ChatCompletionRequest(GenerationFields, PromptFields):
     messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_MAX_TOKENS)] | None = None
     logprobs: bool | None = None
@@ -49,6 +51,10 @@ class ChatCompletionRequest(GenerationFields):
                 raise ValueError("continue_final_message excludes add_generation_prompt")
             if self.messages[-1].role != "assistant":
                 raise ValueError("continue_final_message needs an assistant message at the end")
+        if self.truncate_prompt_tokens == 0:
+            raise ValueError("truncate_prompt_tokens is -1 or at least 1")
+        if self.stream and self.prompt_logprobs is not None:
+            raise ValueError("prompt_logprobs stand in a whole answer alone: leave stream out")
         self._check_tools()
         return self
 
@@ -59,8 +65,21 @@ class ChatCompletionRequest(GenerationFields):
         choice = self.tool_choice
         if choice not in (None, "none", "auto") and not names:
             raise ValueError("tool_choice asks for a call, but there are no tools")
-        if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
-            raise ValueError(f"tool_choice names {choice.function.name!r}, which is not in tools")
+        for name in (
+            choice.names() if isinstance(choice, NamedToolChoice | AllowedToolsChoice) else ()
+        ):
+            if name not in names:
+                raise ValueError(f"tool_choice names {name!r}, which is not in tools")
+
+    def with_allowed_tools(self) -> ChatCompletionRequest:
+        """The same with the tools alone that ``tool_choice`` allows: the model is told of no
+        others."""
+        choice = self.tool_choice
+        if not isinstance(choice, AllowedToolsChoice):
+            return self
+        names = choice.names()
+        tools = [tool for tool in self.tools or () if tool.function.name in names]
+        return self.model_copy(update={"tools": tools, "tool_choice": choice.allowed_tools.mode})
 
     def limit(self) -> int | None:
         """``max_completion_tokens``, or the older ``max_tokens``."""
@@ -114,7 +133,18 @@ class ChatChoice(ResponseModel):
     token_ids: list[int] | None = None
 
 
+class PromptLogprob(ResponseModel):
+    """``rank`` is known of those among the best that were asked for."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
 class ChatCompletion(ResponseModel):
+    """``prompt_logprobs``: as in vLLM, for each token of the prompt its figures and those of the
+    best there, by token id; none for the first."""
+
     id: str
     object: Literal["chat.completion"]
     created: int
@@ -123,6 +153,7 @@ class ChatCompletion(ResponseModel):
     usage: Usage
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[dict[str, PromptLogprob] | None] | None = None
 
 
 class FunctionDelta(ResponseModel):
@@ -179,6 +210,7 @@ __all__ = [
     "Delta",
     "Function",
     "FunctionDelta",
+    "PromptLogprob",
     "TokenLogprob",
     "ToolCall",
     "ToolCallDelta",

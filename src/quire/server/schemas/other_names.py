@@ -35,6 +35,38 @@ _OTHERS = {
 }
 
 
+_NOT_SERVED = {
+    # vLLM
+    "best_of": "candidates are not compared here: draw n and choose",
+    "chat_template": "templates are the model's own, for one of yours render it and send a prompt",
+    "early_stopping": "there is no beam search in requests",
+    "guided_decoding_backend": "there is one way to constrain an answer",
+    "kv_transfer_params": "pages are not moved by requests",
+    "length_penalty": "there is no beam search in requests",
+    "logits_processors": "a processor that is installed beside the engine is named in processors",
+    "logprob_token_ids": "log probabilities are those of the best tokens",
+    "media_io_kwargs": "images are read in one way",
+    "mm_processor_kwargs": "images are read in one way",
+    "repetition_detection": "see dry_multiplier and repetition_penalty",
+    "return_tokens_as_token_ids": "see return_token_ids",
+    "spaces_between_special_tokens": "special tokens are told as they are spelled",
+    "structural_tag": "a grammar says the same",
+    "thinking_token_budget": "reasoning has no limit of its own",
+    "use_beam_search": "launch the program beam_search",
+    "vllm_xargs": "there is nothing that would read them",
+    # OpenAI
+    "audio": "answers are text",
+    "moderation": "nothing is moderated here",
+    "prediction": "nothing is predicted from a text",
+    "web_search_options": "no tool runs here: send one as a function, and run its calls yourself",
+}
+
+
+def why_not_served(field: str) -> str | None:
+    """Of a field that others know and that would mean something: why it is refused."""
+    return _NOT_SERVED.get(field)
+
+
 def our_name(field: str) -> str | None:
     """What chat completions and completions want instead of ``field``."""
     constraint = _CONSTRAINTS.get(field)
@@ -44,4 +76,4 @@ def our_name(field: str) -> str | None:
     return f'"structured_outputs": {{"{constraint}": ...}}{dialect}'
 
 
-__all__ = ["our_name"]
+__all__ = ["our_name", "why_not_served"]

@@ -119,9 +119,7 @@ InputItem = Annotated[
         "function_call_output, reasoning or item_reference: no other tools run here",
     ),
 ]
-InputItems = Annotated[
-    list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)
-]
+InputItems = Annotated[list[InputItem], Field(max_length=MAX_MESSAGES, fail_fast=True)]
 ResponseInput = Annotated[
     Annotated[Text, TEXT_SHAPE] | Annotated[InputItems, LIST_SHAPE], TextOrList
 ]

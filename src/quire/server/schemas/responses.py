@@ -126,7 +126,7 @@ class ResponseStreamOptions(RequestModel):
 class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
     """``store`` is true unless it is said otherwise, as in OpenAI's service."""
 
-    input: ResponseInput
+    input: ResponseInput | None = None
     model: Name | None = Field(None, description="Absent: the node's default model")
     instructions: Text | None = None
     tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, StringConstraints
+from pydantic import BeforeValidator, Discriminator, Field, StringConstraints, Tag
 
 from quire.server.schemas.base import (
     OBJECT_SHAPE,
@@ -55,14 +55,41 @@ class NamedToolChoice(RequestModel):
     type: Literal["function"]
     function: NamedFunction
 
+    def names(self) -> set[str]:
+        return {self.function.name}
+
+
+class AllowedTools(RequestModel):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
+
+
+class AllowedToolsChoice(RequestModel):
+    """Only these of the tools may be called."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+    def names(self) -> set[str]:
+        return {tool.function.name for tool in self.allowed_tools.tools}
+
+
+_ALLOWED_TOOLS = Tag("<allowed_tools>")
+
+
+def _choice_kind(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return _ALLOWED_TOOLS.tag if kind == "allowed_tools" else text_or_object(value)
+
 
 ToolChoice = Annotated[
     Annotated[Literal["none", "auto", "required"], TEXT_SHAPE]
-    | Annotated[NamedToolChoice, OBJECT_SHAPE],
+    | Annotated[NamedToolChoice, OBJECT_SHAPE]
+    | Annotated[AllowedToolsChoice, _ALLOWED_TOOLS],
     Discriminator(
-        text_or_object,
+        _choice_kind,
         custom_error_type="shape",
-        custom_error_message="must be none, auto, required or an object that names a function",
+        custom_error_message="must be none, auto, required or an object that names functions",
     ),
 ]
 
@@ -95,6 +122,7 @@ ResponseFormat = Annotated[
 
 __all__ = [
     "MAX_TOOLS",
+    "AllowedToolsChoice",
     "CustomKind",
     "FunctionDefinition",
     "FunctionKind",

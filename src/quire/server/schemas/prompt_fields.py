@@ -1,0 +1,35 @@
+"""vLLM's fields of a chat's prompt and of what is told of it, under vLLM's names."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from quire.server.schemas.base import RequestModel, ShortText, Text
+from quire.server.schemas.generation import MAX_LOGPROBS
+
+MAX_DOCUMENTS = 256
+
+Document = Annotated[dict[ShortText, Text], Field(max_length=32)]
+
+
+class PromptFields(RequestModel):
+    """``documents``: for templates that read them, texts by name each, mostly ``title`` and
+    ``text``. ``add_special_tokens``: what the tokenizer puts before a text stands before what the
+    template rendered too. ``include_reasoning``: false leaves it out of the answer."""
+
+    truncate_prompt_tokens: (
+        Annotated[
+            int,
+            Field(ge=-1, le=1 << 24, description="The last so many; -1: as many as fit"),
+        ]
+        | None
+    ) = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    documents: Annotated[list[Document], Field(max_length=MAX_DOCUMENTS)] | None = None
+    add_special_tokens: bool | None = None
+    include_reasoning: bool | None = None
+
+
+__all__ = ["MAX_DOCUMENTS", "PromptFields"]
