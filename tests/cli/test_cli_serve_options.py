@@ -25,6 +25,7 @@ ASKED = {
     "session_ttl_s": ("--session-ttl", "4.5"),
     "response_ttl_s": ("--response-ttl", "5.5"),
     "max_stored_responses": ("--max-stored-responses", "6"),
+    "data_dir": ("--data-dir", "kept"),
     "sandbox_upload": ("--no-sandbox",),
     "allow_native_upload": ("--allow-upload",),
 }
@@ -43,6 +44,7 @@ EXPECTED = ServerConfig(
     session_ttl_s=4.5,
     response_ttl_s=5.5,
     max_stored_responses=6,
+    data_dir=Path("kept"),
     sandbox_upload=False,
     allow_native_upload=True,
 )

@@ -13,7 +13,8 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_DATA_DIR",
-        help="Where programs' stores are kept over restarts; without it they are in memory.",
+        help="Where programs' stores, files and batches are kept over restarts; without it they go "
+        "with the node.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

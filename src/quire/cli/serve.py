@@ -142,6 +142,7 @@ def serve(
         mcp_servers=read_mcp_servers(mcp_servers, [tenant.id for tenant in known_tenants]),
     )
     server = ServerConfig(
+        data_dir=data_dir,
         host=host,
         port=port,
         allowed_hosts=tuple(allowed_host or ()),

@@ -183,9 +183,10 @@ class ServerConfig:
     ``write_timeout_s`` each write to a slow reader. ``max_connections``: clients that may be
     connected, asking or not (None: as many as the limit of open files leaves room for). A stored
     response stays for ``response_ttl_s`` after its last use, and a tenant may have
-    ``max_stored_responses``. Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is
-    refused; ``allow_native_upload`` runs it with the rights of this process instead: only for
-    callers who are trusted with it.
+    ``max_stored_responses``. ``data_dir``: where files and batches are kept (None: in a temporary
+    directory, gone with the server). Uploaded source runs in the sandbox, or (``sandbox_upload``
+    off) is refused; ``allow_native_upload`` runs it with the rights of this process instead: only
+    for callers who are trusted with it.
     """
 
     host: str = "127.0.0.1"
@@ -202,6 +203,7 @@ class ServerConfig:
     session_ttl_s: float = 600.0
     response_ttl_s: float = 3600.0
     max_stored_responses: int = 1024
+    data_dir: Path | None = None
     sandbox_upload: bool = True
     allow_native_upload: bool = False
 

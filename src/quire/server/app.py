@@ -20,10 +20,13 @@ from quire.core.config import ServerConfig, TenantConfig
 from quire.core.ids import ModelId, TenantId
 from quire.node import Node
 from quire.server.anthropic.errors import AnthropicErrors
+from quire.server.batches.calls import Calls, RouteCalls
+from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.context import ServerContext
 from quire.server.direct_routes import DirectRoutes, direct_routes
 from quire.server.errors import ErrorBoundary, install_handlers, no_route
+from quire.server.files.store import FileLimits, FileStore
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.store import ResponseStore, StoreLimits
@@ -53,11 +56,13 @@ def create_app(
     tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
 ) -> FastAPI:
     """The ASGI application of ``node``. Without any API key every caller is the first tenant."""
-    context = _context(node, config)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await context.batches.start()
         yield
+        await context.batches.close()
+        context.files.close()
         await context.responses.close()
         await context.grammars.close()
         context.renderer.close()
@@ -74,18 +79,28 @@ def create_app(
     )
     app.router.route_class = StrictRoute
     app.router.default = no_route(app.router.default)
-    app.state.quire = context
     every = [route for router in ROUTERS for route in router.routes]
     routes = [route for route in every if isinstance(route, APIRoute)]
+    direct = direct_routes(routes)
+    calls = RouteCalls(DirectRoutes(no_app, application=app, routes=direct), app)
+    context = _context(node, config, calls)
+    app.state.quire = context
     install_handlers(app, routes)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(DirectRoutes, application=app, routes=direct_routes(routes))
+    app.add_middleware(DirectRoutes, application=app, routes=direct)
     _add_layers(app, context, tenants)
     return app
 
 
-def _context(node: Node, config: ServerConfig) -> ServerContext:
+async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
+    """Stands where nothing can come: a batch's endpoint is a direct route."""
+    raise AssertionError(f"{scope['path']} is no direct route")
+
+
+def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
+    directory = None if config.data_dir is None else config.data_dir / "files"
+    files = FileStore(directory, FileLimits(), time.time)
     return ServerContext(
         node=node,
         config=config,
@@ -93,6 +108,8 @@ def _context(node: Node, config: ServerConfig) -> ServerContext:
         renderer=ChatRenderer(),
         metrics=ServerMetrics(node),
         responses=_response_store(node, config),
+        files=files,
+        batches=BatchService(files, calls, time.time, config.max_body_bytes),
         started_unix_s=int(time.time()),
     )
 

@@ -10,7 +10,9 @@ from starlette.requests import HTTPConnection
 from quire.core.config import ServerConfig
 from quire.core.ids import TenantId
 from quire.node import Node
+from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
+from quire.server.files.store import FileStore
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.store import ResponseStore
@@ -26,6 +28,8 @@ class ServerContext:
     renderer: ChatRenderer
     metrics: ServerMetrics
     responses: ResponseStore
+    files: FileStore
+    batches: BatchService
     started_unix_s: int
 
 

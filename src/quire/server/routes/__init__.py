@@ -2,9 +2,11 @@
 
 from quire.server.routes import (
     attach,
+    batches,
     chat_completions,
     completions,
     encoding,
+    files,
     health,
     messages,
     metrics,
@@ -22,6 +24,8 @@ ROUTERS = (
     responses.router,
     messages.router,
     encoding.router,
+    files.router,
+    batches.router,
     models.router,
     tokenize.router,
     uploads.router,  # before programs, whose ids would match its path

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from quire.node import SessionHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError
+from quire.server.pages import Page
 from quire.server.planning import begin, open_generation
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, create
@@ -144,19 +145,9 @@ async def list_input_items(
     items = _find(request, response).input_items
     if order == "desc":
         items = items[::-1]
-    if after is not None:
-        places = [index for index, item in enumerate(items) if item["id"] == after]
-        if not places:
-            raise HttpError(
-                400, f"after: no item {after[:100]!r}", code="invalid_argument", param="after"
-            )
-        items = items[places[0] + 1 :]
-    page = items[:limit]
+    page = Page(items, lambda item: str(item["id"]), after, limit)
     body = InputItemList(
-        data=page,
-        first_id=page[0]["id"] if page else None,
-        last_id=page[-1]["id"] if page else None,
-        has_more=len(items) > limit,
+        data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more
     )
     return _json(body)
 

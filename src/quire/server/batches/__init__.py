@@ -1,0 +1,1 @@
+"""OpenAI's batches: many requests in a file, run at low priority, their answers in another file."""

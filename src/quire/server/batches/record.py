@@ -1,0 +1,49 @@
+"""What is known of one batch, on disk: its state, and the legal ways from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from quire.core.ids import TenantId
+from quire.server.files.store import write_whole
+from quire.server.schemas.batches import Batch, BatchStatus
+
+_NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
+    "validating": frozenset({"in_progress", "failed", "cancelling", "expired"}),
+    "in_progress": frozenset({"finalizing", "failed", "cancelling", "expired"}),
+    "finalizing": frozenset({"completed", "failed"}),
+    "cancelling": frozenset({"cancelled", "failed"}),
+    "completed": frozenset(),
+    "failed": frozenset(),
+    "cancelled": frozenset(),
+    "expired": frozenset(),
+}
+
+
+class BatchRecord(BaseModel):
+    """``output_ttl_s``: of the files that are made; ``None``: as long as files stay."""
+
+    tenant: TenantId
+    batch: Batch
+    output_ttl_s: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return not _NEXT[self.batch.status]
+
+    def advance(self, status: BatchStatus, now_s: float) -> None:
+        """The only way in which a batch changes its state."""
+        batch = self.batch
+        assert status in _NEXT[batch.status], f"{batch.status} batches do not become {status}"
+        batch.status = status
+        if status != "validating":
+            setattr(batch, f"{status}_at", int(now_s))
+
+    def save(self, directory: Path) -> None:
+        write_whole(directory / f"{self.batch.id}.json", self.model_dump_json().encode())
+
+
+__all__ = ["BatchRecord"]

@@ -1,0 +1,258 @@
+"""One batch from its input to its files, and on from where it was when the node stopped.
+
+Owns the order of its states and how many of its requests are under way. Must not know HTTP: a
+``Calls`` answers, the disk is used in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import NeverWithinQuota, QuireError
+from quire.server.batches.calls import Answered, Calls
+from quire.server.batches.lines import Line, check_lines, read_line
+from quire.server.batches.record import BatchRecord
+from quire.server.batches.results import Result, Results, open_results
+from quire.server.files.store import FileRecord, FileStore
+from quire.server.schemas.batches import BatchError, BatchErrors, BatchStatus
+
+logger = logging.getLogger(__name__)
+
+NUM_AT_ONCE = 16
+"""Requests of one batch under way."""
+
+LOWEST_PRIORITY = 1 << 30
+"""With the sign of requests' bodies: everything else of the tenant runs first."""
+
+_FIRST_PAUSE_S = 1.0
+_LONGEST_PAUSE_S = 30.0
+_MAX_CANCELLED = 3
+"""A request whose program was ended by somebody else is tried so often."""
+
+_NO_STREAM = "a batch's answers are whole: leave stream and background out"
+
+
+Pause = Callable[[float], Awaitable[None]]
+
+
+class BatchRun:
+    """``start`` begins it. ``directory`` holds the record and the results until they are files;
+    ``now_s`` is the time of day, ``pause`` waits for so many seconds."""
+
+    def __init__(
+        self,
+        record: BatchRecord,
+        directory: Path,
+        files: FileStore,
+        calls: Calls,
+        now_s: Callable[[], float],
+        max_line_bytes: int,
+        turn: asyncio.Semaphore,
+        pause: Pause,
+    ) -> None:
+        self.record = record
+        self._directory = directory
+        self._files = files
+        self._calls = calls
+        self._now_s = now_s
+        self._max_line_bytes = max_line_bytes
+        self._turn = turn
+        self._pause = pause
+        self._task: asyncio.Task[None] | None = None
+        self._work: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name=f"batch {self.record.batch.id}")
+
+    async def cancel(self) -> None:
+        """End it; what has been answered stays. Idempotent."""
+        if self.record.batch.status in ("validating", "in_progress"):
+            await self._advance("cancelling")
+            if self._work is not None:
+                self._work.cancel()
+
+    async def close(self) -> None:
+        """The server stops: the batch goes on when it starts again."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def wait_ended(self) -> None:
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        try:
+            self._work = asyncio.create_task(self._worked_off())
+            try:
+                await self._work
+            except asyncio.CancelledError:
+                self._work.cancel()
+                await asyncio.wait([self._work])
+                if self.record.batch.status != "cancelling":
+                    raise
+                await self._end("batch_cancelled", "cancelled")
+        except QuireError as error:
+            await self._fail(error.code, error.message)
+        except Exception:
+            logger.exception("batch %s has failed unexpectedly", self.record.batch.id)
+            await self._fail("internal_error", "an unexpected error; see the server's log")
+
+    async def _worked_off(self) -> None:
+        """Until it is completed, failed or expired; cancelled whenever somebody wants it."""
+        batch = self.record.batch
+        if batch.status == "cancelling":
+            raise asyncio.CancelledError
+        left_s = batch.expires_at - self._now_s()
+        try:
+            async with asyncio.timeout(max(left_s, 0)), self._turn:
+                if batch.status != "finalizing":
+                    lines = await self._checked_lines()
+                    if lines is None:
+                        return
+                    await self._answer(lines)
+        except TimeoutError:
+            await self._end("batch_expired", "expired")
+            return
+        await self._end(None, "completed")
+
+    # -- its requests ------------------------------------------------------------------------------
+
+    async def _checked_lines(self) -> list[Line] | None:
+        """``None``: the input is not what it must be, and the batch has failed."""
+        record = self.record
+        source = self._files.get(record.tenant, record.batch.input_file_id)
+        path = self._files.path(source)
+        checked = await asyncio.to_thread(
+            check_lines, path, record.batch.endpoint, self._max_line_bytes
+        )
+        if checked.errors:
+            record.batch.errors = BatchErrors(data=checked.errors)
+            await self._advance("failed")
+            return None
+        record.batch.request_counts.total = len(checked.lines)
+        if record.batch.status == "validating":
+            await self._advance("in_progress")
+        return checked.lines
+
+    async def _answer(self, lines: list[Line]) -> None:
+        record = self.record
+        path = self._files.path(self._files.get(record.tenant, record.batch.input_file_id))
+        results = await asyncio.to_thread(open_results, self._directory, record.batch.id)
+        self._count(results)
+        left = iter([line for line in lines if line.custom_id not in results.done])
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(NUM_AT_ONCE):
+                    group.create_task(self._take_lines(left, path, results))
+        except* NeverWithinQuota as several:
+            raise several.exceptions[0] from None
+        finally:
+            results.close()
+
+    async def _take_lines(self, left: Iterator[Line], path: Path, results: Results) -> None:
+        for line in left:
+            body = await asyncio.to_thread(read_line, path, line)
+            result = await self._result(line, body)
+            results.add(result)  # one line: a thread would cost more than the write
+            self._count(results)
+
+    def _count(self, results: Results) -> None:
+        counts = self.record.batch.request_counts
+        counts.completed = results.outputs.num_lines
+        counts.failed = results.errors.num_lines
+
+    async def _result(self, line: Line, body: dict[str, Any]) -> Result:
+        """Of a request that is answered in the end: what is only true now is tried again."""
+        if body.get("stream") or body.get("background"):
+            error = {"message": _NO_STREAM, "type": "invalid_request_error", "param": "stream"}
+            return Result(line.custom_id, 400, "", {"error": {**error, "code": "invalid_argument"}})
+        if self.record.batch.endpoint != "/v1/embeddings":
+            body = {**body, "priority": LOWEST_PRIORITY}
+            body.pop("nvext", None)  # it would have another priority
+        pause_s, num_cancelled = _FIRST_PAUSE_S, 0
+        while True:
+            answered = await self._calls.call(
+                self.record.tenant, self.record.batch.endpoint, body, self.record.batch.id
+            )
+            num_cancelled += answered.code == "program_cancelled"
+            if not _is_transient(answered) or num_cancelled >= _MAX_CANCELLED:
+                return Result(line.custom_id, answered.status, answered.request_id, answered.body)
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    # -- its end -----------------------------------------------------------------------------------
+
+    async def _end(self, reason: str | None, status: BatchStatus) -> None:
+        """``reason``: why requests have not run, of those that have not."""
+        batch = self.record.batch
+        if reason is not None and batch.request_counts.total:
+            await asyncio.to_thread(self._give_reasons, reason)
+        if status == "completed" and batch.status != "finalizing":
+            await self._advance("finalizing")
+        await asyncio.to_thread(self._make_files)
+        await self._advance(status)
+
+    def _give_reasons(self, reason: str) -> None:
+        batch = self.record.batch
+        path = self._files.path(self._files.get(self.record.tenant, batch.input_file_id))
+        results = open_results(self._directory, batch.id)
+        try:
+            for line in check_lines(path, batch.endpoint, self._max_line_bytes).lines:
+                if line.custom_id not in results.done:
+                    results.add(Result(line.custom_id, reason=reason))
+            self._count(results)
+        finally:
+            results.close()
+
+    def _make_files(self) -> None:
+        """The results become files of the tenant, those that have lines."""
+        batch = self.record.batch
+        batch.output_file_id = self._made_file("outputs")
+        batch.error_file_id = self._made_file("errors")
+
+    def _made_file(self, kind: str) -> str | None:
+        """Its id follows from the batch's, so that a stop in the middle of this loses nothing."""
+        batch, tenant = self.record.batch, self.record.tenant
+        file_id = f"file-{kind}-{batch.id.removeprefix('batch_')}"
+        path = self._directory / f"{batch.id}.{kind}"
+        if not path.exists():
+            is_made = any(one.id == file_id for one in self._files.files(tenant))
+            return file_id if is_made else None
+        if not path.stat().st_size:
+            path.unlink()
+            return None
+        now_s = int(self._now_s())
+        record = FileRecord(
+            id=file_id,
+            tenant=tenant,
+            filename=f"{batch.id}_{kind}.jsonl",
+            purpose="batch_output",
+            num_bytes=path.stat().st_size,
+            created_s=now_s,
+            expires_s=self._files.expiry_s(now_s, self.record.output_ttl_s),
+        )
+        self._files.take(path, record)
+        return file_id
+
+    async def _fail(self, code: str, message: str) -> None:
+        """What has been answered by then stays readable."""
+        self.record.batch.errors = BatchErrors(data=[BatchError(code=code, message=message)])
+        await asyncio.to_thread(self._make_files)
+        await self._advance("failed")
+
+    async def _advance(self, status: BatchStatus) -> None:
+        self.record.advance(status, self._now_s())
+        await asyncio.to_thread(self.record.save, self._directory)
+
+
+def _is_transient(answered: Answered) -> bool:
+    """The node is full, loads, drains or has lost an engine; or has ended the program."""
+    return answered.status in (429, 503) or answered.code == "program_cancelled"
+
+
+__all__ = ["LOWEST_PRIORITY", "NUM_AT_ONCE", "BatchRun", "Pause"]

@@ -1,0 +1,187 @@
+"""All batches of a node: created, listed, cancelled, and on their way again after a restart.
+
+Owns how many there may be. Must not know how one runs (``BatchRun``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from quire.core.errors import InvalidArgument, QuotaExceeded, UnknownHandle
+from quire.core.ids import TenantId
+from quire.server.batches.calls import Calls
+from quire.server.batches.record import BatchRecord
+from quire.server.batches.run import BatchRun, Pause
+from quire.server.files.store import FileStore
+from quire.server.schemas.batches import Batch, BatchRequest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimits:
+    """Per tenant. ``max_waiting``: batches that are not over, of which ``num_at_once`` run;
+    ``max_batches``: those that are over included, the oldest of which go first."""
+
+    max_waiting: int = 64
+    num_at_once: int = 2
+    max_batches: int = 1024
+
+
+class BatchService:
+    """``now_s`` is the time of day. ``start`` belongs to the loop that everything else is called
+    on."""
+
+    def __init__(
+        self,
+        files: FileStore,
+        calls: Calls,
+        now_s: Callable[[], float],
+        max_line_bytes: int,
+        limits: BatchLimits | None = None,
+        pause: Pause = asyncio.sleep,
+    ) -> None:
+        self._files = files
+        self._calls = calls
+        self._now_s = now_s
+        self._max_line_bytes = max_line_bytes
+        self._limits = limits or BatchLimits()
+        self._pause = pause
+        self._runs: dict[str, BatchRun] = {}
+        self._turns: dict[TenantId, asyncio.Semaphore] = {}
+
+    async def start(self) -> None:
+        """Go on with what was not over when the node stopped. Raises ``ConfigError``: the
+        directory cannot be used."""
+        if not self._files.is_kept:
+            return
+        for record in await asyncio.to_thread(self._read_records):
+            run = self._known(record)
+            if not record.is_over:
+                run.start()
+
+    def _read_records(self) -> list[BatchRecord]:
+        records = []
+        for path in self._directory().glob("*.json"):
+            try:
+                records.append(BatchRecord.model_validate_json(path.read_bytes()))
+            except (OSError, ValidationError) as exc:
+                logger.warning("%s is no record of a batch and is left alone: %s", path, exc)
+        return sorted(records, key=lambda record: (record.batch.created_at, record.batch.id))
+
+    def _directory(self) -> Path:
+        directory = self._files.directory / "batches"
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    async def close(self) -> None:
+        """What runs stops, and goes on at the next start."""
+        await asyncio.gather(*(run.close() for run in self._runs.values()))
+
+    async def create(self, tenant: TenantId, request: BatchRequest) -> Batch:
+        """Raises:
+        UnknownHandle, InvalidArgument: no such file, or not one of requests.
+        QuotaExceeded: as many as may are waiting.
+        """
+        source = await asyncio.to_thread(self._files.get, tenant, request.input_file_id)
+        if source.purpose != "batch":
+            raise InvalidArgument(
+                f"file {source.id} has purpose {source.purpose!r}: upload the requests with "
+                "purpose 'batch'",
+                param="input_file_id",
+            )
+        self._check_room(tenant)
+        now_s = int(self._now_s())
+        window_s = 3600 * int(request.completion_window.removesuffix("h"))
+        expiry = request.output_expires_after
+        record = BatchRecord(
+            tenant=tenant,
+            batch=Batch(
+                id=f"batch_{secrets.token_hex(16)}",
+                endpoint=request.endpoint,
+                input_file_id=source.id,
+                completion_window=request.completion_window,
+                created_at=now_s,
+                expires_at=now_s + window_s,
+                metadata=request.metadata,
+            ),
+            output_ttl_s=None if expiry is None else expiry.seconds,
+        )
+        run = self._known(record)
+        await asyncio.to_thread(record.save, self._directory())
+        run.start()
+        return record.batch
+
+    def _known(self, record: BatchRecord) -> BatchRun:
+        turn = self._turns.setdefault(record.tenant, asyncio.Semaphore(self._limits.num_at_once))
+        run = BatchRun(
+            record,
+            self._directory(),
+            self._files,
+            self._calls,
+            self._now_s,
+            self._max_line_bytes,
+            turn,
+            self._pause,
+        )
+        self._runs[record.batch.id] = run
+        return run
+
+    def _check_room(self, tenant: TenantId) -> None:
+        own = [run.record for run in self._runs.values() if run.record.tenant == tenant]
+        num_waiting = sum(not record.is_over for record in own)
+        if num_waiting >= self._limits.max_waiting:
+            raise QuotaExceeded(
+                f"{num_waiting} batches are not over, the most that one tenant may have: wait for "
+                "one, or cancel one"
+            )
+        over = [record for record in own if record.is_over]
+        for record in over[: len(own) + 1 - self._limits.max_batches]:
+            del self._runs[record.batch.id]
+            (self._directory() / f"{record.batch.id}.json").unlink(missing_ok=True)
+
+    def batches(self, tenant: TenantId) -> list[Batch]:
+        """Newest first."""
+        own = [run.record.batch for run in self._runs.values() if run.record.tenant == tenant]
+        return own[::-1]
+
+    def get(self, tenant: TenantId, batch_id: str) -> Batch:
+        """Raises ``UnknownHandle``: no such batch, or not this tenant's."""
+        return self._find(tenant, batch_id).record.batch
+
+    async def cancel(self, tenant: TenantId, batch_id: str) -> Batch:
+        """Raises ``UnknownHandle``. Without effect on one that is over."""
+        run = self._find(tenant, batch_id)
+        await run.cancel()
+        return run.record.batch
+
+    async def wait_ended(self, batch_id: str) -> None:
+        await self._runs[batch_id].wait_ended()
+
+    def check_unused(self, tenant: TenantId, file_id: str) -> None:
+        """Raises ``InvalidArgument``: a batch that is not over reads the file."""
+        for run in self._runs.values():
+            record = run.record
+            is_used = record.batch.input_file_id == file_id and not record.is_over
+            if is_used and record.tenant == tenant:
+                raise InvalidArgument(
+                    f"file {file_id} is the input of batch {record.batch.id}, which is not over: "
+                    "cancel that first",
+                    param="file",
+                )
+
+    def _find(self, tenant: TenantId, batch_id: str) -> BatchRun:
+        run = self._runs.get(batch_id)
+        if run is None or run.record.tenant != tenant:
+            raise UnknownHandle(f"no batch {batch_id[:100]!r}: see GET /v1/batches")
+        return run
+
+
+__all__ = ["BatchLimits", "BatchService"]

@@ -1,0 +1,1 @@
+"""Files that clients upload or that are made for them: the inputs and outputs of batches."""

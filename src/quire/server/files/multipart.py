@@ -1,0 +1,119 @@
+"""``multipart/form-data`` as it arrives: the way in which clients upload files.
+
+Owns where a part begins and ends. Does no I/O and keeps no more than a boundary's length of a
+part's content, so that files of any size pass. Must not know what the parts are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from email.message import Message
+
+from quire.core.errors import InvalidArgument
+
+MAX_HEAD_BYTES = 8 << 10
+MAX_PARTS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PartStarted:
+    """``filename``: ``None`` for a field."""
+
+    name: str
+    filename: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartContent:
+    """The next bytes of the part that has started last."""
+
+    content: bytes
+
+
+PartEvent = PartStarted | PartContent
+
+
+class MultipartReader:
+    """``feed`` the body as it comes, ``finish`` once. However it is cut, the events add up to the
+    same."""
+
+    def __init__(self, content_type: str) -> None:
+        """Raises ``InvalidArgument``: not of this kind, or without a boundary."""
+        header = Message()
+        header["content-type"] = content_type
+        boundary = header.get_boundary()
+        if header.get_content_type() != "multipart/form-data" or not boundary:
+            raise InvalidArgument(
+                "a file is sent as multipart/form-data with a boundary, as clients' upload "
+                "functions do"
+            )
+        self._delimiter = b"\r\n--" + boundary.encode("latin-1", "replace")
+        self._held = b"\r\n"  # the first delimiter need not stand behind a line break
+        self._in_part = False
+        self._num_parts = 0
+        self._ended = False
+
+    def feed(self, content: bytes) -> list[PartEvent]:
+        """Raises ``InvalidArgument``: not well-formed, or too many parts."""
+        self._held += content
+        events: list[PartEvent] = []
+        while not self._ended and self._advance(events):
+            pass
+        return events
+
+    def finish(self) -> None:
+        """Raises ``InvalidArgument``: the body has ended within a part."""
+        if not self._ended:
+            raise InvalidArgument("the form ends before its last boundary: send all of it")
+
+    def _advance(self, events: list[PartEvent]) -> bool:
+        """One step; False: more is needed."""
+        place = self._held.find(self._delimiter)
+        if place < 0:
+            self._tell_content(events)
+            return False
+        end = place + len(self._delimiter)
+        mark = self._held[end : end + 2]
+        if len(mark) < 2:
+            return False
+        if mark == b"--":
+            self._add(events, self._held[:place])
+            self._held, self._ended = b"", True
+            return False
+        head_end = self._held.find(b"\r\n\r\n", end)
+        if head_end < 0:
+            if len(self._held) - end > MAX_HEAD_BYTES:
+                raise InvalidArgument(f"the head of a part is longer than {MAX_HEAD_BYTES} bytes")
+            return False
+        self._add(events, self._held[:place])
+        events.append(self._started(self._held[end:head_end]))
+        self._held, self._in_part = self._held[head_end + 4 :], True
+        return True
+
+    def _tell_content(self, events: list[PartEvent]) -> None:
+        """All but what may be the beginning of a delimiter."""
+        num_sure = len(self._held) - len(self._delimiter) + 1
+        if num_sure > 0:
+            self._add(events, self._held[:num_sure])
+            self._held = self._held[num_sure:]
+
+    def _add(self, events: list[PartEvent], content: bytes) -> None:
+        if content and self._in_part:  # what stands before the first part means nothing
+            events.append(PartContent(content))
+
+    def _started(self, head: bytes) -> PartStarted:
+        self._num_parts += 1
+        if self._num_parts > MAX_PARTS:
+            raise InvalidArgument(f"the form has more than {MAX_PARTS} parts")
+        for line in head.split(b"\r\n"):
+            name, _, value = line.partition(b":")
+            if name.strip().lower() == b"content-disposition":
+                header = Message()
+                header["content-disposition"] = value.decode("utf-8", "replace").strip()
+                field = header.get_param("name", header="content-disposition")
+                if isinstance(field, str):
+                    return PartStarted(field, header.get_filename())
+        raise InvalidArgument("a part of the form has no content-disposition with a name")
+
+
+__all__ = ["MAX_PARTS", "MultipartReader", "PartContent", "PartEvent", "PartStarted"]

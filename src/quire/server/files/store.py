@@ -1,0 +1,234 @@
+"""Files on disk, per tenant: what they are called, how long they stay, how much room they take.
+
+Owns the directory: ``ID.data`` is a file's content, ``ID.json`` what is known of it, written last;
+what has no such record was not finished and goes at the next start. Calls block on the disk; routes
+make them in threads. Must not know what the files are for.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from quire.core.errors import ConfigError, NeverWithinQuota, QuotaExceeded, UnknownHandle
+from quire.core.ids import TenantId
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FileLimits:
+    """Of one file, and of all files of a tenant together. ``ttl_s``: unless a file says less."""
+
+    max_file_bytes: int = 200 << 20
+    max_bytes: int = 2 << 30
+    max_files: int = 1024
+    ttl_s: int = 30 * 86400
+
+
+class FileRecord(msgspec.Struct, frozen=True):
+    """One file; times are Unix times in seconds."""
+
+    id: str
+    tenant: TenantId
+    filename: str
+    purpose: str
+    num_bytes: int
+    created_s: int
+    expires_s: int
+
+
+class FileStore:
+    """``directory`` ``None``: a temporary one, which goes with the store. For any thread."""
+
+    def __init__(
+        self, directory: Path | None, limits: FileLimits, now_s: Callable[[], float]
+    ) -> None:
+        self._kept = directory
+        self._limits = limits
+        self._now_s = now_s
+        self._lock = threading.Lock()
+        self._records: dict[str, FileRecord] = {}
+        self._directory: Path | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there may be files of an earlier start."""
+        return self._kept is not None
+
+    @property
+    def directory(self) -> Path:
+        """Made and read at the first use. Raises ``ConfigError``: it cannot be."""
+        with self._lock:
+            if self._directory is None:
+                self._directory = self._open()
+            return self._directory
+
+    def _open(self) -> Path:
+        try:
+            if self._kept is None:
+                return Path(tempfile.mkdtemp(prefix="quire-files-"))
+            self._kept.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise ConfigError(
+                f"the directory of files {self._kept} cannot be used: {exc.strerror}; choose "
+                "another --data-dir"
+            ) from exc
+        for path in self._kept.glob("*.json"):
+            try:
+                record = msgspec.json.decode(path.read_bytes(), type=FileRecord)
+            except (OSError, msgspec.DecodeError) as exc:
+                logger.warning("%s is no record of a file and is left alone: %s", path, exc)
+                continue
+            self._records[record.id] = record
+        for path in self._kept.glob("*.data"):
+            if not path.with_suffix(".json").exists():
+                path.unlink(missing_ok=True)
+        return self._kept
+
+    def close(self) -> None:
+        """A temporary directory goes. Idempotent."""
+        with self._lock:
+            if self._kept is None and self._directory is not None:
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory = None
+
+    def begin(self, tenant: TenantId) -> Upload:
+        """Room for one more file, to be written now.
+
+        Raises:
+            QuotaExceeded: the tenant has as many files as it may.
+        """
+        own = self.files(tenant)
+        if len(own) >= self._limits.max_files:
+            raise QuotaExceeded(
+                f"{len(own)} files are stored, the most that one tenant may have: delete some"
+            )
+        path = self.directory / f"file-{secrets.token_hex(16)}.data"
+        room = self._limits.max_bytes - sum(record.num_bytes for record in own)
+        return Upload(path, self._limits, room)
+
+    def add(
+        self, path: Path, tenant: TenantId, filename: str, purpose: str, ttl_s: int | None
+    ) -> FileRecord:
+        """Keep what was written to ``path``, a file of the store's directory."""
+        now_s = int(self._now_s())
+        record = FileRecord(
+            id=path.stem,
+            tenant=tenant,
+            filename=filename,
+            purpose=purpose,
+            num_bytes=path.stat().st_size,
+            created_s=now_s,
+            expires_s=self.expiry_s(now_s, ttl_s),
+        )
+        write_whole(path.with_suffix(".json"), msgspec.json.encode(record))
+        with self._lock:
+            self._records[record.id] = record
+        return record
+
+    def take(self, path: Path, record: FileRecord) -> None:
+        """Make what was written to ``path``, elsewhere on the same disk, a file: ``record``. May be
+        done again after a stop in its middle."""
+        write_whole(self.directory / f"{record.id}.json", msgspec.json.encode(record))
+        path.replace(self.path(record))
+        with self._lock:
+            self._records[record.id] = record
+
+    def expiry_s(self, created_s: int, ttl_s: int | None) -> int:
+        """When a file goes; ``ttl_s`` ``None``: as late as any."""
+        return created_s + min(ttl_s or self._limits.ttl_s, self._limits.ttl_s)
+
+    def files(self, tenant: TenantId) -> list[FileRecord]:
+        """Oldest first."""
+        self._drop_expired()
+        with self._lock:
+            own = [record for record in self._records.values() if record.tenant == tenant]
+        return sorted(own, key=lambda record: (record.created_s, record.id))
+
+    def get(self, tenant: TenantId, file_id: str) -> FileRecord:
+        """Raises ``UnknownHandle``: no such file, or not this tenant's."""
+        self._drop_expired()
+        record = self._records.get(file_id)
+        if record is None or record.tenant != tenant:
+            raise UnknownHandle(
+                f"no file {file_id[:100]!r} is stored: upload it, or see GET /v1/files"
+            )
+        return record
+
+    def path(self, record: FileRecord) -> Path:
+        return self.directory / f"{record.id}.data"
+
+    def delete(self, record: FileRecord) -> None:
+        with self._lock:
+            self._records.pop(record.id, None)
+        for suffix in (".json", ".data"):
+            with suppress(FileNotFoundError):
+                (self.directory / f"{record.id}{suffix}").unlink()
+
+    def _drop_expired(self) -> None:
+        _ = self.directory
+        now_s = self._now_s()
+        with self._lock:
+            old = [record for record in self._records.values() if record.expires_s <= now_s]
+        for record in old:
+            self.delete(record)
+
+
+class Upload:
+    """A file that is being written. ``abandon`` unless it was given to ``FileStore.add``."""
+
+    def __init__(self, path: Path, limits: FileLimits, room: int) -> None:
+        self.path = path
+        self._limits = limits
+        self._room = room
+        self._num_bytes = 0
+        self._file: BinaryIO = path.open("xb")
+
+    def write(self, content: bytes) -> None:
+        """Raises ``QuotaExceeded``: the file, or all of the tenant's together, become too large."""
+        self._num_bytes += len(content)
+        if self._num_bytes > self._limits.max_file_bytes:
+            raise NeverWithinQuota(
+                f"the file is larger than {self._limits.max_file_bytes} bytes, the most that one "
+                "may have: send several",
+                param="file",
+            )
+        if self._num_bytes > self._room:
+            raise QuotaExceeded(
+                f"the files of one tenant may have {self._limits.max_bytes} bytes together, and "
+                f"{max(self._room, 0)} were left: delete some",
+                param="file",
+            )
+        self._file.write(content)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def abandon(self) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """All of ``content`` or what was there before, whenever the machine stops."""
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+__all__ = ["FileLimits", "FileRecord", "FileStore", "Upload", "write_whole"]

@@ -1,0 +1,36 @@
+"""One page of a list, as OpenAI's clients turn it: ``after`` an id, at most ``limit``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from quire.server.errors import HttpError
+
+T = TypeVar("T")
+
+
+class Page(Generic[T]):
+    """Of ``items``, in their order; ``id_of`` names one.
+
+    Raises:
+        HttpError: 400; no item is called ``after``.
+    """
+
+    def __init__(
+        self, items: Sequence[T], id_of: Callable[[T], str], after: str | None, limit: int
+    ) -> None:
+        if after is not None:
+            places = [index for index, item in enumerate(items) if id_of(item) == after]
+            if not places:
+                raise HttpError(
+                    400, f"after: no item {after[:100]!r}", code="invalid_argument", param="after"
+                )
+            items = items[places[0] + 1 :]
+        self.items = list(items[:limit])
+        self.first_id = id_of(self.items[0]) if self.items else None
+        self.last_id = id_of(self.items[-1]) if self.items else None
+        self.has_more = len(items) > limit
+
+
+__all__ = ["Page"]

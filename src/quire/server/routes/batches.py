@@ -1,0 +1,59 @@
+"""``/v1/batches``: many requests in a file, run when nothing else wants to."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from quire.server.context import caller_of, context_of
+from quire.server.pages import Page
+from quire.server.schemas.base import WholeModel
+from quire.server.schemas.batches import Batch, BatchList, BatchRequest
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["batches"])
+
+BatchId = Annotated[str, Path(max_length=256)]
+
+
+@router.post("/v1/batches", response_model=Batch)
+async def create_batch(request: Request, body: BatchRequest) -> Response:
+    """Run the requests of a file."""
+    return _json(await context_of(request).batches.create(caller_of(request), body))
+
+
+@router.get("/v1/batches", response_model=BatchList)
+async def list_batches(
+    request: Request,
+    after: Annotated[str | None, Query(max_length=256)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> Response:
+    """The caller's batches, newest first."""
+    own = context_of(request).batches.batches(caller_of(request))
+    page = Page(own, lambda one: one.id, after, limit)
+    return _json(
+        BatchList(
+            data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more
+        )
+    )
+
+
+@router.get("/v1/batches/{batch}", response_model=Batch)
+async def get_batch(request: Request, batch: BatchId) -> Response:
+    """A batch as it is now."""
+    return _json(context_of(request).batches.get(caller_of(request), batch))
+
+
+@router.post("/v1/batches/{batch}/cancel", response_model=Batch)
+async def cancel_batch(request: Request, batch: BatchId) -> Response:
+    """End a batch; what has been answered stays. Idempotent."""
+    return _json(await context_of(request).batches.cancel(caller_of(request), batch))
+
+
+def _json(body: WholeModel) -> Response:
+    return Response(body.to_json(), media_type="application/json")
+
+
+__all__ = ["router"]

@@ -1,0 +1,168 @@
+"""How files arrive and where they lie: forms in pieces, bounds, expiry, a start after a stop."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.errors import (
+    ConfigError,
+    InvalidArgument,
+    NeverWithinQuota,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.ids import TenantId
+from quire.server.files.multipart import MAX_PARTS, MultipartReader, PartStarted
+from quire.server.files.store import FileLimits, FileRecord, FileStore
+
+A, B = TenantId("a"), TenantId("b")
+
+
+def form(**parts: bytes) -> tuple[str, bytes]:
+    """As httpx, and so the openai package, writes it."""
+    request = httpx.Request("POST", "http://x", data={"purpose": "batch"}, files=parts)
+    return request.headers["content-type"], request.read()
+
+
+def read(content_type: str, pieces: list[bytes]) -> dict[str, tuple[str | None, bytes]]:
+    reader, found, name = MultipartReader(content_type), {}, ""
+    for piece in pieces:
+        for event in reader.feed(piece):
+            if isinstance(event, PartStarted):
+                name = event.name
+                found[name] = (event.filename, b"")
+            else:
+                filename, content = found[name]
+                found[name] = (filename, content + event.content)
+    reader.finish()
+    return found
+
+
+@given(
+    content=st.lists(st.sampled_from([b"\r\n", b"--", b"b", b"\r", b"x" * 9]), max_size=40),
+    cuts=st.lists(st.integers(0, 400), max_size=8),
+)
+def test_a_form_reads_the_same_however_it_is_cut(content: list[bytes], cuts: list[int]) -> None:
+    """The content is as like the boundary as it may be without being it."""
+    wanted = b"".join(content)
+    body = (
+        b'preamble\r\n--bb\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch'
+        b"\r\n--bb\r\n"
+        b'content-disposition: form-data; name="file"; filename="a b.jsonl"\r\n'
+        b"Content-Type: application/octet-stream\r\n\r\n" + wanted + b"\r\n--bb--\r\nepilogue"
+    )
+    if b"\r\n--bb" in wanted + b"\r\n":
+        return
+    places = [0, *sorted(min(cut, len(body)) for cut in cuts), len(body)]
+    pieces = [body[start:end] for start, end in pairwise(places)]
+    found = read('multipart/form-data; boundary="bb"', pieces)
+    assert found == {"purpose": (None, b"batch"), "file": ("a b.jsonl", wanted)}
+
+
+def test_what_clients_write_is_read() -> None:
+    content_type, body = form(file=b"line\r\nline")
+    assert read(content_type, [body])["file"] == ("upload", b"line\r\nline")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("application/json", b"{}"),
+        ("multipart/form-data", b"--x--"),
+        ("multipart/form-data; boundary=x", b"--x\r\nno-disposition: 1\r\n\r\n"),
+        ("multipart/form-data; boundary=x", b"--x\r\n" + b"h" * 9000),
+        ("multipart/form-data; boundary=x", b'--x\r\ncontent-disposition: a; name="f"\r\n\r\ncut'),
+        (
+            "multipart/form-data; boundary=x",
+            b'--x\r\ncontent-disposition: a; name="f"\r\n\r\n\r\n' * (MAX_PARTS + 1),
+        ),
+    ],
+)
+def test_a_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
+    with pytest.raises(InvalidArgument):
+        read(content_type, [body])
+
+
+# -- the store -------------------------------------------------------------------------------------
+
+
+class Store:
+    """A store whose clock is set by hand."""
+
+    def __init__(self, directory: Path | None, limits: FileLimits | None = None) -> None:
+        self.now_s = 1000.0
+        self.files = FileStore(directory, limits or FileLimits(), lambda: self.now_s)
+
+    def put(self, content: bytes, tenant: TenantId = A, ttl_s: int | None = None) -> FileRecord:
+        upload = self.files.begin(tenant)
+        try:
+            upload.write(content)
+        except QuotaExceeded:
+            upload.abandon()
+            raise
+        upload.close()
+        return self.files.add(upload.path, tenant, "in.jsonl", "batch", ttl_s)
+
+
+def test_files_outlive_their_store(tmp_path: Path) -> None:
+    first = Store(tmp_path)
+    kept, gone = first.put(b"kept"), first.put(b"gone")
+    first.files.delete(gone)
+    first.files.begin(A).close()  # the node stops in the middle of it
+    (tmp_path / "strange.json").write_bytes(b"{")
+    again = Store(tmp_path)
+    assert again.files.files(A) == [kept]
+    assert again.files.path(kept).read_bytes() == b"kept"
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {f"{kept.id}.json", f"{kept.id}.data", "strange.json"}
+    first.files.close()
+    assert tmp_path.exists()
+
+
+def test_a_temporary_directory_goes_with_its_store() -> None:
+    store = Store(None)
+    path = store.files.path(store.put(b"x"))
+    assert path.exists()
+    store.files.close()
+    store.files.close()
+    assert not path.parent.exists()
+
+
+def test_files_are_bounded_alone_together_and_in_number(tmp_path: Path) -> None:
+    store = Store(tmp_path, FileLimits(max_file_bytes=10, max_bytes=15, max_files=3))
+    with pytest.raises(NeverWithinQuota, match="larger than 10 bytes"):
+        store.put(b"x" * 11)
+    store.put(b"x" * 10)
+    with pytest.raises(QuotaExceeded, match="15 bytes together, and 5 were left"):
+        store.put(b"x" * 6)
+    store.put(b"x" * 6, B)
+    store.put(b"x" * 5)
+    store.put(b"")
+    with pytest.raises(QuotaExceeded, match="3 files are stored"):
+        store.put(b"")
+    assert len(list(tmp_path.glob("*.data"))) == 4, "what was refused has left nothing"
+
+
+def test_files_go_when_their_time_is_over(tmp_path: Path) -> None:
+    store = Store(tmp_path, FileLimits(ttl_s=100))
+    early, late = store.put(b"x", ttl_s=10), store.put(b"y", ttl_s=1000)
+    assert (early.expires_s, late.expires_s) == (1010, 1100)
+    store.now_s = 1010.0
+    with pytest.raises(UnknownHandle):
+        store.files.get(A, early.id)
+    assert store.files.get(A, late.id) == late
+    store.now_s = 1100.0
+    assert store.files.files(A) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_cannot_be_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match="--data-dir"):
+        Store(tmp_path / "file" / "below").put(b"x")
