@@ -378,7 +378,7 @@ def test_one_tenant_does_not_see_anothers_responses() -> None:
             {"text": {"format": {"type": "json_schema", "name": "x"}}},
             "text.format.schema",
         ),
-        ({"conversation": "conv_1"}, "conversation"),
+        ({"conversation": "conv_1", "previous_response_id": "resp_0"}, None),
         ({"previous_response_id": "resp_0"}, "previous_response_id"),
     ],
 )

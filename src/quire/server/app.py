@@ -29,6 +29,7 @@ from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
+from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseStore, StoreLimits
 from quire.server.routes import ROUTERS
 from quire.server.schemas.base import ERRORS
@@ -108,6 +109,9 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
         renderer=ChatRenderer(),
         metrics=ServerMetrics(node),
         responses=_response_store(node, config),
+        conversations=ConversationStore(
+            ConversationLimits(config.response_ttl_s), time.monotonic, time.time
+        ),
         files=files,
         batches=BatchService(files, calls, time.time, config.max_body_bytes),
         started_unix_s=int(time.time()),

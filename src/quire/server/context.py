@@ -15,6 +15,7 @@ from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
 from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
+from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
 
 
@@ -28,6 +29,7 @@ class ServerContext:
     renderer: ChatRenderer
     metrics: ServerMetrics
     responses: ResponseStore
+    conversations: ConversationStore
     files: FileStore
     batches: BatchService
     started_unix_s: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,9 @@ from quire.server.errors import HttpError
 from quire.server.events import EventStyle, as_it_is
 from quire.server.frame import Frame, new_frame
 from quire.server.planning import Work
+from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.format import ResponseFormatter, ResponseOptions
-from quire.server.responses.store import StoredResponse
+from quire.server.responses.store import StoredResponse, sent_again
 from quire.server.responses.translation import (
     chat_request,
     items_of,
@@ -32,18 +33,20 @@ from quire.server.schemas.response_items import (
     InputItem,
     MessageItem,
 )
-from quire.server.schemas.responses import ResponseObject, ResponsesRequest
+from quire.server.schemas.responses import ConversationId, ResponseObject, ResponsesRequest
 
 
 @dataclass(slots=True)
 class Creation:
-    """One response on its way. ``entry`` is what will be stored, ``None`` if nothing is to be."""
+    """One response on its way. ``entry`` is what will be stored, ``None`` if nothing is to be;
+    ``grow`` adds a complete response to the conversation that it is in."""
 
     body: ResponsesRequest
     chat: PreparedChat
     messages: Sequence[Message]
     formatter: ResponseFormatter
     entry: StoredResponse | None
+    grow: Callable[[ResponseObject], None] | None = None
 
     def work(self) -> Work:
         style = EventStyle(as_it_is, b"", self.formatter.failed)
@@ -62,6 +65,8 @@ class Creation:
         """The answer is complete: the session knows it, and what is stored goes on from it."""
         answer = self.formatter.answer()
         self.chat.remember(session, [answer])
+        if self.grow is not None:
+            self.grow(self.formatter.response())
         if self.entry is None:
             return
         self.entry.history = (*self.messages, message_of_answer(answer))
@@ -80,8 +85,11 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
     store, tenant = context_of(request).responses, caller_of(request)
     previous = _previous(request, body)
     items = items_of(body, lambda item_id, param: store.item(tenant, item_id, param))
+    conversation = _conversation(request, body)
     earlier = () if previous is None else previous.history
-    messages = [*earlier, *messages_of(items)]
+    said = [] if conversation is None else conversation.items
+    known = [sent_again(item, "conversation") for item in said]
+    messages = [*earlier, *messages_of([*known, *items])]
     if not messages:
         raise HttpError(
             400,
@@ -102,12 +110,35 @@ async def create(request: Request, body: ResponsesRequest) -> Creation:
         ),
         chat.reading,
     )
-    entry = None
+    entry, shown = None, [stored_item(item) for item in items]
     if body.store is not False:
-        entry = StoredResponse(f"resp_{frame.key}", tenant, [stored_item(item) for item in items])
+        entry = StoredResponse(f"resp_{frame.key}", tenant, shown)
         if previous is not None:
             entry.num_history_bytes = previous.num_bytes
-    return Creation(body, chat, messages, formatter, entry)
+    grow = None if conversation is None else _growing(request, conversation, shown)
+    return Creation(body, chat, messages, formatter, entry, grow)
+
+
+def _conversation(request: Request, body: ResponsesRequest) -> StoredConversation | None:
+    if body.conversation is None:
+        return None
+    store = context_of(request).conversations
+    found = store.get(caller_of(request), body.conversation.id)
+    store.check_room(found)
+    return found
+
+
+def _growing(
+    request: Request, conversation: StoredConversation, said: Sequence[dict[str, Any]]
+) -> Callable[[ResponseObject], None]:
+    """Adds what a request has said and what it was answered."""
+    store = context_of(request).conversations
+
+    def grow(response: ResponseObject) -> None:
+        output = [item.model_dump() for item in response.output]
+        store.grow(conversation, [*said, *output])
+
+    return grow
 
 
 def _previous(request: Request, body: ResponsesRequest) -> StoredResponse | None:
@@ -189,6 +220,7 @@ def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
         metadata=body.metadata or {},
         parallel_tool_calls=body.parallel_tool_calls is not False,
         previous_response_id=body.previous_response_id,
+        conversation=None if body.conversation is None else ConversationId(id=body.conversation.id),
         prompt_cache_key=body.prompt_cache_key,
         reasoning={
             "effort": None if reasoning is None else reasoning.effort,

@@ -168,7 +168,7 @@ class ResponseStore:
         for entry in shelf.holders.get(item_id, {}).values():
             for item in entry.items():
                 if item["id"] == item_id:
-                    return _sent_again(item, param)
+                    return sent_again(item, param)
         raise InvalidArgument(
             f"{param}: no stored item {item_id[:100]!r}; send the item itself", param=param
         )
@@ -260,7 +260,7 @@ class ResponseStore:
             entry.run.cancel()
 
 
-def _sent_again(item: dict[str, Any], param: str) -> InputItem:
+def sent_again(item: dict[str, Any], param: str) -> InputItem:
     """A model may write what a client may not send, a function's name that is none for one."""
     try:
         return _ITEM.validate_python(item)
@@ -284,4 +284,4 @@ def _num_bytes(entry: StoredResponse) -> int:
     return total
 
 
-__all__ = ["ResponseStore", "StoreLimits", "StoredResponse"]
+__all__ = ["ResponseStore", "StoreLimits", "StoredResponse", "sent_again"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from quire.server.schemas.base import (
     TEXT_SHAPE,
@@ -123,6 +123,21 @@ class ResponseStreamOptions(RequestModel):
     include_obfuscation: bool | None = None
 
 
+class ConversationField(RequestModel):
+    id: ShortText
+
+
+ConversationInput = ShortText | ConversationField
+
+
+def _id_of(value: object) -> object:
+    return {"id": value} if isinstance(value, str) else value
+
+
+class ConversationId(WholeModel):
+    id: str
+
+
 class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
     """``store`` is true unless it is said otherwise, as in OpenAI's service."""
 
@@ -139,6 +154,12 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     include: Annotated[list[Include], Field(max_length=16)] | None = None
     previous_response_id: ShortText | None = None
+    conversation: (
+        Annotated[
+            ConversationField, BeforeValidator(_id_of, json_schema_input_type=ConversationInput)
+        ]
+        | None
+    ) = None
     background: bool | None = None
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
@@ -149,6 +170,8 @@ class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
     def _consistent(self) -> ResponsesRequest:
         if self.background and self.store is False:
             raise ValueError("background needs store: the response is read later")
+        if self.conversation is not None and self.previous_response_id is not None:
+            raise ValueError("conversation and previous_response_id exclude each other")
         self._check_tools()
         return self
 
@@ -219,6 +242,7 @@ class ResponseObject(WholeModel):
     metadata: dict[str, str]
     parallel_tool_calls: bool
     previous_response_id: str | None = None
+    conversation: ConversationId | None = None
     prompt_cache_key: str | None = None
     reasoning: dict[str, Any]
     safety_identifier: str | None = None
@@ -252,6 +276,7 @@ class InputItemList(WholeModel):
 
 __all__ = [
     "AllowedTools",
+    "ConversationId",
     "DeletedResponse",
     "FunctionChoice",
     "FunctionTool",

@@ -1,0 +1,177 @@
+"""Conversations that grow by the responses in them, per tenant.
+
+Owns the bounds: how many, how many items, how many bytes, how long. Whatever is over a bound goes,
+the one used longest ago first; what is asked to grow too far is refused. Nothing is written to
+disk. Must not know how a response is made.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import NeverWithinQuota, UnknownHandle
+from quire.core.ids import TenantId
+
+_BYTES_PER_ITEM = 1024
+"""Of the objects that an item is, beside its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationLimits:
+    """Per tenant, ``max_items`` per conversation. ``ttl_s``: since the last use."""
+
+    ttl_s: float = 3600.0
+    max_conversations: int = 1024
+    max_items: int = 2048
+    max_bytes: int = 64 << 20
+
+
+@dataclass(slots=True, eq=False)
+class StoredConversation:
+    """``items`` as they are shown, oldest first."""
+
+    id: str
+    tenant: TenantId
+    created_s: int
+    metadata: Mapping[str, str]
+    items: list[dict[str, Any]] = field(default_factory=list)
+    used_s: float = 0.0
+    num_bytes: int = 0
+
+    def item(self, item_id: str) -> dict[str, Any]:
+        """Raises ``UnknownHandle``."""
+        for item in self.items:
+            if item["id"] == item_id:
+                return item
+        raise UnknownHandle(f"conversation {self.id} has no item {item_id[:100]!r}")
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """One tenant's, those used longest ago first."""
+
+    entries: OrderedDict[str, StoredConversation] = field(default_factory=OrderedDict)
+    num_bytes: int = 0
+
+
+class ConversationStore:
+    """``now_s`` is a monotonic clock, ``unix_s`` the time of day."""
+
+    def __init__(
+        self,
+        limits: ConversationLimits,
+        now_s: Callable[[], float],
+        unix_s: Callable[[], float],
+    ) -> None:
+        self._limits = limits
+        self._now_s = now_s
+        self._unix_s = unix_s
+        self._shelves: dict[TenantId, _Shelf] = {}
+
+    def create(
+        self, tenant: TenantId, metadata: Mapping[str, str], items: Sequence[dict[str, Any]]
+    ) -> StoredConversation:
+        """Raises ``NeverWithinQuota``: too many items, or too large."""
+        entry = StoredConversation(
+            f"conv_{secrets.token_hex(16)}", tenant, int(self._unix_s()), metadata
+        )
+        self._check(entry, items)
+        shelf = self._shelves.setdefault(tenant, _Shelf())
+        shelf.entries[entry.id] = entry
+        self.grow(entry, items)
+        return entry
+
+    def get(self, tenant: TenantId, conversation_id: str) -> StoredConversation:
+        """Raises ``UnknownHandle``: no such conversation, or not this tenant's."""
+        self._drop_old()
+        shelf = self._shelves.get(tenant, _Shelf())
+        entry = shelf.entries.get(conversation_id)
+        if entry is None:
+            raise UnknownHandle(
+                f"no conversation {conversation_id[:100]!r} is stored: it has been deleted, or has "
+                f"not been used for {self._limits.ttl_s:g} s"
+            )
+        self._use(shelf, entry)
+        return entry
+
+    def add(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
+        """Raises ``NeverWithinQuota``: too many items, or too large."""
+        self._check(entry, items)
+        self.grow(entry, items)
+
+    def check_room(self, entry: StoredConversation) -> None:
+        """Raises ``NeverWithinQuota``: nothing can be added any more."""
+        self._check(entry, [{}])
+
+    def grow(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
+        """What a response has said belongs to ``entry``, unless that is gone meanwhile."""
+        shelf = self._shelves.get(entry.tenant, _Shelf())
+        if shelf.entries.get(entry.id) is not entry:
+            return
+        entry.items += items
+        self._count(shelf, entry, _num_bytes(items))
+        self._use(shelf, entry)
+        self._make_room(shelf, entry)
+
+    def remove(self, entry: StoredConversation, item_id: str) -> None:
+        """Raises ``UnknownHandle``: it has no such item."""
+        item = entry.item(item_id)
+        entry.items.remove(item)
+        self._count(self._shelves[entry.tenant], entry, -_num_bytes([item]))
+
+    def delete(self, entry: StoredConversation) -> None:
+        self._drop(self._shelves[entry.tenant], entry)
+
+    # -- bounds ------------------------------------------------------------------------------------
+
+    def _check(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
+        num_items, limits = len(entry.items) + len(items), self._limits
+        num_bytes = entry.num_bytes + _num_bytes(items)
+        if num_items > limits.max_items or num_bytes > limits.max_bytes:
+            raise NeverWithinQuota(
+                f"the conversation would have {num_items} items and {num_bytes} bytes, "
+                f"{limits.max_items} and {limits.max_bytes} are allowed: begin another one",
+                param="conversation",
+            )
+
+    def _use(self, shelf: _Shelf, entry: StoredConversation) -> None:
+        entry.used_s = self._now_s()
+        shelf.entries.move_to_end(entry.id)
+
+    def _count(self, shelf: _Shelf, entry: StoredConversation, more: int) -> None:
+        entry.num_bytes += more
+        shelf.num_bytes += more
+
+    def _drop_old(self) -> None:
+        limit_s = self._now_s() - self._limits.ttl_s
+        for shelf in self._shelves.values():
+            old = takewhile(lambda entry: entry.used_s <= limit_s, shelf.entries.values())
+            for entry in list(old):
+                self._drop(shelf, entry)
+
+    def _make_room(self, shelf: _Shelf, wanted: StoredConversation) -> None:
+        limits = self._limits
+        for entry in list(shelf.entries.values()):
+            is_full = len(shelf.entries) > limits.max_conversations
+            if not is_full and shelf.num_bytes <= limits.max_bytes:
+                return
+            if entry is not wanted:
+                self._drop(shelf, entry)
+
+    def _drop(self, shelf: _Shelf, entry: StoredConversation) -> None:
+        del shelf.entries[entry.id]
+        shelf.num_bytes -= entry.num_bytes
+
+
+def _num_bytes(items: Sequence[dict[str, Any]]) -> int:
+    return sum(len(msgspec.json.encode(item)) + _BYTES_PER_ITEM for item in items)
+
+
+__all__ = ["ConversationLimits", "ConversationStore", "StoredConversation"]

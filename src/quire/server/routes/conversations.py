@@ -1,0 +1,152 @@
+"""``/v1/conversations``: what responses with ``conversation`` go on from and add to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import msgspec
+from fastapi import APIRouter, Path, Query, Request
+from starlette.responses import Response
+
+from quire.server.context import caller_of, context_of
+from quire.server.pages import Page
+from quire.server.responses.conversations import StoredConversation
+from quire.server.responses.creation import stored_item
+from quire.server.schemas.base import WholeModel
+from quire.server.schemas.conversations import (
+    Conversation,
+    ConversationItems,
+    ConversationItemsRequest,
+    ConversationRequest,
+    ConversationUpdate,
+    DeletedConversation,
+)
+from quire.server.schemas.response_items import InputItem, ItemReference
+from quire.server.schemas.responses import Include
+from quire.server.strict_json import StrictRoute
+
+router = APIRouter(route_class=StrictRoute, tags=["conversations"])
+
+ConversationId = Annotated[str, Path(max_length=256)]
+ItemId = Annotated[str, Path(max_length=256)]
+Included = Annotated[list[Include] | None, Query(max_length=16)]
+"""Accepted without effect: items are always shown whole."""
+
+
+@router.post("/v1/conversations", response_model=Conversation)
+async def create_conversation(request: Request, body: ConversationRequest) -> Response:
+    """Begin a conversation, empty or with items."""
+    items = _stored(request, body.items or [])
+    store = context_of(request).conversations
+    return _told(store.create(caller_of(request), body.metadata or {}, items))
+
+
+@router.get("/v1/conversations/{conversation}", response_model=Conversation)
+async def get_conversation(request: Request, conversation: ConversationId) -> Response:
+    """A conversation without its items."""
+    return _told(_find(request, conversation))
+
+
+@router.post("/v1/conversations/{conversation}", response_model=Conversation)
+async def update_conversation(
+    request: Request, conversation: ConversationId, body: ConversationUpdate
+) -> Response:
+    """Give a conversation other metadata."""
+    entry = _find(request, conversation)
+    entry.metadata = body.metadata
+    return _told(entry)
+
+
+@router.delete("/v1/conversations/{conversation}", response_model=DeletedConversation)
+async def delete_conversation(request: Request, conversation: ConversationId) -> Response:
+    """Forget a conversation; the responses in it stay."""
+    entry = _find(request, conversation)
+    context_of(request).conversations.delete(entry)
+    return _json(DeletedConversation(id=entry.id))
+
+
+@router.post("/v1/conversations/{conversation}/items", response_model=ConversationItems)
+async def create_items(
+    request: Request,
+    conversation: ConversationId,
+    body: ConversationItemsRequest,
+    include: Included = None,
+) -> Response:
+    """Add items to a conversation."""
+    entry, items = _find(request, conversation), _stored(request, body.items)
+    context_of(request).conversations.add(entry, items)
+    return _listed(Page(items, _id_of, None, len(items)))
+
+
+@router.get("/v1/conversations/{conversation}/items", response_model=ConversationItems)
+async def list_items(
+    request: Request,
+    conversation: ConversationId,
+    after: Annotated[str | None, Query(max_length=256)] = None,
+    include: Included = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+    order: Annotated[Literal["asc", "desc"], Query()] = "desc",
+) -> Response:
+    """The items of a conversation, newest first unless `order` is `asc`."""
+    items = _find(request, conversation).items
+    return _listed(Page(items if order == "asc" else items[::-1], _id_of, after, limit))
+
+
+@router.get("/v1/conversations/{conversation}/items/{item}", response_model=dict[str, Any])
+async def get_item(
+    request: Request, conversation: ConversationId, item: ItemId, include: Included = None
+) -> Response:
+    """One item."""
+    found = _find(request, conversation).item(item)
+    return Response(msgspec.json.encode(found), media_type="application/json")
+
+
+@router.delete("/v1/conversations/{conversation}/items/{item}", response_model=Conversation)
+async def delete_item(request: Request, conversation: ConversationId, item: ItemId) -> Response:
+    """Take an item out of a conversation."""
+    entry = _find(request, conversation)
+    context_of(request).conversations.remove(entry, item)
+    return _told(entry)
+
+
+def _find(request: Request, conversation_id: str) -> StoredConversation:
+    return context_of(request).conversations.get(caller_of(request), conversation_id)
+
+
+def _stored(request: Request, items: Sequence[InputItem]) -> list[dict[str, Any]]:
+    """``items`` as they are kept, those that are only referred to included."""
+    store, tenant = context_of(request).responses, caller_of(request)
+    return [
+        stored_item(
+            store.item(tenant, item.id, f"items[{index}].id")
+            if isinstance(item, ItemReference)
+            else item
+        )
+        for index, item in enumerate(items)
+    ]
+
+
+def _id_of(item: dict[str, Any]) -> str:
+    return str(item["id"])
+
+
+def _told(entry: StoredConversation) -> Response:
+    return _json(
+        Conversation(id=entry.id, created_at=entry.created_s, metadata=dict(entry.metadata))
+    )
+
+
+def _listed(page: Page[dict[str, Any]]) -> Response:
+    return _json(
+        ConversationItems(
+            data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more
+        )
+    )
+
+
+def _json(body: WholeModel) -> Response:
+    return Response(body.to_json(), media_type="application/json")
+
+
+__all__ = ["router"]
