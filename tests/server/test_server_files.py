@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted_server import running_server
 
+from quire.core.config import ServerConfig
 from quire.core.errors import (
     ConfigError,
     InvalidArgument,
@@ -87,6 +90,28 @@ def test_what_clients_write_is_read() -> None:
 def test_a_form_that_is_none_is_refused(content_type: str, body: bytes) -> None:
     with pytest.raises(InvalidArgument):
         read(content_type, [body])
+
+
+def test_a_client_that_leaves_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    config = ServerConfig(drain_timeout_s=1.0, data_dir=tmp_path)
+    with running_server(config) as server:
+        content_type, body = form(file=b"x" * 5000)
+        head = (
+            f"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-type: {content_type}\r\n"
+            f"content-length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection((server.host, server.port)) as sock:
+            sock.sendall(head.encode() + body[:3000])
+            sock.shutdown(socket.SHUT_WR)
+            assert sock.recv(1) == b""
+        assert httpx.get(f"{server.url}/v1/files").json()["data"] == []
+    assert list(tmp_path.glob("files/*.data")) == []
+
+
+def test_an_encoded_upload_is_415(http: httpx.Client) -> None:
+    content_type, body = form(file=b"x")
+    headers = {"content-type": content_type, "content-encoding": "gzip"}
+    assert http.post("/v1/files", content=body, headers=headers).status_code == 415
 
 
 # -- the store -------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import Any
 
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -129,14 +130,7 @@ class StrictRequest(Request):
     async def _bounded_body(self) -> bytes:
         config = self.app.state.quire.config
         limit: int = config.max_body_bytes
-        coding = self.headers.get("content-encoding", "").strip().lower()
-        if coding not in ("", "identity"):
-            raise HttpError(
-                415,
-                f"the body has content-encoding {coding[:64]!a}, and none is read here: send the "
-                "body as it is",
-                code="request_body_encoding_unsupported",
-            )
+        check_encoding(self.headers)
         length = self.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > limit:
             raise _too_long(limit)
@@ -152,6 +146,18 @@ class StrictRequest(Request):
                 408, f"the body did not arrive within {config.body_timeout_s:g} s"
             ) from exc
         return bytes(chunks)
+
+
+def check_encoding(headers: Headers) -> None:
+    """Raises ``HttpError``: 415; the body is encoded."""
+    coding = headers.get("content-encoding", "").strip().lower()
+    if coding not in ("", "identity"):
+        raise HttpError(
+            415,
+            f"the body has content-encoding {coding[:64]!a}, and none is read here: send the body "
+            "as it is",
+            code="request_body_encoding_unsupported",
+        )
 
 
 def _too_long(limit: int) -> HttpError:
@@ -174,4 +180,4 @@ class StrictRoute(APIRoute):
         return strict_handler
 
 
-__all__ = ["MAX_DEPTH", "StrictRequest", "StrictRoute", "strict_loads"]
+__all__ = ["MAX_DEPTH", "StrictRequest", "StrictRoute", "check_encoding", "strict_loads"]

@@ -98,6 +98,11 @@ class BatchRun:
                 await self._end("batch_cancelled", "cancelled")
         except QuireError as error:
             await self._fail(error.code, error.message)
+        except OSError:
+            logger.exception(
+                "batch %s stands still until the node starts again: its results cannot be written",
+                self.record.batch.id,
+            )
         except Exception:
             logger.exception("batch %s has failed unexpectedly", self.record.batch.id)
             await self._fail("internal_error", "an unexpected error; see the server's log")
@@ -149,7 +154,7 @@ class BatchRun:
             async with asyncio.TaskGroup() as group:
                 for _ in range(NUM_AT_ONCE):
                     group.create_task(self._take_lines(left, path, results))
-        except* NeverWithinQuota as several:
+        except* (NeverWithinQuota, OSError) as several:
             raise several.exceptions[0] from None
         finally:
             results.close()

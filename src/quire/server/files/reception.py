@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
-from quire.core.errors import InvalidArgument
+from quire.core.errors import CapacityError, InvalidArgument
 from quire.core.ids import TenantId
 from quire.server.errors import HttpError
 from quire.server.files.multipart import MultipartReader, PartEvent, PartStarted
 from quire.server.files.store import FileRecord, FileStore, Upload
+from quire.server.strict_json import check_encoding
 
 MAX_UPLOAD_S = 900.0
 _MAX_FIELD_BYTES = 1024
@@ -26,8 +27,10 @@ async def receive_file(
 
     Raises:
         QuireError: not a form with a file and a purpose that means something here, or no room.
-        HttpError: 408; the body stalls for ``idle_limit_s``, or takes too long in all.
+        HttpError: 408; the body stalls for ``idle_limit_s``, or takes too long in all. 415.
+        CapacityError: the disk takes no more.
     """
+    check_encoding(request.headers)
     reader = MultipartReader(request.headers.get("content-type", ""))
     form = _Form(await asyncio.to_thread(store.begin, tenant))
     try:
@@ -45,6 +48,10 @@ async def receive_file(
         raise HttpError(
             408, f"the file stalled for {idle_limit_s:g} s, or took over {MAX_UPLOAD_S:g} s"
         ) from exc
+    except ClientDisconnect as exc:
+        raise HttpError(400, "the client left before its file was here") from exc
+    except OSError as exc:
+        raise CapacityError(f"the file cannot be written: {exc.strerror}; try again later") from exc
     finally:
         await asyncio.to_thread(form.close)
 
