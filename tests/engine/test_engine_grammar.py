@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 from engine_checkpoints import EOS, VOCAB_SIZE
 from engine_driver import Driver, Output
-from numpy.typing import NDArray
 
 from quire.core.batch import SequenceEnd
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import GrammarError
-from quire.engine.sampling.grammar import (
-    MAX_SOURCE_BYTES,
-    GrammarCompiler,
-    GrammarMasks,
-    GrammarMatcher,
-)
+from quire.engine.sampling.grammar import MAX_SOURCE_BYTES, GrammarCompiler, Vocabulary
 from quire.engine.tokenizer import load_tokenizer
 
 MakeDriver = Callable[..., Driver]
@@ -169,7 +162,8 @@ def test_samplers_and_grammars_meet(
 def test_bad_grammars_are_refused(
     kind: str, source: str, part: str, checkpoint: Callable[[str], Path]
 ) -> None:
-    compiler = GrammarCompiler(load_tokenizer(str(checkpoint("llama"))), VOCAB_SIZE)
+    tokenizer = load_tokenizer(str(checkpoint("llama")))
+    compiler = GrammarCompiler(Vocabulary(tokenizer, VOCAB_SIZE))
     with pytest.raises(GrammarError, match=part):
         compiler.compile(GrammarSpec(kind, source))  # type: ignore[arg-type]
 
@@ -185,66 +179,6 @@ def test_an_exploding_regex_fails_alone(make_driver: MakeDriver) -> None:
     outputs = driver.decode(pair)
     assert outputs[0].tokens == plain.tokens
     assert outputs[1].end is SequenceEnd.FAILED
-
-
-def masks_along(matcher: GrammarMatcher, tokens: Sequence[int]) -> list[NDArray[np.bool_]]:
-    masks = GrammarMasks(VOCAB_SIZE)
-    found = []
-    for token in tokens:
-        forbidden_GV, errors = masks.forbidden([matcher])
-        assert errors == [None]
-        found.append(forbidden_GV[0])
-        matcher.consume([token])
-    return found
-
-
-@pytest.fixture
-def compiler(checkpoint: Callable[[str], Path]) -> GrammarCompiler:
-    return GrammarCompiler(load_tokenizer(str(checkpoint("llama"))), VOCAB_SIZE)
-
-
-@pytest.fixture
-def encode(checkpoint: Callable[[str], Path]) -> Callable[[str], list[int]]:
-    return load_tokenizer(str(checkpoint("llama"))).encode
-
-
-def test_a_fork_goes_on_by_itself(
-    compiler: GrammarCompiler, encode: Callable[[str], list[int]]
-) -> None:
-    trunk = compiler.compile(GrammarSpec("regex", "ab(cd|xyz)"))
-    trunk.consume(encode("ab"))
-    branch = trunk.fork()
-    branch.consume(encode("xyz"))
-    assert branch.finished
-    assert not trunk.finished
-    trunk.consume(encode("cd"))
-    assert trunk.finished
-
-
-def test_rollback_takes_tokens_back(
-    compiler: GrammarCompiler, encode: Callable[[str], list[int]]
-) -> None:
-    """As after drafted tokens that were not accepted: the masks are those of the first time."""
-    matcher = compiler.compile(SCHEMA_GRAMMAR)
-    drafted = encode('{"name": "ann", ')
-    first = masks_along(matcher, drafted)
-    matcher.rollback(len(drafted) - 3)
-    second = masks_along(matcher, drafted[3:])
-    assert all(np.array_equal(a, b) for a, b in zip(first[3:], second, strict=True))
-    with pytest.raises(GrammarError, match="rollback"):
-        matcher.rollback(1000)
-
-
-def test_masks_together_are_the_masks_alone(
-    compiler: GrammarCompiler, encode: Callable[[str], list[int]]
-) -> None:
-    sources = ["[a-c]{3}x", "(red|green) [0-9]{3}", "a*", "ab?c"]
-    matchers = [compiler.compile(GrammarSpec("regex", source)) for source in sources]
-    together, errors = GrammarMasks(VOCAB_SIZE).forbidden(matchers)
-    assert errors == [None] * 4
-    for matcher, mask in zip(matchers, together, strict=True):
-        assert np.array_equal(GrammarMasks(VOCAB_SIZE).forbidden([matcher])[0][0], mask)
-    assert len({mask.tobytes() for mask in together}) == 4
 
 
 COSTLY = GrammarSpec("regex", "(x{1,100}){1,100}")
@@ -265,25 +199,3 @@ def test_a_mask_that_takes_too_much_work_fails_alone(make_driver: MakeDriver) ->
     assert len(outputs[1].tokens) > 50
     assert outputs[0].tokens == plain.tokens
     assert outputs[2].end is SequenceEnd.GRAMMAR
-
-
-def test_a_mask_that_takes_too_long_is_an_error(compiler: GrammarCompiler) -> None:
-    """The clock says that every second mask takes a second."""
-    ticks = iter([0.0, 0.001, 0.001, 1.001, 1.001, 1.002])
-    masks = GrammarMasks(VOCAB_SIZE, limit_s=0.5, cpu_time_s=lambda: next(ticks))
-    matcher = compiler.compile(GrammarSpec("regex", "a*"))
-    found = [masks.forbidden([matcher])[1][0] for _ in range(3)]
-    assert [error is None for error in found] == [True, False, True]
-    assert "took 1000 ms, the limit is 500 ms" in str(found[1])
-
-
-def test_after_a_slow_step_matchers_are_timed_one_by_one(compiler: GrammarCompiler) -> None:
-    """Together they cannot be told apart: the step after says who it was."""
-    seconds = iter([0.0, 0.0, 0.0, 1.0])
-    masks = GrammarMasks(VOCAB_SIZE, limit_s=-1.0, cpu_time_s=lambda: next(seconds))
-    matchers = [compiler.compile(GrammarSpec("regex", "a*")) for _ in range(2)]
-    assert masks.forbidden(matchers)[1] == [None, None]
-    masks._limit_s = 0.5
-    quick, slow = masks.forbidden(matchers)[1]
-    assert quick is None
-    assert isinstance(slow, GrammarError)

@@ -29,7 +29,7 @@ from quire.engine.model_directory import locate
 from quire.engine.model_runner import ModelRunner
 from quire.engine.parallel.group import RankGroup
 from quire.engine.parallel.leading import lead
-from quire.engine.sampling.grammar import GrammarCompiler
+from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import Sequences
 from quire.engine.step import Step
@@ -65,6 +65,7 @@ class Engine:
     ) -> None:
         self._own_ranks: RankGroup | None = None
         self._images: ImageEncoder | None = None
+        self._grammars: GrammarHosts | None = None
         if config.tensor_parallel > 1 and ranks is None:
             ranks = self._own_ranks = RankGroup.start(config)
         try:
@@ -89,11 +90,12 @@ class Engine:
                 loaded, runner = lead(config, directory, progress, ranks)
             tokenizer = load_tokenizer(str(directory.path))
             images = self._images = _image_encoder(config, loaded)
+            grammars = self._grammars = GrammarHosts(str(directory.path), loaded.config.vocab_size)
             self._device = loaded.device
             self._info = _describe(config, loaded, backend, runner, ranks, images)
             self._transfers = TransferQueue(runner.pool)
             self._step: Step | None = _assemble(
-                config, loaded, runner, self._transfers, tokenizer, images
+                config, loaded, runner, self._transfers, tokenizer, images, grammars
             )
 
     @property
@@ -140,10 +142,17 @@ class Engine:
             raise EngineFault(f"{what} failed in the engine: {exc!r}") from exc
         return done
 
+    def start_grammars(self) -> None:
+        """Start the process that grammars run in, so that the first one has not to wait for it."""
+        if self._grammars is not None:
+            self._grammars.start()
+
     def close(self) -> None:
         self._step = None
         if self._images is not None:
             self._images.close()
+        if self._grammars is not None:
+            self._grammars.close()
         if self._own_ranks is not None:
             self._own_ranks.close()
 
@@ -214,6 +223,7 @@ def _assemble(
     transfers: TransferQueue,
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
+    grammars: GrammarHosts,
 ) -> Step:
     device, vocab_size = loaded.device, loaded.config.vocab_size
     pool, embeds = runner.pool, runner.embeds
@@ -234,7 +244,7 @@ def _assemble(
             tables,
             sequences,
             tokenizer,
-            GrammarCompiler(tokenizer, vocab_size),
+            grammars,
             vocab_size,
             len(config.adapters),
         ),
@@ -243,7 +253,7 @@ def _assemble(
             runner,
             tables,
             sequences,
-            SequenceSampler(sequences, tokenizer, vocab_size, device),
+            SequenceSampler(sequences, tokenizer, grammars, vocab_size, device),
             loaded.max_model_len,
         ),
         runner,

@@ -19,13 +19,14 @@ from quire.core.batch import (
     WriteEntries,
     WriteTable,
 )
-from quire.core.errors import GrammarError, InvalidArgument, QuireError
+from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
 from quire.engine.failures import Failures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
-from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher
+from quire.engine.sampling.grammar_hosts import GrammarHosts
+from quire.engine.sampling.grammar_matchers import ConfinedMatcher
 from quire.engine.sampling.plan import check_sampler
 from quire.engine.sequences import SequenceObjects, Sequences, TokenHistory
 from quire.engine.stopping import ByteStopMatcher
@@ -42,7 +43,7 @@ class MemoryOperations:
         tables: PageTables,
         sequences: Sequences,
         tokenizer: Tokenizer,
-        grammars: GrammarCompiler,
+        grammars: GrammarHosts,
         vocab_size: int,
         num_adapters: int = 0,
     ) -> None:
@@ -139,16 +140,12 @@ class MemoryOperations:
             matcher.push(self._tokenizer.token_bytes(int(token)))
         return matcher
 
-    def _grammar_matcher(self, operation: OpenSequence) -> GrammarMatcher | None:
+    def _grammar_matcher(self, operation: OpenSequence) -> ConfinedMatcher | None:
+        """Compiled while the prompt runs: the first mask tells what is wrong with it."""
         if operation.grammar is None:
             return None
-        matcher = self._grammars.compile(operation.grammar)
         generated = operation.history[len(operation.history) - operation.num_generated :]
-        try:
-            matcher.consume(generated.tolist())
-        except GrammarError as exc:
-            raise GrammarError(f"the tokens generated so far break the constraint: {exc}") from exc
-        return matcher
+        return self._grammars.open(operation.grammar, generated.tolist())
 
 
 def _check_range(what: str, values: I32, size: int) -> None:

@@ -5,6 +5,8 @@ Owns the order of precedence among ends. Runs after the model, knows nothing of 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -14,7 +16,8 @@ from quire.core.batch import SequenceEnd
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.failures import Failures
-from quire.engine.sampling.grammar import GrammarMasks
+from quire.engine.sampling.grammar_hosts import GrammarHosts
+from quire.engine.sampling.grammar_masks import forbidden_tokens
 from quire.engine.sampling.logprobs import RowLogprobs, row_logprobs
 from quire.engine.sampling.plan import SamplingPlan, SamplingRow
 from quire.engine.sampling.registry import installed
@@ -35,18 +38,23 @@ def nothing_to_sample() -> InvalidArgument:
 
 class SequenceSampler:
     """Samples for rows of ``Sequences`` and applies their stop predicates. ``table`` has their
-    samplers."""
+    samplers, ``grammars`` their constraints."""
 
     def __init__(
-        self, sequences: Sequences, tokenizer: Tokenizer, vocab_size: int, device: torch.device
+        self,
+        sequences: Sequences,
+        tokenizer: Tokenizer,
+        grammars: GrammarHosts,
+        vocab_size: int,
+        device: torch.device,
     ) -> None:
         self._sequences = sequences
         self._tokenizer = tokenizer
+        self._grammars = grammars
         self._vocab_size = vocab_size
         self._device = device
         self.table = SamplerTable(sequences.capacity, vocab_size, device, installed())
         self._known: list[SequenceObjects | None] = [None] * sequences.capacity
-        self._masks = GrammarMasks(vocab_size)
         self._last_plan: tuple[I64, int, SamplingPlan] | None = None
 
     def plan(self, rows_S: I64) -> SamplingPlan:
@@ -139,7 +147,8 @@ class SequenceSampler:
         ]
         if grammars:
             places_G = np.array([place for place, _ in grammars])
-            forbidden_GV, errors = self._masks.forbidden([grammar for _, grammar in grammars])
+            matchers = [grammar for _, grammar in grammars]
+            forbidden_GV, errors = forbidden_tokens(matchers, self._vocab_size)
             for place, error in zip(places_G.tolist(), errors, strict=True):
                 if error is not None:
                     self._fail(int(entries_S[place]), error, report, failures)
@@ -187,11 +196,23 @@ class SequenceSampler:
         budget = sequences.num_generated[rows_S] >= sequences.max_tokens[rows_S]
         sequences.end[rows_S[budget]] = SequenceEnd.MAX_TOKENS
         stopped = (sequences.stop_tokens[rows_S] == tokens_S[:, None]).any(axis=1)
-        for place in np.flatnonzero(sequences.is_watched[rows_S]).tolist():
+        watched = np.flatnonzero(sequences.is_watched[rows_S]).tolist()
+        self._advance_grammars([(int(rows_S[place]), int(tokens_S[place])) for place in watched])
+        for place in watched:
             entry, row, token = entries_S[place], rows_S[place], tokens_S[place]
             self._apply_objects(int(entry), int(row), int(token), report, failures)
         sequences.end[rows_S[stopped]] = SequenceEnd.STOP_TOKEN
         sequences.matched[rows_S[stopped]] = tokens_S[stopped]
+
+    def _advance_grammars(self, sampled: Sequence[tuple[int, int]]) -> None:
+        """By the tokens of these rows: the grammars are at work side by side from here on."""
+        advanced = [
+            (grammar, token)
+            for row, token in sampled
+            if (grammar := self._sequences.objects(row).grammar) is not None
+        ]
+        if advanced:
+            self._grammars.advance(*zip(*advanced, strict=True))
 
     def _apply_objects(
         self, entry: int, row: int, token: int, report: SequenceReport, failures: Failures
@@ -200,11 +221,11 @@ class SequenceSampler:
         objects = self._sequences.objects(row)
         if objects.grammar is not None:
             try:
-                objects.grammar.consume([token])
+                finished = objects.grammar.settle()
             except QuireError as exc:
                 self._fail(entry, exc, report, failures)
                 return
-            if objects.grammar.finished:
+            if finished:
                 self._sequences.end[row] = SequenceEnd.GRAMMAR
         if objects.strings is not None:
             index = objects.strings.push(self._tokenizer.token_bytes(token))

@@ -15,7 +15,7 @@ from quire.core.batch import I32, OpenSequence, SequenceEnd
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError, UnknownHandle
 from quire.engine.kv_cache.page_tables import NO_TABLE
-from quire.engine.sampling.grammar import GrammarMatcher
+from quire.engine.sampling.grammar_matchers import ConfinedMatcher
 from quire.engine.stopping import ByteStopMatcher
 
 I64 = NDArray[np.int64]
@@ -66,7 +66,7 @@ class SequenceObjects:
     sampler: SamplerSpec
     history: TokenHistory
     strings: ByteStopMatcher | None = None
-    grammar: GrammarMatcher | None = None
+    grammar: ConfinedMatcher | None = None
     failure: QuireError | None = None
 
 
@@ -161,6 +161,8 @@ class Sequences:
     def close(self, sequence: int) -> None:
         self.check_open(sequence)
         self.is_open[sequence] = False
+        if (grammar := self.objects(sequence).grammar) is not None:
+            grammar.close()
         self._objects[sequence] = None
 
     def running(self, sequences: I64) -> NDArray[np.bool_]:

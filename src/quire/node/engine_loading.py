@@ -23,6 +23,7 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
     from quire.engine.engine import Engine
 
     engine = Engine(config, lambda done, total: on_progress("loading weights", done / total))
+    engine.start_grammars()
     on_progress("ready", 1.0)
     return engine
 

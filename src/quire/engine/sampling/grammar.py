@@ -1,26 +1,18 @@
-"""Constraints on the output: llguidance matchers over the model's own vocabulary.
+"""Constraints on the output: llguidance matchers over a model's own vocabulary.
 
-Owns compilation, its limits, and the allowed-token masks. A matcher can always be rebuilt from its
-specification and the tokens generated so far, be forked, and be rolled back over tokens that were
-not kept after all.
-
-The time of a mask is limited twice: by llguidance's fuel, which counts work, so that the same
-grammar fails at the same token on every machine; and, since fuel does not see how long an ambiguous
-grammar's rows take, by the processor time that the mask took.
-
-Shapes: G constrained rows, V vocabulary, W words of 32 tokens.
+Owns compilation and the library's limits. Runs in the processes of ``grammar_process`` alone: some
+grammars take minutes and gigabytes, in one call that nothing but the end of its process stops. The
+library's fuel counts the work of regular expressions and the items of a parse, so that the same
+grammar fails at the same token on every machine; it sees neither what compilation takes nor how
+long an ambiguous grammar's items are sought.
 """
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Sequence
 
-import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from numpy.typing import NDArray
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
@@ -38,10 +30,6 @@ STEP_LEXER_FUEL = 200_000
 STEP_MAX_ITEMS = 50_000
 """Of one mask: about 3 ms of parsing, at 20 000 Earley items per millisecond."""
 
-
-MASK_LIMIT_S = 0.1
-"""Of processor time for one mask. Large schemas take a few milliseconds."""
-
 _NAMES = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 
 
@@ -57,37 +45,31 @@ class GrammarMatcher:
         """Another matcher in the same state; the two go on by themselves."""
         return GrammarMatcher(self._matcher.deep_copy())
 
-    def rollback(self, num_tokens: int) -> None:
-        """Take back the last ``num_tokens`` that were consumed.
+    def consume(self, token: int) -> None:
+        """Advance over a sampled token.
 
         Raises:
-            GrammarError: that many were not consumed.
+            GrammarError: the grammar does not allow it, or a limit was hit.
         """
-        self._matcher.rollback(num_tokens)
-        self.check()
+        self._matcher.consume_token(token)
+        self._check()
 
-    def consume(self, tokens: Sequence[int]) -> None:
-        """Advance over sampled tokens.
+    def mask(self) -> bytes:
+        """The tokens that may come next, a bit for each, the first one lowest.
 
         Raises:
-            GrammarError: a token that the grammar does not allow, or a limit.
+            GrammarError: a limit was hit.
         """
-        for token in tokens:
-            self._matcher.consume_token(int(token))
-        self.check()
+        allowed: bytes = self._matcher.compute_bitmask()
+        self._check()
+        return allowed
 
     @property
     def finished(self) -> bool:
         """Whether nothing can follow the output so far."""
         return bool(self._matcher.is_stopped())
 
-    @property
-    def library_matcher(self) -> LLMatcher:
-        """What computes masks; for ``GrammarMasks``."""
-        return self._matcher
-
-    def check(self) -> None:
-        """Raises ``GrammarError`` when a limit was hit or a token was not allowed."""
+    def _check(self) -> None:
         if self._matcher.is_error():
             reason = self._matcher.get_error().split("<non-verbose/>")[0].strip()
             raise GrammarError(
@@ -95,78 +77,21 @@ class GrammarMatcher:
             )
 
 
-class GrammarMasks:
-    """The masks of several matchers at once, in the library's threads.
+class Vocabulary:
+    """The ``vocab_size`` ids of a model, of which its tokenizer may know fewer; without a tokenizer
+    one id for each byte."""
 
-    ``cpu_time_s`` reads the processor time of this thread.
-    """
-
-    def __init__(
-        self,
-        vocab_size: int,
-        limit_s: float = MASK_LIMIT_S,
-        cpu_time_s: Callable[[], float] = time.thread_time,
-    ) -> None:
-        self._vocab_size = vocab_size
-        self._num_words = (vocab_size + 31) // 32
-        self._limit_s = limit_s
-        self._cpu_time_s = cpu_time_s
-        self._executor: LLExecutor | None = None
-        self._was_slow = False
-
-    def forbidden(
-        self, matchers: Sequence[GrammarMatcher]
-    ) -> tuple[NDArray[np.bool_], list[GrammarError | None]]:
-        """Tokens that each matcher forbids ``[G, V]``, and why a matcher could not say.
-
-        Tokens beyond the vocabulary that the grammar was compiled for are forbidden.
-        """
-        masks_GW = np.zeros((len(matchers), self._num_words), np.int32)
-        started = time.monotonic()
-        if len(matchers) == 1 or self._was_slow:
-            # a step that was slow tells to look which matcher it was
-            errors = [
-                self._timed(one, mask_W) for one, mask_W in zip(matchers, masks_GW, strict=True)
-            ]
-        else:
-            self._together(matchers, masks_GW)
-            errors = [_error_of(one) for one in matchers]
-        self._was_slow = time.monotonic() - started > self._limit_s
-        bits_GV = np.unpackbits(masks_GW.view(np.uint8), axis=1, bitorder="little")
-        return bits_GV[:, : self._vocab_size] == 0, errors
-
-    def _together(self, matchers: Sequence[GrammarMatcher], masks_GW: NDArray[np.int32]) -> None:
-        if self._executor is None:
-            self._executor = LLExecutor()
-        self._executor.unsafe_compute_mask_ptr(
-            [(one.library_matcher, place) for place, one in enumerate(matchers)],
-            masks_GW.ctypes.data,
-            masks_GW.strides[0],
-            len(matchers),
-        )
-
-    def _timed(self, matcher: GrammarMatcher, mask_W: NDArray[np.int32]) -> GrammarError | None:
-        started = self._cpu_time_s()
-        matcher.library_matcher.unsafe_compute_mask_ptr(mask_W.ctypes.data, mask_W.nbytes)
-        took_s = self._cpu_time_s() - started
-        if took_s > self._limit_s:
-            return GrammarError(
-                f"the mask of one token took {1000 * took_s:.0f} ms, the limit is "
-                f"{1000 * self._limit_s:.0f} ms: make the grammar less ambiguous"
-            )
-        return _error_of(matcher)
+    def __init__(self, tokenizer: HuggingFaceTokenizer | None = None, vocab_size: int = 0) -> None:
+        if tokenizer is None:
+            self.library_tokenizer = LLTokenizer("byte")
+            return
+        ends = _chosen_ends(tokenizer, vocab_size)
+        wrapper = TokenizerWrapper(_TokenizerView(tokenizer, vocab_size))
+        self.library_tokenizer = LLTokenizer(wrapper, eos_token=ends or None)
 
 
-def _error_of(matcher: GrammarMatcher) -> GrammarError | None:
-    try:
-        matcher.check()
-    except GrammarError as exc:
-        return exc
-    return None
-
-
-class _Vocabulary:
-    """What llguidance wants to know of a tokenizer, over the ``vocab_size`` ids of the model.
+class _TokenizerView:
+    """What llguidance wants to know of a tokenizer.
 
     Not its own reading of tokenizer.json: that takes every added token in angle brackets for a
     special one, and then a grammar cannot say ``<tool_call>``, which models write as text.
@@ -181,7 +106,7 @@ class _Vocabulary:
         self.special_token_ids = [i for i in ids if not tokenizer.token_bytes(i)]
         self.tokens = [tokenizer.token_bytes(i) or f"<|{i}|>".encode() for i in ids]
 
-    def __call__(self, text: str) -> list[int]:
+    def __call__(self, text: str) -> Sequence[int]:
         return self._tokenizer.encode(text, special=False)
 
 
@@ -191,11 +116,10 @@ def _chosen_ends(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> list[int]:
 
 
 class GrammarCompiler:
-    """Compiles ``GrammarSpec`` for one tokenizer and model vocabulary."""
+    """Compiles ``GrammarSpec`` for one vocabulary."""
 
-    def __init__(self, tokenizer: HuggingFaceTokenizer, vocab_size: int) -> None:
-        self._tokenizer = tokenizer
-        self._vocab_size = vocab_size
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
 
     def compile(self, spec: GrammarSpec) -> GrammarMatcher:
         """A matcher at the start of the output.
@@ -204,7 +128,7 @@ class GrammarCompiler:
             GrammarError: a source that is too large, malformed or over llguidance's limits.
         """
         matcher = LLMatcher(
-            self._ll_tokenizer,
+            self._vocabulary.library_tokenizer,
             _source(spec),
             log_level=0,
             limits=LLParserLimits(
@@ -220,12 +144,6 @@ class GrammarCompiler:
                 f"{matcher.get_error()[:500]}; correct it"
             )
         return GrammarMatcher(matcher)
-
-    @cached_property
-    def _ll_tokenizer(self) -> LLTokenizer:
-        eos = _chosen_ends(self._tokenizer, self._vocab_size)
-        vocabulary = TokenizerWrapper(_Vocabulary(self._tokenizer, self._vocab_size))
-        return LLTokenizer(vocabulary, eos_token=eos or None)
 
 
 def _source(spec: GrammarSpec) -> str:

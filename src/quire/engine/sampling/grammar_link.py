@@ -1,0 +1,164 @@
+"""What the processes that hold grammars and those who ask them say to one another.
+
+Owns the messages and their frames on a stream socket: a length, then msgpack. A file descriptor may
+come with a frame.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from quire.core.decoding import GrammarSpec
+
+_LENGTH = struct.Struct("<I")
+
+
+class Compile(msgspec.Struct, frozen=True, tag="compile"):
+    """Take this grammar. Not answered: what is asked next tells how it went."""
+
+    grammar: GrammarSpec
+
+
+class Fork(msgspec.Struct, frozen=True, tag="fork"):
+    """Go on as two. The other answers on the socket that comes with this. Not answered here."""
+
+
+class Open(msgspec.Struct, frozen=True, tag="open"):
+    """A sequence begins whose output so far is ``tokens``: answered as ``Advance`` is."""
+
+    sequence: int
+    tokens: list[int]
+
+
+class Advance(msgspec.Struct, frozen=True, tag="advance"):
+    """Each of these sequences goes on with its token: answered by ``Advanced``, then ``Masks``."""
+
+    sequences: list[int]
+    tokens: list[int]
+
+
+class Close(msgspec.Struct, frozen=True, tag="close"):
+    """The sequence is over. Not answered."""
+
+    sequence: int
+
+
+class Try(msgspec.Struct, frozen=True, tag="try"):
+    """Take up to ``num_tokens`` steps through the grammar: answered by ``Advanced``."""
+
+    num_tokens: int
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The grammar cannot be followed any further, or was never understood."""
+
+    message: str
+
+
+class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
+    """For each sequence that was asked for: whether nothing can follow."""
+
+    finished: list[bool | Failed]
+
+
+class Masks(msgspec.Struct, frozen=True, tag="masks"):
+    """For each sequence: the tokens that may come next, a bit for each, the first one lowest."""
+
+    allowed: list[bytes | Failed]
+
+
+Request = Compile | Fork | Open | Advance | Close | Try
+Answer = Advanced | Masks
+
+_ENCODER = msgspec.msgpack.Encoder()
+_REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
+_ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
+
+
+class Link:
+    """One end of a stream socket, which it owns; one that is forgotten closes it."""
+
+    __slots__ = ("__weakref__", "_close", "_end")
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end.detach()
+        self._close = weakref.finalize(self, os.close, self._end)
+
+    def send(self, message: Request | Answer, descriptors: Sequence[int] = ()) -> None:
+        """Raises ``OSError``: the other end is gone."""
+        payload = _ENCODER.encode(message)
+        frame = memoryview(_LENGTH.pack(len(payload)) + payload)
+        if descriptors:
+            frame = frame[self._send_descriptors(frame, descriptors) :]
+        while frame:
+            frame = frame[os.write(self._end, frame) :]
+
+    def request(self) -> tuple[Request, list[int]] | None:
+        """The next one, and the descriptors that came with it; None at the end of the stream."""
+        with self._borrowed() as end:
+            head, descriptors, _, _ = socket.recv_fds(end, _LENGTH.size, 1)
+        try:
+            return _REQUESTS.decode(self._payload(head)), list(descriptors)
+        except EOFError:
+            return None
+
+    def answer(self) -> Answer:
+        """Raises ``EOFError``: the process at the other end has ended."""
+        try:
+            return _ANSWERS.decode(self._payload(b""))
+        except OSError as exc:  # it has ended, or the link has been closed here
+            raise EOFError from exc
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._close()
+        self._end = -1  # the system gives the number to others
+
+    @contextmanager
+    def _borrowed(self) -> Iterator[socket.socket]:
+        """Descriptors travel through objects of the library alone."""
+        end = socket.socket(fileno=self._end)
+        try:
+            yield end
+        finally:
+            end.detach()
+
+    def _send_descriptors(self, frame: memoryview, descriptors: Sequence[int]) -> int:
+        with self._borrowed() as end:
+            return socket.send_fds(end, [frame], descriptors)
+
+    def _payload(self, head: bytes) -> bytes:
+        head += self._exactly(_LENGTH.size - len(head))
+        return self._exactly(_LENGTH.unpack(head)[0])
+
+    def _exactly(self, num_bytes: int) -> bytes:
+        parts = bytearray()
+        while len(parts) < num_bytes:
+            part = os.read(self._end, num_bytes - len(parts))
+            if not part:
+                raise EOFError
+            parts += part
+        return bytes(parts)
+
+
+__all__ = [
+    "Advance",
+    "Advanced",
+    "Answer",
+    "Close",
+    "Compile",
+    "Failed",
+    "Fork",
+    "Link",
+    "Masks",
+    "Open",
+    "Request",
+    "Try",
+]

@@ -1,0 +1,171 @@
+"""Sequences whose grammars are in processes of their own, and those processes as seen from here.
+
+Owns which sequence is in which process, and what becomes of the others when one ends its process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from quire.core.errors import GrammarError
+from quire.engine.sampling.grammar_limits import GrammarLimits
+from quire.engine.sampling.grammar_link import Advance, Advanced, Close, Failed, Link, Open
+
+
+class ConfinedMatcher:
+    """The state of one sequence's constraint. ``close`` it.
+
+    After each token comes ``settle``, then ``mask``; between them the process is at work, and so
+    are those of others. ``settle`` and ``mask`` raise ``GrammarError`` once the grammar cannot be
+    followed.
+    """
+
+    __slots__ = ("allowed", "error", "finished", "host", "num_asked", "tokens")
+
+    def __init__(self, host: HostProcess, tokens: Sequence[int]) -> None:
+        self.host = host
+        self.tokens = list(tokens)
+        self.num_asked = 0
+        self.finished: bool | None = None
+        self.allowed: bytes | None = None
+        self.error: GrammarError | None = None
+        host.open(self)
+
+    def settle(self) -> bool:
+        """Whether nothing can follow the output so far."""
+        while self.finished is None and self.error is None:
+            self.host.hear()
+        if self.error is not None:
+            raise self.error
+        assert self.finished is not None
+        return self.finished
+
+    def mask(self) -> bytes:
+        """The tokens that may come next, a bit for each, the first one lowest."""
+        while self.allowed is None and self.error is None:
+            self.host.hear()
+        if self.error is not None:
+            raise self.error
+        assert self.allowed is not None
+        return self.allowed
+
+    def note(self, answer: bool | bytes) -> None:
+        """What its process says of the output so far."""
+        if isinstance(answer, bytes):
+            self.allowed = answer
+        else:
+            self.finished = answer
+
+    def close(self) -> None:
+        """Nothing of it is needed any more. Idempotent."""
+        self.host.drop(self)
+
+
+class HostProcess:
+    """A process with one grammar and sequences that follow it.
+
+    ``on_end`` is told that it has ended with more than one sequence: which of them ended it cannot
+    be seen, so each moves into a process of its own.
+    """
+
+    def __init__(
+        self, link: Link, limits: GrammarLimits, on_end: Callable[[HostProcess], None]
+    ) -> None:
+        self._link = link
+        self._limits = limits
+        self._on_end = on_end
+        self._next = 0
+        self._numbers: dict[ConfinedMatcher, int] = {}
+        self._due: deque[list[tuple[ConfinedMatcher, int]]] = deque()
+        """Of each request under way: its matchers, and how many requests of each it was."""
+        self._compiled = False
+        self.ended = False
+
+    @property
+    def matchers(self) -> list[ConfinedMatcher]:
+        return list(self._numbers)
+
+    def open(self, matcher: ConfinedMatcher) -> None:
+        number = self._numbers[matcher] = self._next
+        self._next += 1
+        self._ask(Open(number, matcher.tokens), [matcher])
+
+    def advance(self, matchers: Sequence[ConfinedMatcher], tokens: Sequence[int]) -> None:
+        """Each of ``matchers``, which are here, goes on with its token."""
+        for matcher, token in zip(matchers, tokens, strict=True):
+            matcher.tokens.append(token)
+        numbers = [self._numbers[matcher] for matcher in matchers]
+        self._ask(Advance(numbers, list(tokens)), matchers)
+
+    def drop(self, matcher: ConfinedMatcher) -> None:
+        number = self._numbers.pop(matcher, None)
+        if number is not None:
+            with suppress(OSError):  # nothing is left to be dropped
+                self._link.send(Close(number))
+
+    def hear(self) -> None:
+        """Wait for the next answer, and note it with its matchers."""
+        try:
+            answer = self._link.answer()
+        except EOFError:
+            self._end()
+            return
+        self._compiled = True
+        values: Sequence[bool | bytes | Failed]
+        values = answer.finished if isinstance(answer, Advanced) else answer.allowed
+        for (matcher, number), value in zip(self._due[0], values, strict=True):
+            if isinstance(value, Failed):
+                matcher.error = GrammarError(value.message)
+            elif number == matcher.num_asked:  # else nobody waits for it any more
+                matcher.note(value)
+        if not isinstance(answer, Advanced):
+            self._due.popleft()
+
+    def close(self) -> None:
+        """End it, whoever is in it. Idempotent."""
+        self.ended = True
+        self._link.close()
+
+    def _ask(self, request: Open | Advance, matchers: Sequence[ConfinedMatcher]) -> None:
+        for matcher in matchers:
+            matcher.finished = matcher.allowed = None
+            matcher.num_asked += 1
+        with suppress(OSError):  # it has ended: hearing tells
+            self._link.send(request)
+        self._due.append([(matcher, matcher.num_asked) for matcher in matchers])
+
+    def _end(self) -> None:
+        self.close()
+        if self._compiled and len(self._numbers) > 1:
+            self._on_end(self)
+            return
+        for matcher in self._numbers:
+            matcher.error = too_expensive(self._limits, compiling=not self._compiled)
+
+
+def too_expensive(limits: GrammarLimits, *, compiling: bool) -> GrammarError:
+    """Of a grammar whose process the kernel has ended."""
+    memory = f"{limits.memory_bytes >> 20} MiB of memory"
+    if compiling:
+        return GrammarError(
+            f"the grammar takes more than {limits.compile_s:g} s of processor time or {memory} to "
+            "compile: make it simpler"
+        )
+    return GrammarError(
+        f"the grammar takes more than {1000 * limits.step_s:g} ms of processor time for one token, "
+        f"or {memory}: make it less ambiguous"
+    )
+
+
+def too_expensive_to_try(limits: GrammarLimits) -> GrammarError:
+    """As ``too_expensive``, of one that was compiled and tried in one go."""
+    return GrammarError(
+        f"the grammar takes more than {limits.compile_s:g} s of processor time to compile, "
+        f"{1000 * limits.step_s:g} ms for one token, or {limits.memory_bytes >> 20} MiB of memory: "
+        "make it simpler"
+    )
+
+
+__all__ = ["ConfinedMatcher", "HostProcess", "too_expensive_to_try"]

@@ -1,0 +1,182 @@
+"""A process that holds one grammar: ``python -m quire.engine.sampling.grammar_process``.
+
+The first one has a vocabulary and no grammar, and is forked for each grammar. Owns the limits: a
+call into the library may take only so much processor time, and the memory of a fork grow only so
+far. Beyond either the kernel ends the process, and no other is the worse for it. Ends with its
+socket, which is standard input.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from quire.core.decoding import GrammarSpec
+from quire.core.errors import GrammarError
+from quire.engine.sampling.grammar import (
+    GrammarCompiler,
+    GrammarMatcher,
+    Vocabulary,
+)
+from quire.engine.sampling.grammar_limits import GrammarLimits
+from quire.engine.sampling.grammar_link import (
+    Advance,
+    Advanced,
+    Close,
+    Compile,
+    Failed,
+    Fork,
+    Link,
+    Masks,
+    Open,
+    Request,
+    Try,
+)
+from quire.engine.tokenizer import load_tokenizer
+
+
+class GrammarHost:
+    """Answers one link until it ends."""
+
+    def __init__(self, link: Link, compiler: GrammarCompiler, limits: GrammarLimits) -> None:
+        self._link = link
+        self._compiler = compiler
+        self._limits = limits
+        self._compiled: GrammarMatcher | Failed = Failed("no grammar was given")
+        self._sequences: dict[int, GrammarMatcher | Failed] = {}
+        """Instead of a matcher: why there is none."""
+
+    def serve(self) -> None:
+        while (asked := self._link.request()) is not None:
+            request, descriptors = asked
+            if isinstance(request, Fork):
+                self._fork(descriptors[0])
+            else:
+                self._answer(request)
+
+    def _fork(self, descriptor: int) -> None:
+        if os.fork():
+            os.close(descriptor)
+            return
+        self._link.close()
+        confine(self._limits.memory_bytes)
+        link = Link(socket.socket(fileno=descriptor))
+        GrammarHost(link, self._compiler, self._limits).serve()
+        os._exit(0)
+
+    def _answer(self, request: Request) -> None:
+        match request:
+            case Compile(grammar=grammar):
+                self._compile(grammar)
+            case Open(sequence=sequence, tokens=tokens):
+                self._sequences[sequence] = self._begun()
+                self._advance([sequence], [tokens])
+            case Advance(sequences=sequences, tokens=tokens):
+                self._advance(sequences, [[token] for token in tokens])
+            case Close(sequence=sequence):
+                del self._sequences[sequence]
+            case Try(num_tokens=num_tokens):
+                self._sequences[0] = self._begun()
+                self._link.send(Advanced([self._tried(num_tokens)]))
+
+    def _compile(self, grammar: GrammarSpec) -> None:
+        try:
+            with spending(self._limits.compile_s):
+                self._compiled = self._compiler.compile(grammar)
+        except GrammarError as exc:
+            self._compiled = Failed(exc.message)
+
+    def _begun(self) -> GrammarMatcher | Failed:
+        compiled = self._compiled
+        return compiled if isinstance(compiled, Failed) else compiled.fork()
+
+    def _advance(self, sequences: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+        self._link.send(Advanced(list(map(self._consumed, sequences, tokens))))
+        self._link.send(Masks(list(map(self._mask, sequences))))
+
+    def _consumed(self, sequence: int, tokens: Sequence[int]) -> bool | Failed:
+        matcher = self._sequences[sequence]
+        if isinstance(matcher, Failed):
+            return matcher
+        try:
+            for token in tokens:
+                with spending(self._limits.step_s):
+                    matcher.consume(token)
+        except GrammarError as exc:
+            failed = self._sequences[sequence] = Failed(exc.message)
+            return failed
+        return matcher.finished
+
+    def _mask(self, sequence: int) -> bytes | Failed:
+        matcher = self._sequences[sequence]
+        if isinstance(matcher, Failed):
+            return matcher
+        try:
+            with spending(self._limits.step_s):
+                return matcher.mask()
+        except GrammarError as exc:
+            failed = self._sequences[sequence] = Failed(exc.message)
+            return failed
+
+    def _tried(self, num_tokens: int) -> bool | Failed:
+        finished: bool | Failed = False
+        for _ in range(num_tokens):
+            mask = self._mask(0)
+            if isinstance(mask, Failed):
+                return mask
+            token = _last_allowed(mask)
+            if token is None or finished:
+                break
+            finished = self._consumed(0, [token])
+        return finished
+
+
+@contextmanager
+def spending(limit_s: float) -> Iterator[None]:
+    """What takes more processor time ends this process, wherever it is: nobody handles SIGPROF."""
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def confine(memory_bytes: int) -> None:
+    """So much more address space, no core files, no words about how it ended."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    limit = pages * resource.getpagesize() + memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 2)
+    os.close(silence)
+
+
+def _last_allowed(mask: bytes) -> int | None:
+    """Letters and open classes rather than closing brackets: they lead further."""
+    for index in range(len(mask) - 1, -1, -1):
+        if mask[index]:
+            return index * 8 + mask[index].bit_length() - 1
+    return None
+
+
+def main() -> None:
+    """Arguments: the limits, and of a model's vocabulary its directory and number of ids."""
+    compile_s, step_s, memory_bytes, *model = sys.argv[1:]
+    limits = GrammarLimits(float(compile_s), float(step_s), int(memory_bytes))
+    vocabulary = Vocabulary(load_tokenizer(model[0]), int(model[1])) if model else Vocabulary()
+    compiler = GrammarCompiler(vocabulary)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended
+    gc.freeze()
+    GrammarHost(Link(socket.socket(fileno=0)), compiler, limits).serve()
+
+
+if __name__ == "__main__":
+    main()
