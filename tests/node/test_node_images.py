@@ -39,7 +39,9 @@ class Framer:
         self.asked: list[tuple[Ready, Any]] = []
         self.framings: list[ImageFraming] = []
 
-    def __call__(self, commands: Ready, framing: ImageFraming, done: Any) -> bool:
+    def __call__(self, commands: Ready, framing: ImageFraming | None, done: Any) -> bool:
+        if framing is None:
+            return False
         self.asked.append((commands, done))
         self.framings.append(framing)
         return True
@@ -63,7 +65,7 @@ class World:
 
     def port(self, program: int = 1, model: ModelId = MODEL) -> EventPort:
         made = EventPort(
-            ProgramId(program), Quotas(), lambda: self._models, self._post, frame=self.framer
+            ProgramId(program), Quotas(), lambda: self._models, self._post, prepare=self.framer
         )
         made.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
         return made

@@ -210,6 +210,8 @@ class Decode(CommandBase, frozen=True, kw_only=True):
 
     ``adapter``: name of the LoRA adapter to run with, None for the model as it is. The prefix index
     keeps the pages of each apart.
+
+    ``refusal``: why its grammar cannot be used, with which the command fails.
     """
 
     context: list[PageId]
@@ -224,6 +226,7 @@ class Decode(CommandBase, frozen=True, kw_only=True):
     history: list[int] | None = None
     cache: bool = True
     adapter: str | None = None
+    refusal: ErrorRecord | None = None
 
 
 class Synchronize(CommandBase, frozen=True, kw_only=True):

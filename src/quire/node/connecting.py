@@ -13,17 +13,18 @@ from quire.core.interfaces import ProgramPort, ReplySink
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.control_thread import ControlThread
 from quire.node.models import ModelTable
+from quire.node.preparation import Preparation
 from quire.node.program_start import ProgramStart, start_program
 from quire.node.restarts import Restarts
 from quire.node.services import NodeServices
-from quire.programs.runtime.event_port import EventPort, FrameImages
+from quire.programs.runtime.event_port import EventPort
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.services.operations import Identity
 
 
 class ProgramConnector:
-    """``numbers`` gives every program its own; shared with the sessions. ``frame``: see
-    ``EventPort``."""
+    """``numbers`` gives every program its own; shared with the sessions. ``preparation``:
+    of what programs ask for."""
 
     def __init__(
         self,
@@ -31,9 +32,9 @@ class ProgramConnector:
         services: NodeServices,
         models: ModelTable,
         numbers: Iterator[ProgramId],
-        frame: FrameImages,
+        preparation: Preparation,
     ) -> None:
-        self._frame = frame
+        self._preparation = preparation
         self._control = control
         self._services = services
         # bound once: a thousand launches in a turn would each bind their own
@@ -67,7 +68,7 @@ class ProgramConnector:
             self._services.of(identity, ancestry, children, restarts),
             ancestry.seed,
             post_now=self._post,
-            frame=self._frame,
+            prepare=self._preparation.of(start.tenant),
         )
         if replay is None:
             return port

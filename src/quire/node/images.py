@@ -39,7 +39,8 @@ class ImageFramer:
         self._closed = False
 
     def frame(self, commands: list[Command], framing: ImageFraming, done: Done) -> bool:
-        """See ``quire.programs.runtime.event_port.FrameImages``."""
+        """``done`` is called later, on this loop, with commands whose images are pixels or refused.
+        False: not from here, and ``done`` is not called."""
         try:
             loop = asyncio.get_running_loop()
             self._pool.submit(self._work, commands, framing, loop, done)

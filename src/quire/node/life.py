@@ -95,7 +95,7 @@ class NodeLife:
             ends.callback(parts.control.stop)
             ends.push_async_callback(parts.fleet.stop)
             ends.push_async_callback(parts.encoders.stop)
-            ends.push_async_callback(asyncio.to_thread, parts.images.close)
+            ends.push_async_callback(asyncio.to_thread, parts.preparation.close)
             ends.push_async_callback(parts.services.close)
             ends.push_async_callback(parts.programs.close)
             ends.push_async_callback(asyncio.to_thread, parts.sandbox.close)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from quire.core.config import EngineConfig, NodeConfig
+from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
@@ -135,6 +136,16 @@ class Node:
             ModelNotFound, EngineLost, InvalidArgument: see ``EncoderFleet.find``.
         """
         return self._parts.encoder(name, kind)
+
+    async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
+        """Return if ``grammar`` can be used. Programs need not ask: theirs are checked when they
+        are issued, and one that was checked before costs nothing.
+
+        Raises:
+            GrammarError: it cannot, or not within the limits of time and memory.
+            QuotaExceeded: too many grammars of the tenant wait to be checked.
+        """
+        await self._parts.preparation.grammars.check(tenant, grammar)
 
     def encoders(self) -> list[EncoderService]:
         """All of them, loaded or not."""

@@ -25,11 +25,11 @@ from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engines import EngineBackend, EngineFleet
 from quire.node.hosts import ProgramHosts
-from quire.node.images import ImageFramer
 from quire.node.latency import LatencyObserver
 from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.models import ModelFiles, resolve_engines
 from quire.node.notices import NodeNotices
+from quire.node.preparation import Preparation
 from quire.node.programs import ProgramTable
 from quire.node.sandbox.link import LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
@@ -93,7 +93,7 @@ class NodeParts:
         self.sandbox = SandboxRuntime(sandboxed, self.clock, around.native.grace_s)
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
-        self.images = ImageFramer()
+        self.preparation = Preparation()
         self.programs = ProgramTable()
         numbers = map(ProgramId, itertools.count(1))
         self.sessions = SessionTable(
@@ -102,10 +102,10 @@ class NodeParts:
             numbers,
             self.admission.check,
             around.session_limits,
-            frame=self.images.frame,
+            preparation=self.preparation,
         )
         connector = ProgramConnector(
-            self.control, self.services, self.fleet.models, numbers, self.images.frame
+            self.control, self.services, self.fleet.models, numbers, self.preparation
         )
         self.launcher = self._make_launcher(connector)
 

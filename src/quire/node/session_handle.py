@@ -24,7 +24,7 @@ from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.program_records import public_id
 from quire.node.program_start import ProgramStart
-from quire.programs.runtime.event_port import EventPort, FrameImages, Models
+from quire.programs.runtime.event_port import EventPort, Models, Prepare
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -77,7 +77,7 @@ class SessionHandle:
         control: ControlThread,
         models: Models,
         table: SessionPlace,
-        frame: FrameImages,
+        prepare: Prepare,
     ) -> None:
         self.id = public_id()
         self.program = program
@@ -88,7 +88,7 @@ class SessionHandle:
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._port = EventPort(
-            program, start.quotas, models, self._post, post_now=self._post_now, frame=frame
+            program, start.quotas, models, self._post, post_now=self._post_now, prepare=prepare
         )
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False

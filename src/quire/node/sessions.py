@@ -17,8 +17,9 @@ from quire.core.ids import ProgramId, TenantId
 from quire.node.calls import Call
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, Turn
+from quire.node.preparation import Preparation
 from quire.node.session_handle import SessionHandle, SessionStart
-from quire.programs.runtime.event_port import FrameImages, Models
+from quire.programs.runtime.event_port import Models
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,9 @@ class SessionTable:
         admit: Callable[[], None],
         limits: SessionLimits | None = None,
         *,
-        frame: FrameImages,
+        preparation: Preparation,
     ) -> None:
-        self._frame = frame
+        self._preparation = preparation
         self._control = control
         self._models = models
         self._numbers = numbers
@@ -76,7 +77,12 @@ class SessionTable:
         if len(self) >= self._limits.max_sessions:
             self._make_room(start.tenant)
         session = SessionHandle(
-            next(self._numbers), start, self._control, self._models, self, self._frame
+            next(self._numbers),
+            start,
+            self._control,
+            self._models,
+            self,
+            self._preparation.of(start.tenant),
         )
         if start.client_id is not None:
             self._named[start.tenant, start.client_id] = session

@@ -27,7 +27,6 @@ from quire.server.context import ServerContext
 from quire.server.direct_routes import DirectRoutes, direct_routes
 from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
-from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
 from quire.server.responses.store import ResponseStore, StoreLimits
@@ -65,7 +64,6 @@ def create_app(
         await context.batches.close()
         context.files.close()
         await context.responses.close()
-        await context.grammars.close()
         context.renderer.close()
 
     app = Application(
@@ -105,7 +103,6 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
     return ServerContext(
         node=node,
         config=config,
-        grammars=GrammarChecker(),
         renderer=ChatRenderer(),
         metrics=ServerMetrics(node),
         responses=_response_store(node, config),

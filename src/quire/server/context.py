@@ -13,7 +13,6 @@ from quire.node import Node
 from quire.server.batches.service import BatchService
 from quire.server.chat.prompt import ChatRenderer
 from quire.server.files.store import FileStore
-from quire.server.grammar_check import GrammarChecker
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.conversations import ConversationStore
 from quire.server.responses.store import ResponseStore
@@ -25,7 +24,6 @@ class ServerContext:
 
     node: Node
     config: ServerConfig
-    grammars: GrammarChecker
     renderer: ChatRenderer
     metrics: ServerMetrics
     responses: ResponseStore

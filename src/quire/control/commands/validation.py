@@ -38,6 +38,7 @@ from quire.core.errors import (
     QuireError,
     QuotaExceeded,
     UnknownHandle,
+    from_record,
 )
 from quire.core.ids import EmbedId, PageId
 
@@ -327,6 +328,8 @@ class Validator:
 
     def _decode(self, command: c.Decode, queue: CommandQueue, info: EngineInfo) -> None:
         count = len(command.tokens)
+        if command.refusal is not None:
+            raise from_record(command.refusal)
         require(count > 0, "decode needs at least one token to run")
         self._types.check_decode(command)
         self._adapter(command.adapter, info)

@@ -1,4 +1,4 @@
-"""Trait Grammar: constraints on what a decode may produce. Compiled and enforced by the engine.
+"""Trait Grammar: constraints on what a decode may produce. Compiled and enforced beside the engine.
 
 These functions build the constraint as data; a source that cannot be compiled fails the decode with
 ``GrammarError``.

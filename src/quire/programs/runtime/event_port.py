@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from quire.core.commands import Command, EmbedImage
+from quire.core.commands import Command, Decode, EmbedImage
 from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument
 from quire.core.events import (
@@ -34,9 +34,11 @@ TimedEvent = Callable[[float], Event]
 
 Post = Callable[[TimedEvent], None]
 
-FrameImages = Callable[[list[Command], ImageFraming, Callable[[list[Command]], None]], bool]
-"""``frame(commands, framing, done)`` calls ``done`` later, on the loop that it was called on, with
-commands whose images are pixels or refused. False: not from here, and ``done`` is not called."""
+Prepare = Callable[[list[Command], ImageFraming | None, Callable[[list[Command]], None]], bool]
+"""``prepare(commands, framing, done)`` calls ``done`` later, on the loop that it was called on,
+with commands whose images are pixels and whose grammars have been tried, or that are refused.
+``framing`` is that of the queue's model, if it has one. False: there is nothing to do, or it cannot
+be done from here, and ``done`` is not called."""
 
 
 class EventPort:
@@ -44,8 +46,8 @@ class EventPort:
 
     ``services``: what the node offers beside the model; they end with the program. ``close`` ends
     the program; only the first one counts. ``post_now`` takes that end: behind all that was posted,
-    without waiting for more. ``frame``: makes pixels of images' files before they are posted;
-    what the program asks for meanwhile waits, so that its order is kept.
+    without waiting for more. ``prepare``: does what images and grammars need before they are
+    posted; what the program asks for meanwhile waits, so that its order is kept.
     """
 
     def __init__(
@@ -58,10 +60,10 @@ class EventPort:
         seed: int = 0,
         *,
         post_now: Post | None = None,
-        frame: FrameImages | None = None,
+        prepare: Prepare | None = None,
     ) -> None:
         self._post = self._post_at_once = post
-        self._frame = frame
+        self._prepare = prepare
         self._held: deque[Callable[[], object]] | None = None
         self._bases: dict[QueueId, ModelId] = {}
         self._post_now = post_now or post
@@ -123,7 +125,7 @@ class EventPort:
             self._held.append(lambda: self._bases.pop(queue, None))
 
     def issue(self, queue: QueueId, commands: list[Command]) -> None:
-        if EmbedImage in map(type, commands) and self._frame_first(queue, commands):
+        if any(map(_needs_preparation, commands)) and self._prepare_first(queue, commands):
             return
         self._post_commands(queue, commands)
 
@@ -142,20 +144,19 @@ class EventPort:
             raise InvalidArgument(f"this program's node has no services: {name} is not offered")
         return await self._services.call(name, arguments)
 
-    def _frame_first(self, queue: QueueId, commands: list[Command]) -> bool:
-        """Post ``commands`` once their images have been framed; False if there is nothing to do."""
-        framing = self._framing(queue)
-        if self._frame is None or framing is None:
+    def _prepare_first(self, queue: QueueId, commands: list[Command]) -> bool:
+        """Post ``commands`` once they are prepared; False if there is nothing to do."""
+        if self._prepare is None:
             return False
         if self._held is not None:
             self._held.append(lambda: self.issue(queue, commands))
             return True
 
-        def framed(ready: list[Command]) -> None:
+        def prepared(ready: list[Command]) -> None:
             if not self._closed:
                 self._let_go(partial(self._post_commands, queue, ready))
 
-        if not self._frame(commands, framing, framed):
+        if not self._prepare(commands, self._framing(queue), prepared):
             return False
         self._held = deque()
         self._post = self._hold
@@ -171,7 +172,7 @@ class EventPort:
         self._held.append(lambda: self._post(event_at))
 
     def _let_go(self, first: Callable[[], None]) -> None:
-        """Post ``first`` and what was held behind it, as far as the next images."""
+        """Post ``first`` and what was held behind it, as far as what is to be prepared next."""
         assert self._held is not None
         held, self._held = self._held, None
         self._post = self._post_at_once
@@ -190,6 +191,12 @@ class EventPort:
             self._services.close()
         program = self._program
         self._post_now(lambda t: ProgramEnded(time_s=t, program=program, reason=reason))
+
+
+def _needs_preparation(command: Command) -> bool:
+    if type(command) is Decode:
+        return command.grammar is not None
+    return type(command) is EmbedImage
 
 
 __all__ = ["EventPort", "Models", "Post", "TimedEvent"]

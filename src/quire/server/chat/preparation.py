@@ -22,6 +22,7 @@ from quire.server.chat.images import ImageReader
 from quire.server.chat.parsing import Reading
 from quire.server.chat.prompt import ChatPrompt, Conversation
 from quire.server.context import ServerContext, context_of
+from quire.server.grammar_fields import check_grammar
 from quire.server.identity import priority_of
 from quire.server.planning import Reporting, check_num_choices, completion_request
 from quire.server.schemas.chat import ChatCompletionRequest
@@ -60,7 +61,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
     messages = template_messages(body.messages, images)
     grammar, source = chat_grammar(body)
     if grammar is not None:
-        await context.grammars.check(grammar, param=source)
+        await check_grammar(request, grammar, source)
     conversation = _conversation(body, messages, images.files)
     prompt = await context.renderer.render(model, conversation)
     prompt = _truncated(prompt, body, model)

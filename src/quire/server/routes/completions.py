@@ -14,6 +14,7 @@ from quire.server.chat.constraint import structured_grammar
 from quire.server.completions_format import CompletionsFormatter, CompletionsOptions, PromptText
 from quire.server.context import context_of
 from quire.server.frame import new_frame
+from quire.server.grammar_fields import check_grammar
 from quire.server.identity import priority_of
 from quire.server.plain_text import added_start
 from quire.server.planning import Reporting, Work, begin, check_num_choices, completion_request
@@ -39,7 +40,7 @@ async def create_completion(request: Request, body: CompletionsRequest) -> Respo
     grammar = None
     if body.structured_outputs is not None:
         grammar = structured_grammar(body.structured_outputs)
-        await context.grammars.check(grammar, param="structured_outputs")
+        await check_grammar(request, grammar, "structured_outputs")
     if body.echo or any(isinstance(text, str) for text in texts):
         prompts = await asyncio.to_thread(_prompts, model, texts, body.add_special_tokens)
     else:

@@ -1,0 +1,1 @@
+"""Grammars are compiled and tried before control hears of them: see ``checker``."""

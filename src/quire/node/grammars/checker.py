@@ -1,0 +1,227 @@
+"""Every grammar, whoever brings it, is compiled and tried in a process with limits before control
+hears of it, so that what reaches an engine is known to be usable.
+
+Owns the processes, the turns that tenants take, and what is known of grammars. What control is told
+is the outcome: a command as it was, or refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from quire.core.commands import Command, Decode
+from quire.core.decoding import GrammarSpec
+from quire.core.errors import Draining, ErrorRecord, GrammarError, QuireError, from_record
+from quire.core.ids import TenantId
+from quire.engine.sampling.grammar_hosts import GrammarHosts
+from quire.engine.sampling.grammar_limits import GrammarLimits
+from quire.node.grammars.turns import Turns
+from quire.node.grammars.words import in_our_words
+from quire.node.loops import call_on
+
+NUM_WORKERS = 2
+"""Grammars that are checked at a time, one of each tenant."""
+
+MAX_WAITING = 256
+"""Of one tenant."""
+
+NUM_TRIAL_TOKENS = 32
+"""How far a grammar is tried: some compile at once and explode on their first steps."""
+
+LIMITS = GrammarLimits(compile_s=0.25, step_s=0.05)
+"""Half of an engine's, whose vocabulary is larger: what has passed is not ended there."""
+
+_MAX_KNOWN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was found of a grammar. ``refusal``: why it cannot be used."""
+
+    refusal: ErrorRecord | None = None
+
+
+_GOOD = Known()
+
+Done = Callable[[Known], None]
+
+
+class Trial(Protocol):
+    """``GrammarHosts``, or a stand-in."""
+
+    def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class GrammarChecker:
+    """For any thread; ``close`` blocks until the processes have ended."""
+
+    def __init__(self, trial: Trial | None = None) -> None:
+        self._trial = trial or GrammarHosts(limits=LIMITS)
+        self._turns: Turns[tuple[GrammarSpec, Done]] = Turns(max(1, NUM_WORKERS - 1), MAX_WAITING)
+        self._known: OrderedDict[bytes, Known] = OrderedDict()
+        self._pool = ThreadPoolExecutor(NUM_WORKERS, thread_name_prefix="quire-grammars")
+        self._lock = threading.Lock()
+        self._closed = False
+
+    async def check(self, tenant: TenantId, grammar: GrammarSpec) -> None:
+        """Return if ``grammar`` can be used.
+
+        Raises:
+            GrammarError: it cannot, or not within the limits of time and memory.
+            QuotaExceeded: too many grammars of the tenant wait already.
+        """
+        known = self.known(grammar)
+        if known is None:
+            loop = asyncio.get_running_loop()
+            found: asyncio.Future[Known] = loop.create_future()
+            self.begin(tenant, grammar, lambda known: _tell(loop, _set, found, known))
+            known = await found
+        if known.refusal is not None:
+            raise from_record(known.refusal)
+
+    def checked(
+        self, tenant: TenantId, commands: list[Command], done: Callable[[list[Command]], None]
+    ) -> bool:
+        """``done`` is called later, on the loop that this was called on, with ``commands`` of which
+        those with unusable grammars are refused. False: all can be used as they are, and ``done``
+        is not called."""
+        grammars = [one.grammar for one in commands if isinstance(one, Decode) and one.grammar]
+        if all(self.known(grammar) == _GOOD for grammar in grammars):
+            return False
+        loop = asyncio.get_running_loop()
+        _Commands(self, tenant, commands, lambda ready: _tell(loop, done, ready)).next()
+        return True
+
+    def known(self, grammar: GrammarSpec) -> Known | None:
+        """What was found before."""
+        digest = _digest(grammar)
+        with self._lock:
+            if (known := self._known.get(digest)) is not None:
+                self._known.move_to_end(digest)
+            return known
+
+    def begin(self, tenant: TenantId, grammar: GrammarSpec, done: Done) -> None:
+        """``done`` is called later, on a thread of this checker's.
+
+        Raises:
+            QuotaExceeded: too many grammars of the tenant wait already.
+            Draining: it is closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise _stopping()
+            self._turns.add(tenant, (grammar, done))
+            self._pool.submit(self._work)
+
+    def close(self) -> None:
+        """What waits is refused. Idempotent."""
+        with self._lock:
+            self._closed = True
+        self._trial.close()  # so that nobody waits for the first process
+        self._pool.shutdown()
+        self._trial.close()
+
+    def _work(self) -> None:
+        """Whatever may run. What may not waits for another of its tenant, whose worker goes on."""
+        while True:
+            with self._lock:
+                taken = self._turns.take()
+            if taken is None:
+                return
+            tenant, (grammar, done) = taken
+            try:
+                done(self._outcome(grammar))
+            finally:
+                with self._lock:
+                    self._turns.done(tenant)
+
+    def _outcome(self, grammar: GrammarSpec) -> Known:
+        if self._closed:
+            return Known(_stopping().record())
+        known = _GOOD
+        try:
+            self._trial.try_out(grammar, NUM_TRIAL_TOKENS)
+        except GrammarError as exc:
+            known = Known(in_our_words(exc, grammar).record())
+        with self._lock:
+            self._known[_digest(grammar)] = known
+            while len(self._known) > _MAX_KNOWN:
+                self._known.popitem(last=False)
+        return known
+
+
+class _Commands:
+    """The commands of one call, whose grammars are checked one after the other."""
+
+    def __init__(
+        self,
+        checker: GrammarChecker,
+        tenant: TenantId,
+        commands: list[Command],
+        done: Callable[[list[Command]], None],
+    ) -> None:
+        self._checker = checker
+        self._tenant = tenant
+        self._waiting = iter(commands)
+        self._ready: list[Command] = []
+        self._done = done
+
+    def next(self) -> None:
+        """Go on to the next command whose grammar is not known."""
+        for command in self._waiting:
+            if not isinstance(command, Decode) or command.grammar is None:
+                self._ready.append(command)
+                continue
+            known = self._checker.known(command.grammar)
+            if known is None:
+                try:
+                    self._checker.begin(
+                        self._tenant, command.grammar, partial(self._checked, command)
+                    )
+                except QuireError as exc:
+                    known = Known(exc.record())
+                else:
+                    return
+            self._add(command, known)
+        self._done(self._ready)
+
+    def _checked(self, command: Decode, known: Known) -> None:
+        self._add(command, known)
+        self.next()
+
+    def _add(self, command: Decode, known: Known) -> None:
+        if known.refusal is not None:
+            command = msgspec.structs.replace(command, grammar=None, refusal=known.refusal)
+        self._ready.append(command)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *values: Any) -> None:
+    call_on(loop, callback, *values)  # on a loop that has ended nobody waits
+
+
+def _set(future: asyncio.Future[Known], known: Known) -> None:
+    if not future.done():  # else its request was cancelled
+        future.set_result(known)
+
+
+def _digest(grammar: GrammarSpec) -> bytes:
+    text = f"{grammar.kind}\0{grammar.source}"
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _stopping() -> Draining:
+    return Draining("the node is stopping and checks no further grammar")
+
+
+__all__ = ["MAX_WAITING", "NUM_WORKERS", "GrammarChecker", "Known", "Trial"]

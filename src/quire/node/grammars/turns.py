@@ -1,0 +1,58 @@
+"""Whose turn it is among tenants that wait for a few workers.
+
+A pure table: no I/O, no clock, no locks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict, deque
+from typing import Generic, TypeVar
+
+from quire.core.errors import QuotaExceeded
+from quire.core.ids import TenantId
+
+Task = TypeVar("Task")
+
+
+class Turns(Generic[Task]):
+    """Tenants take turns; one has at most ``max_running`` tasks at work and ``max_waiting`` in
+    line."""
+
+    def __init__(self, max_running: int, max_waiting: int) -> None:
+        self._max_running = max_running
+        self._max_waiting = max_waiting
+        self._lines: OrderedDict[TenantId, deque[Task]] = OrderedDict()
+        self._running: Counter[TenantId] = Counter()
+
+    def add(self, tenant: TenantId, task: Task) -> None:
+        """Raises ``QuotaExceeded``: the tenant's line is full."""
+        line = self._lines.setdefault(tenant, deque())
+        if len(line) >= self._max_waiting:
+            raise QuotaExceeded(
+                f"{len(line)} grammars of this tenant wait to be checked, {self._max_waiting} may: "
+                "send them one after the other",
+                max_waiting=self._max_waiting,
+            )
+        line.append(task)
+
+    def take(self) -> tuple[TenantId, Task] | None:
+        """The next task, of a tenant that goes to the end of the line; None if nobody's may run.
+        ``done`` follows."""
+        for tenant, line in self._lines.items():
+            if self._running[tenant] < self._max_running:
+                task = line.popleft()
+                self._running[tenant] += 1
+                self._lines.move_to_end(tenant)
+                if not line:
+                    del self._lines[tenant]
+                return tenant, task
+        return None
+
+    def done(self, tenant: TenantId) -> None:
+        """A task of ``tenant`` has ended."""
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
+
+
+__all__ = ["Turns"]
