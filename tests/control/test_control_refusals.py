@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 from control_world import World, alone
 
 from quire.core import commands as c
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
-from quire.core.errors import InvalidArgument
+from quire.core.errors import ErrorRecord, InvalidArgument
 from quire.core.events import CommandsIssued, QueueReset, Quotas
 from quire.core.ids import ProgramId, QueueId
 
@@ -23,6 +24,12 @@ def drawn(temperature: object) -> SamplerSpec:
 
 
 BAD: dict[str, tuple[Make, str]] = {
+    "a grammar that was refused before": (
+        lambda w: msgspec.structs.replace(
+            w.decode([0], [1]), refusal=ErrorRecord("invalid_grammar", "too much")
+        ),
+        "invalid_grammar",
+    ),
     "unknown page": (lambda w: w.dealloc([99]), "unknown_handle"),
     "another program's page": (lambda w: w.decode([70], [1]), "unknown_handle"),
     "page twice in alloc": (lambda w: w.alloc([5, 5]), "invalid_argument"),

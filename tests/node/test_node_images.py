@@ -1,4 +1,5 @@
-"""Images are unpacked before control hears of them: who waits, in what order, how it ends."""
+"""Images are unpacked, and grammars tried, before control hears of them: who waits, in what order,
+how it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.commands import AllocEmbeds, Command, EmbedImage, Synchronize
+from quire.core.commands import AllocEmbeds, Command, Decode, EmbedImage, Synchronize
+from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
 from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
@@ -26,6 +28,19 @@ Ready = list[Command]
 
 def image(number: int, file: bytes = b"file") -> EmbedImage:
     return EmbedImage(id=CommandId(number), image=file, positions=[], embeds=[])
+
+
+def decode(number: int, grammar: GrammarSpec | None) -> Decode:
+    return Decode(
+        id=CommandId(number),
+        context=[],
+        output=[],
+        tokens=[1],
+        position=0,
+        sampler=SamplerSpec(),
+        stop=StopSpec(max_tokens=1),
+        grammar=grammar,
+    )
 
 
 def sync(number: int) -> Synchronize:
@@ -123,6 +138,17 @@ def test_a_program_that_ends_waits_for_no_image() -> None:
     num_events = len(world.events)
     world.framer.finish()
     assert len(world.events) == num_events
+
+
+def test_what_is_behind_a_grammar_waits_too_and_a_decode_without_one_does_not() -> None:
+    world = World()
+    port = world.port()
+    grammar = GrammarSpec("regex", "a")
+    for number, constraint in ((1, None), (2, grammar), (3, None)):
+        port.issue(QUEUE, [decode(number, constraint)])
+    assert world.issued() == [1]
+    world.framer.finish()
+    assert world.issued() == [1, 2, 3]
 
 
 @pytest.mark.parametrize("model", [ModelId("blind"), MODEL])

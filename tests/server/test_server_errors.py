@@ -55,6 +55,13 @@ def check_shape(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
+SLOW_SCHEMA = {
+    "type": "array",
+    "prefixItems": [{"type": "integer", "multipleOf": 1009 + i} for i in range(500)],
+}
+"""Would be compiled for ten seconds."""
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -124,6 +131,17 @@ def check_shape(response: httpx.Response) -> dict[str, Any]:
         ({"messages": HI, "min_tokens": 5, "max_tokens": 2}, None),
         ({"messages": HI, "structured_outputs": {"regex": "a", "choice": ["a"]}}, None),
         ({"messages": HI, "structured_outputs": {"regex": "(a"}}, "structured_outputs"),
+        ({"messages": HI, "structured_outputs": {"json": SLOW_SCHEMA}}, "structured_outputs"),
+        (
+            {
+                "messages": HI,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "n", "schema": SLOW_SCHEMA},
+                },
+            },
+            "response_format",
+        ),
     ],
 )
 def test_bad_fields_are_400_and_named(

@@ -62,7 +62,11 @@ class GrammarHost:
                 self._answer(request)
 
     def _fork(self, descriptor: int) -> None:
-        if os.fork():
+        try:
+            is_parent = os.fork() > 0
+        except OSError:  # no further process: who asked sees the end of its link
+            is_parent = True
+        if is_parent:
             os.close(descriptor)
             return
         self._link.close()
@@ -173,6 +177,7 @@ def main() -> None:
     limits = GrammarLimits(float(compile_s), float(step_s), int(memory_bytes))
     vocabulary = Vocabulary(load_tokenizer(model[0]), int(model[1])) if model else Vocabulary()
     compiler = GrammarCompiler(vocabulary)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started us may have ignored it
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended
     gc.freeze()
     GrammarHost(Link(socket.socket(fileno=0)), compiler, limits).serve()
