@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -54,6 +55,11 @@ def entry_of(program: Program, *contents: Content, arrival_s: float = 0.0) -> En
     return entry
 
 
+def waiting(*entries: Entry) -> Callable[[Program | None], list[Entry]]:
+    """What a claim asks for those that wait: of a program, or all."""
+    return lambda program: [entry for entry in entries if program in (None, entry.program)]
+
+
 def chain(length: int) -> list[Content]:
     """Lost contents, one behind the other, that nobody means."""
     contents: list[Content] = []
@@ -85,12 +91,14 @@ def test_of_one_program_the_earlier_command_keeps_its_pages() -> None:
     (first,), (second,) = chain(1), chain(1)
     program = start_program(1)
     early, late = entry_of(program, first), entry_of(program, second, arrival_s=1.0)
-    waiting = [late, early]
-    of_late, of_early = (Claim(entry, None, waiting, []) for entry in (late, early))
+    both = waiting(late, early)
+    of_late, of_early = (Claim(entry, None, both, []) for entry in (late, early))
     assert of_late.spares(first)
     assert not of_early.spares(second)
     assert of_late.spares(second), "its own pages"
-    assert not Claim(late, None, [late], []).spares(first), "the earlier one waits for a command"
+    assert not Claim(late, None, waiting(late), []).spares(first), (
+        "the earlier one waits for a command"
+    )
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
@@ -99,8 +107,8 @@ def test_what_a_senior_command_shares_with_an_idle_program_stays(is_shared: bool
     entry_of(start_program(9), content)
     senior = entry_of(start_program(1), *([content] if is_shared else []))
     junior = entry_of(start_program(2))
-    assert Claim(junior, None, [senior, junior], []).spares(content) == is_shared
-    assert Claim(senior, None, [junior], []).spares(content) == is_shared
+    assert Claim(junior, None, waiting(senior, junior), []).spares(content) == is_shared
+    assert Claim(senior, None, waiting(junior), []).spares(content) == is_shared
 
 
 def test_chains_yield_to_senior_ones_alone() -> None:
@@ -108,7 +116,10 @@ def test_chains_yield_to_senior_ones_alone() -> None:
     shared = chain(3)
     first, second = job_for(senior, shared), job_for(junior, [*shared, *chain(1)])
     jobs = [second, first]
-    of_first, of_second = Claim(senior, first, [], jobs), Claim(junior, second, [], jobs)
+    of_first, of_second = (
+        Claim(senior, first, waiting(), jobs),
+        Claim(junior, second, waiting(), jobs),
+    )
     assert all(of_second.spares(content) for content in shared)
     assert not of_first.spares(second.contents[-1])
     assert of_first.restoring(junior.program) == second.contents
@@ -120,7 +131,9 @@ def test_of_one_command_the_deepest_chain_comes_first() -> None:
     first, second = job_for(entry, deep), job_for(entry, shallow)
     jobs = [second, first]
     assert sorted(jobs, key=lambda job: job.order) == [first, second]
-    assert Claim(entry, first, [entry], jobs).last_resort() == shallow
-    assert Claim(entry, second, [entry], jobs).last_resort() == []
-    assert Claim(entry, second, [entry], jobs).spares(deep[0])
-    assert not Claim(entry, None, [entry], jobs).spares(deep[0]), "it waits for no chain any more"
+    assert Claim(entry, first, waiting(entry), jobs).last_resort() == shallow
+    assert Claim(entry, second, waiting(entry), jobs).last_resort() == []
+    assert Claim(entry, second, waiting(entry), jobs).spares(deep[0])
+    assert not Claim(entry, None, waiting(entry), jobs).spares(deep[0]), (
+        "it waits for no chain any more"
+    )

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from machines_world import ENGINE, Lane, World
 
 from quire.core import commands as c
-from quire.core.config import SchedulerConfig
+from quire.core.config import PriorityScope, SchedulerConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.ids import PageId
 
@@ -59,6 +59,9 @@ class ProgramsMachine(RuleBasedStateMachine):
         max_batch_tokens=st.sampled_from([12, 64]),
         max_steps=st.sampled_from([1, 4, 32]),
         transfer_seed=st.sampled_from([None, 0, 1, 2]),
+        max_sequences=st.sampled_from([1, 2, 6]),
+        output_share=st.sampled_from([0.0, 0.0, 0.5, 1.0]),
+        priority_scope=st.sampled_from(["tenant", "node"]),
     )
     def start(
         self,
@@ -69,6 +72,9 @@ class ProgramsMachine(RuleBasedStateMachine):
         max_batch_tokens: int,
         max_steps: int,
         transfer_seed: int | None,
+        max_sequences: int,
+        output_share: float,
+        priority_scope: PriorityScope,
     ) -> None:
         self.page_size = page_size
         self.num_blocks = SLOTS[page_size] // page_size
@@ -77,11 +83,14 @@ class ProgramsMachine(RuleBasedStateMachine):
             num_blocks=self.num_blocks,
             num_host_blocks=self.num_host_blocks,
             max_batch_tokens=max_batch_tokens,
+            max_sequences=max_sequences,
             config=SchedulerConfig(
                 policy=policy,
                 dispatch=dispatch,
                 run_ahead=run_ahead,
                 max_steps_per_message=max_steps,
+                output_share=output_share,
+                priority_scope=priority_scope,
             ),
             transfer_seed=transfer_seed,
         )

@@ -121,6 +121,7 @@ class World:
         num_blocks: int = 20,
         num_host_blocks: int = 400,
         max_batch_tokens: int = 64,
+        max_sequences: int = 6,
         config: SchedulerConfig | None = None,
         transfer_seed: int | None = None,
     ) -> None:
@@ -131,7 +132,7 @@ class World:
             num_host_blocks=num_host_blocks,
             num_embeds=512,
             num_token_slots=1024,
-            max_sequences=6,
+            max_sequences=max_sequences,
             max_batch_tokens=max_batch_tokens,
         )
         tenants = tuple(TenantConfig(TenantId(name)) for name in ("red", "blue"))

@@ -320,6 +320,9 @@ def test_a_forward_that_waits_is_looked_at_again_behind_an_engine_loss(
         max_batch_tokens=12,
         max_steps=4,
         transfer_seed=None,
+        max_sequences=6,
+        output_share=0.0,
+        priority_scope="tenant",
     )
     machine.forward(pick=0, text=list(b"xyxyxyxyxy"), keep=True, masked=True, gap=3)
     machine.crowd(pick=0, text=list(b"()*+"), room=8, stop=StopSpec(max_tokens=1))

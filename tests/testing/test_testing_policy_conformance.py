@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from quire.control.policies import POLICIES, create_policy
 from quire.control.scheduler.dispatch import create_dispatch_policy
 from quire.core.config import SchedulerConfig
-from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand
+from quire.core.ids import CommandId, ProgramId
+from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
 from quire.testing.conformance import DispatchPolicySuite, PolicySuite
 from quire.testing.conformance.policy import ready
 
@@ -35,26 +39,78 @@ class TestDispatchPolicies(DispatchPolicySuite):
         return create_dispatch_policy(SchedulerConfig(dispatch=self.dispatch, k=4))
 
 
-class _NewestFirst:
+class _Stateless:
+    keeps_state = False
+
+    def on_arrival(self, command: ReadyCommand, now_s: float) -> None: ...
+
+    def on_served(
+        self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+    ) -> None: ...
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None: ...
+
+    def on_program_ended(self, program: ProgramId, now_s: float) -> None: ...
+
+    def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
+        return ()
+
+
+class _NewestFirst(_Stateless):
     """Starves: the suite must notice."""
 
     name = "newest"
-    counts_service = False
 
-    def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]:
-        return (-command.arrival_s,)
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        return (0, -command.arrival_s)
 
-    def on_served(self, command: ReadyCommand, num_tokens: int, now_s: float) -> None: ...
 
-    def on_program_ended(self, program: object) -> None: ...
+class _LeastServedProgram(_Stateless):
+    """Its keys change with what other commands of the program get, which nobody is told."""
+
+    name = "least_served"
+
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        return (command.program_figures.service_s, command.arrival_s)
+
+
+class _Hoarder(_NewestFirst):
+    """Keeps what has ended."""
+
+    def __init__(self) -> None:
+        self.seen: list[CommandId] = []
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None:
+        self.seen.append(command.command)
+
+
+def _suite_of(policy: Callable[[], Policy]) -> PolicySuite:
+    suite = PolicySuite()
+    suite.make_policy = policy  # type: ignore[method-assign]
+    return suite
 
 
 def test_the_suite_notices_starvation() -> None:
-    suite = PolicySuite()
-    suite.make_policy = _NewestFirst  # type: ignore[method-assign]
-    with pytest.raises(AssertionError, match="waited for 1000 others"):
-        suite.test_nobody_starves()
+    with pytest.raises(AssertionError, match="waited for 2000 others"):
+        _suite_of(_NewestFirst).test_nobody_starves()
     assert ready(3).command == 3
+
+
+def test_the_suite_notices_a_key_that_changes_by_itself() -> None:
+    figures = ServiceFigures()
+
+    def shared(*arguments: Any, **fields: Any) -> ReadyCommand:
+        return ready(*arguments, **fields, program_figures=figures)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("quire.testing.conformance.policy.ready", shared)
+        with pytest.raises(AssertionError, match="nobody was told of"):
+            _suite_of(_LeastServedProgram).test_a_key_changes_only_when_its_command_is_concerned()
+
+
+def test_the_suite_notices_what_is_left_behind() -> None:
+    with pytest.raises(AssertionError):
+        _suite_of(_Hoarder).test_what_ends_leaves_nothing_behind()
 
 
 class _Never:

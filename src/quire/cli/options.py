@@ -19,6 +19,7 @@ DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendOption = Literal["auto", "cpu", "cuda", "torch"]
 WeightsOption = Literal["auto", "float8", "int8"]
 PolicyOption = Literal["fcfs", "round_robin"]
+PriorityScopeOption = Literal["tenant", "node"]
 DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -199,6 +200,14 @@ Policy = Annotated[
     typer.Option(
         envvar="QUIRE_POLICY",
         help="Which ready command runs first.",
+        rich_help_panel=_SCHEDULER,
+    ),
+]
+PriorityScope = Annotated[
+    PriorityScopeOption,
+    typer.Option(
+        envvar="QUIRE_PRIORITY_SCOPE",
+        help="A priority counts within its tenant, or before the shares of all.",
         rich_help_panel=_SCHEDULER,
     ),
 ]

@@ -48,6 +48,7 @@ def serve(
     max_batch_tokens: o.MaxBatchTokens = _ENGINE.max_batch_tokens,
     max_sequences: o.MaxSequences = _ENGINE.max_sequences,
     policy: o.Policy = "fcfs",
+    priority_scope: o.PriorityScope = "tenant",
     dispatch: o.Dispatch = "adaptive",
     record: o.Record = None,
     data_dir: po.DataDir = None,
@@ -122,7 +123,7 @@ def serve(
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),
         encoders=encoder_configs(encoder or ()),
-        scheduler=SchedulerConfig(policy=policy, dispatch=dispatch),
+        scheduler=SchedulerConfig(policy=policy, priority_scope=priority_scope, dispatch=dispatch),
         tenants=known_tenants,
         sandbox=SandboxConfig(
             processes=sandbox_processes,

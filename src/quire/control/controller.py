@@ -23,7 +23,6 @@ from quire.control.programs.program import CommandQueue, Program
 from quire.control.programs.table import ProcessRow, ProcessTable
 from quire.control.scheduler.dispatch import create_dispatch_policy
 from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.fairness import FairShare
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
 from quire.control.statistics import EngineStatistics, Statistics
@@ -40,26 +39,33 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import EngineId
+from quire.core.interfaces import Policy
 
 
 class Controller:
     """The I/O-free control core of one node.
 
     ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
-    that are picked for samplers without one.
+    that are picked for samplers without one. ``policy``: an object of one's own instead of the
+    one that ``config`` names.
 
     Raises:
         ConfigError: an unknown policy or dispatch policy, or a weight that is not positive.
     """
 
     def __init__(
-        self, config: SchedulerConfig, tenants: Sequence[TenantConfig] = (), *, seed: int = 0
+        self,
+        config: SchedulerConfig,
+        tenants: Sequence[TenantConfig] = (),
+        *,
+        seed: int = 0,
+        policy: Policy | None = None,
     ) -> None:
         for tenant in tenants:
             if tenant.weight <= 0:
                 raise ConfigError(f"tenant {tenant.id} has weight {tenant.weight}: choose above 0")
         self._config = config
-        self._policy = create_policy(config.policy)
+        self._policy = create_policy(config.policy) if policy is None else policy
         self._dispatch = create_dispatch_policy(config)
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
@@ -69,7 +75,7 @@ class Controller:
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
         self._flow = Flow(self._table, self._engines, self._holdings, self._host, self._outbox)
-        self._ranking = Ranking(self._policy)
+        self._ranking = Ranking(self._policy, across_tenants=config.priority_scope == "node")
         self._timers = Timers(self._table, self._host.exports)
         self._life = EngineLife(
             config=config,
@@ -82,7 +88,7 @@ class Controller:
             outbox=self._outbox,
             ranking=self._ranking,
             dispatch=self._dispatch,
-            fairness=FairShare({tenant.id: tenant.weight for tenant in tenants}),
+            weights={tenant.id: tenant.weight for tenant in tenants},
             seeds=SeedSource(seed),
         )
         self._num_queues = 0
@@ -112,7 +118,8 @@ class Controller:
             ConfigError: an engine that this controller cannot serve comes up.
             EngineFault: a result that belongs to no message; the engine must be replaced.
         """
-        self._flow.now_s = self._ranking.now_s = event.time_s
+        self._flow.now_s = event.time_s
+        self._ranking.tell_time(event.time_s)
         self._handlers[type(event)](event)
         if not event.more:
             self._settle(event.time_s)
@@ -158,7 +165,7 @@ class Controller:
         self._host.owner_ended(program)
         self._table.end(program)
         leave_family(program)
-        self._policy.on_program_ended(program.id)
+        self._ranking.program_ended(program.id)
 
     def _terminate(self, program: Program, error: ErrorRecord) -> None:
         self._end_program(program, error.message)
@@ -193,6 +200,8 @@ class Controller:
         queue = self._find_queue(event)
         if queue is not None:
             queue.priority = event.priority
+            for entry in queue.entries:
+                self._ranking.note_priority(entry)
 
     def _queue_reset(self, event: e.QueueReset) -> None:
         queue = self._find_queue(event)
@@ -313,12 +322,12 @@ class Controller:
             pool=engine.memory.statistics(),
             prefix=engine.memory.index.statistics(),
             num_running=len(engine.running),
-            num_waiting=len(engine.ready) + len(engine.unfinished),
+            num_waiting=scheduler.planner.backlog.num_waiting,
             num_in_flight=len(engine.in_flight),
             num_open_sequences=engine.sequences.num_taken,
             num_tables=len(engine.tables),
             num_free_embeds=engine.embeds.num_free,
-            num_preemptions=scheduler.planner.num_preemptions,
+            num_preemptions=scheduler.planner.seating.num_preemptions,
             num_batches=scheduler.num_batches,
             num_rows=scheduler.num_rows,
             num_tokens=scheduler.num_tokens,
@@ -334,6 +343,8 @@ class Controller:
             check_family(program)
         for engine in self._engines.values():
             engine.check_invariants(programs, self._host.exports)
+        for scheduler in self._schedulers.values():
+            scheduler.planner.backlog.check_invariants()
 
 
 __all__ = ["Controller"]

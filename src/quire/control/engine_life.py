@@ -6,7 +6,7 @@ gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from quire.control.commands.flow import Flow
@@ -18,6 +18,7 @@ from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.admission import Admission
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.fairness import FairShare
@@ -27,7 +28,7 @@ from quire.control.scheduler.seeds import SeedSource
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineLost, ErrorRecord
 from quire.core.events import EngineDown, EngineUp
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, TenantId
 from quire.core.interfaces import DispatchPolicy
 
 
@@ -45,7 +46,7 @@ class EngineLife:
     outbox: Outbox
     ranking: Ranking
     dispatch: DispatchPolicy
-    fairness: FairShare
+    weights: Mapping[TenantId, float]
     seeds: SeedSource
 
     def up(self, event: EngineUp) -> None:
@@ -63,11 +64,19 @@ class EngineLife:
             self._resume(known)
             return
         engine = EngineState(event.engine, event.model, event.info)
+        admission = Admission(engine, self.table, self.config.output_share)
         planner = MessagePlanner(
-            engine, self.table, self.flow, self.host, self.fairness, self.ranking, self.seeds
+            engine,
+            self.table,
+            self.flow,
+            self.host,
+            FairShare(self.weights),
+            self.ranking,
+            self.seeds,
+            admission,
         )
         completion = Completion(
-            engine, planner.restorer, self.flow, self.ranking.policy, self.outbox
+            engine, planner.restorer, self.flow, self.ranking, admission, self.outbox
         )
         self.engines[event.engine] = engine
         self.deployments.add(engine)
@@ -89,10 +98,8 @@ class EngineLife:
             elif entry.state is CommandState.STARTED:
                 self.flow.fail(entry, entry.error or error)
         planner = self.schedulers[engine.id].planner
-        for run in list(engine.running.values()):
-            planner.preempt(run)
+        planner.lose_flight()
         self._forget_forwards(engine, error)
-        planner.blocked.clear()
         planner.restorer.forget_all()
         programs = self.table.programs()
         engine.lose_memory(programs, self.host.exports)

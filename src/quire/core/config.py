@@ -15,6 +15,7 @@ from quire.core.ids import ModelId, TenantId
 
 DTypeName = Literal["auto", "float32", "bfloat16", "float16"]
 WeightsName = Literal["auto", "float8", "int8"]
+PriorityScope = Literal["tenant", "node"]
 
 DEFAULT_CACHE_BYTES = 256 << 20
 """What a laptop can spare for pages."""
@@ -128,6 +129,9 @@ class SchedulerConfig:
     chunk of a prompt in a message with decodes takes about so many times their step's time.
     ``patience``: the share of a message's time for which an idle engine waits for programs that it
     has just answered and that usually go on at once (adaptive dispatch).
+    ``priority_scope``: priorities order the work of one tenant, or (``node``) go before the shares
+    of all. ``output_share``: of the tokens that a decode may generate it is taken to generate so
+    many, when it is decided whether memory has room for it; what decodes do generate corrects it.
     """
 
     policy: str = "fcfs"
@@ -139,6 +143,16 @@ class SchedulerConfig:
     chunk_steps: float = 0.8
     patience: float = 0.25
     run_ahead: bool = True
+    priority_scope: PriorityScope = "tenant"
+    output_share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.priority_scope not in ("tenant", "node"):
+            raise ConfigError(
+                f"priority_scope is {self.priority_scope!r}: choose 'tenant' or 'node'"
+            )
+        if not 0.0 <= self.output_share <= 1.0:
+            raise ConfigError(f"output_share is {self.output_share}: choose 0 to 1")
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,16 +97,39 @@ class Tokenizer(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class ServiceFigures:
+    """What one program, or one of its threads, has had so far, as policies read it.
+
+    Control alone writes it. ``service_s`` and ``service_tokens``: of the engine, prompts and what
+    was computed again included. ``waiting_s``: time in which it could have run and did not.
+    ``arrival_s``: when it began. ``completion_s``: when its last call ended. ``parent``: the
+    program that launched it, or the thread that it was forked from. ``deadline_s``: until when its
+    caller wants it.
+    """
+
+    arrival_s: float = 0.0
+    service_s: float = 0.0
+    service_tokens: int = 0
+    waiting_s: float = 0.0
+    completion_s: float | None = None
+    parent: int | None = None
+    deadline_s: float | None = None
+
+
 class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     """What a policy may know of a command (or running decode) that could be scheduled now.
 
-    Figures of its program and thread come from the process table. ``arrival_s`` is when it was
-    issued, ``ready_s`` when nothing held it back any more. ``service_tokens`` counts tokens that
-    the engine has computed for it so far.
+    One object for the command's whole life: control keeps it up to date, a policy only reads it and
+    may keep it. ``program_figures`` and ``thread_figures`` are live too, and shared by all commands
+    of the program and of the thread. ``arrival_s`` is when it was issued, ``ready_s`` when nothing
+    held it back any more or when it was served last. ``service_tokens`` and ``service_s`` count
+    what the engine has done for it so far.
     """
 
     program: ProgramId
     tenant: TenantId
+    thread: ThreadId = ThreadId(0)
     queue: QueueId
     command: CommandId
     priority: int
@@ -115,32 +138,61 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     ready_s: float
     service_tokens: int
     num_tokens_next: int
+    service_s: float = 0.0
+    program_figures: ServiceFigures
+    thread_figures: ServiceFigures
 
 
 @runtime_checkable
 class Policy(Protocol):
-    """Orders ready commands and picks victims. Pure bookkeeping: no I/O, no clock.
+    """Says who runs and who yields, within one tenant and one priority. Pure bookkeeping: no I/O,
+    no clock.
 
-    ``key`` sorts ascending: the smallest runs first. Victims of preemption are taken from the other
-    end. Queue priority and the tenant's fair share come before the policy's key.
+    ``key`` sorts ascending: the smallest runs first, the largest yields first. Its first number is
+    the command's *level*: a command that waits takes the place of a running one only if its level
+    is smaller. What comes behind the level orders commands of one level, of which none displaces
+    another. Priorities of a tenant's programs and the tenants' fair share come before the key.
+
+    Control keeps commands sorted, so a key stays as it is between two notifications that concern
+    the command: ``on_arrival``, ``on_served``, and ``on_time`` if that names it. Nothing else may
+    change it, what happens to other commands of its program included. A command whose place depends
+    on its program takes it when it arrives (Autellix's queues do), or names itself in ``on_time``.
     """
 
     @property
     def name(self) -> str: ...
 
     @property
-    def counts_service(self) -> bool:
-        """Whether it is told what is served (``on_served``). It stays as it is: control asks
-        once, and spares each row of each message the call."""
+    def keeps_state(self) -> bool:
+        """Whether it is told anything. It stays as it is: control asks once, and spares each row
+        of each message the calls."""
         ...
 
-    def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]: ...
-
-    def on_served(self, command: ReadyCommand, num_tokens: int, now_s: float) -> None:
-        """The engine has computed ``num_tokens`` for the command."""
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        """All keys have one length. Looking changes nothing."""
         ...
 
-    def on_program_ended(self, program: ProgramId) -> None: ...
+    def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
+        """The command can be scheduled from now on; told once, before its key is asked for."""
+        ...
+
+    def on_served(
+        self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+    ) -> None:
+        """The engine has computed ``num_tokens`` for the command, which took it ``service_s``."""
+        ...
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None:
+        """The command has ended, however it did. Its key is not asked for again."""
+        ...
+
+    def on_program_ended(self, program: ProgramId, now_s: float) -> None:
+        """The program has ended, and so have all of its commands."""
+        ...
+
+    def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
+        """Told before every decision: the commands whose keys are others than before."""
+        ...
 
 
 @runtime_checkable
@@ -298,6 +350,7 @@ __all__ = [
     "ReadyCommand",
     "ReplySink",
     "ServedModel",
+    "ServiceFigures",
     "Services",
     "Tokenizer",
 ]

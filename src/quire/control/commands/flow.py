@@ -145,14 +145,14 @@ class Flow:
         if queue.placed_on is None:
             return None
         engine = self._engines[queue.placed_on]
-        engine.ready.pop(queue, None)
+        engine.ready.discard(queue)
         engine.stalled.pop(queue, None)
         engine.starved.pop(queue, None)
         while (entry := queue.next_entry) is not None and not entry.num_blockers:
             kind = type(entry.command)
             if kind not in HOST_COMMANDS:
                 if queue.is_quiet:
-                    engine.ready[queue] = None
+                    engine.ready.add(queue)
                 return entry
             if kind not in PASSING and not queue.is_quiet:
                 return None
@@ -309,7 +309,7 @@ class Flow:
     def _settle(self, entry: Entry) -> None:
         """The command has ended: unpin what it named, wake who waits for it."""
         self._num_ended += 1
-        if entry.run is not None:
+        if entry.run is not None or entry.rank is not None:
             self._engines[entry.queue.engine].abandon(entry)
         self._holdings.unpin(entry)
         if entry.id in entry.program.entries:

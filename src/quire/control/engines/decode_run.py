@@ -21,6 +21,7 @@ class DecodeRun:
     """``tokens``: prompt, then output. ``num_run`` of them have K and V in the pages.
 
     While ``sequence`` is set the engine appends by itself: all tokens but the last have been run.
+    ``num_opened_with``: how many tokens it had when its sequence was opened.
     ``num_outstanding``: tokens that messages in flight may still sample. ``table_pages``: the pages
     behind the entries of its table; from entry ``first_entry`` on the engine sets bits by itself.
     ``next_slot``: where the next token that is known goes, in slots of the table; the engine may
@@ -54,6 +55,7 @@ class DecodeRun:
         self.table_pages: list[Page] = []
         self.sequence: SequenceId | None = None
         self.epoch = 0
+        self.num_opened_with = 0
         self.first_entry = 0
         self.next_slot = 0
         self.limit_slot = 0

@@ -16,6 +16,7 @@ from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
+from quire.control.engines.ready import ReadyQueues
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
@@ -41,6 +42,8 @@ class EngineState:
     ``ready``      queues whose next command needs a message and may start now.
     ``unfinished`` commands that have begun but need further messages before a sequence is open.
     ``running``    decodes with an open sequence.
+    ``ended``      commands that have ended, ``unlocked`` pages that nobody appends to any more,
+                   since the scheduler looked last; ``num_ended``: runs that have, in all.
     ``stalled``    queues whose next command waits for something else than blocks and embeds.
     ``starved``    queues whose next command waits for embeds of others, the first first;
     ``num_freed_embeds``: how many had been given back when they were last looked at.
@@ -60,21 +63,32 @@ class EngineState:
         self.next_step = 0
         self.next_epoch = 1
         self.in_flight: deque[InFlight] = deque()
-        self.ready: dict[CommandQueue, None] = {}
+        self.ready = ReadyQueues()
         self.unfinished: dict[Entry, None] = {}
         self.running: dict[Entry, DecodeRun] = {}
         self.stalled: dict[CommandQueue, None] = {}
         self.starved: dict[CommandQueue, None] = {}
         self.num_freed_embeds = 0
+        self.ended: list[Entry] = []
+        self.unlocked: list[Page] = []
+        self.num_ended = 0
 
     @property
     def page_size(self) -> int:
         return self.info.pool.page_size
 
     @property
-    def has_new_work(self) -> bool:
-        """Work other than open decodes waits for a message."""
-        return bool(self.ready or self.unfinished)
+    def num_changes(self) -> int:
+        """It grows whenever somebody may find memory who found none."""
+        return self.memory.device.num_freed + self.memory.host.num_freed + self.num_ended
+
+    def take_ended(self) -> list[Entry]:
+        ended, self.ended = self.ended, []
+        return ended
+
+    def take_unlocked(self) -> list[Page]:
+        unlocked, self.unlocked = self.unlocked, []
+        return unlocked
 
     def token_array(self, tokens: list[int]) -> I32:
         return np.array(tokens, np.int32)
@@ -331,12 +345,15 @@ class EngineState:
         """``entry`` ends: close its sequence, unlock its pages, forget it. Nothing of it stays but
         what its pages hold."""
         run, entry.run = entry.run, None
-        if isinstance(run, DecodeRun):
-            if run.is_open:
-                self.suspend(run)
-            run.cursor.drop_unused()
-            run.unlock()
-        elif isinstance(run, ForwardRun):
+        if entry.rank is not None:
+            self.ended.append(entry)
+        if isinstance(run, DecodeRun | ForwardRun):
+            self.num_ended += 1
+            self.unlocked += run.locked
+            if isinstance(run, DecodeRun):
+                if run.is_open:
+                    self.suspend(run)
+                run.cursor.drop_unused()
             run.unlock()
         self.running.pop(entry, None)
         self.unfinished.pop(entry, None)

@@ -1,36 +1,80 @@
-"""Round robin over programs: whoever was served longest ago runs first."""
+"""Round robin over programs: turns of so many tokens, whoever was served longest ago first."""
 
 from __future__ import annotations
 
-from quire.core.ids import ProgramId
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.ids import CommandId, ProgramId
 from quire.core.interfaces import ReadyCommand
+
+TURN_TOKENS = 256
+"""A turn's length. A decode that makes way sends its whole history again when it goes on."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """In ``turn``; behind all that were served before the service number ``last``."""
+
+    turn: int
+    last: int
+    num_tokens: int = 0
 
 
 class RoundRobin:
-    """Remembers in which turn each program was served last; a new program goes first."""
+    """A command's level is its turn. A program's commands take turns one behind the other, so a
+    program with many gets no more than one with a single command; who comes joins the next turn,
+    behind those that have it already."""
 
-    def __init__(self) -> None:
+    def __init__(self, turn_tokens: int = TURN_TOKENS) -> None:
+        self._turn_tokens = turn_tokens
         self._turn = 0
-        self._last_turn: dict[ProgramId, int] = {}
+        self._num_services = 0
+        self._next_turn: dict[ProgramId, int] = {}
+        self._places: dict[tuple[ProgramId, CommandId], _Place] = {}
 
     @property
     def name(self) -> str:
         return "round_robin"
 
     @property
-    def counts_service(self) -> bool:
+    def keeps_state(self) -> bool:
         return True
 
-    def key(self, command: ReadyCommand, now_s: float) -> tuple[float, ...]:
-        turn = self._last_turn.get(command.program, 0)
-        return (turn, command.arrival_s, command.program, command.queue, command.command)
+    def key(self, command: ReadyCommand) -> tuple[float, ...]:
+        place = self._places[command.program, command.command]
+        return (place.turn, place.last)
 
-    def on_served(self, command: ReadyCommand, num_tokens: int, now_s: float) -> None:
-        self._turn += 1
-        self._last_turn[command.program] = self._turn
+    def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
+        turn = self._take_turn(command.program)
+        self._num_services += 1
+        self._places[command.program, command.command] = _Place(turn, self._num_services)
 
-    def on_program_ended(self, program: ProgramId) -> None:
-        self._last_turn.pop(program, None)
+    def _take_turn(self, program: ProgramId) -> int:
+        turn = max(self._turn + 1, self._next_turn.get(program, 0))
+        self._next_turn[program] = turn + 1
+        return turn
+
+    def on_served(
+        self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+    ) -> None:
+        place = self._places[command.program, command.command]
+        self._turn = max(self._turn, place.turn)
+        self._num_services += 1
+        place.last = self._num_services
+        place.num_tokens += num_tokens
+        if place.num_tokens >= self._turn_tokens:
+            place.num_tokens = 0
+            place.turn = self._take_turn(command.program)
+
+    def on_ended(self, command: ReadyCommand, now_s: float) -> None:
+        del self._places[command.program, command.command]
+
+    def on_program_ended(self, program: ProgramId, now_s: float) -> None:
+        self._next_turn.pop(program, None)
+
+    def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
+        return ()
 
 
-__all__ = ["RoundRobin"]
+__all__ = ["TURN_TOKENS", "RoundRobin"]

@@ -31,6 +31,7 @@ from quire.core.ids import (
     ThreadId,
     TokenSlotId,
 )
+from quire.core.interfaces import ReadyCommand, ServiceFigures
 
 MAX_REFUSED_QUEUES = 256
 """Of one program, the latest: what is issued on them is told why there is none."""
@@ -88,6 +89,10 @@ class Program:
         self.num_cached_tokens = 0
         self.service_s = 0.0
         self.waiting_s = 0.0
+        self.figures = ServiceFigures(
+            arrival_s=started.time_s, parent=started.parent, deadline_s=started.deadline_s
+        )
+        self._threads: dict[ThreadId, ServiceFigures] = {}
         self.last_arrival_s: float | None = None
         self.last_completion_s: float | None = None
         self.num_preemptions = 0
@@ -97,6 +102,13 @@ class Program:
         if not self.entries:
             return "idle"
         return "running" if self.num_running else "waiting"
+
+    def thread_figures(self, thread: ThreadId) -> ServiceFigures:
+        """What ``thread`` of it has had."""
+        figures = self._threads.get(thread)
+        if figures is None:
+            figures = self._threads[thread] = ServiceFigures(arrival_s=self.started_s)
+        return figures
 
     def refuse_queue(self, queue: QueueId, error: ErrorRecord) -> None:
         """Its creation is not answered, so its first commands are."""
@@ -208,7 +220,10 @@ class Entry:
     ``num_in_flight``  messages in flight that carry it ·
     ``error``  set when it has to fail as soon as it is out of flight ·
     ``is_answered``  its end was reported already (its program is gone) ·
-    ``reply``  what will be delivered once it is at the front.
+    ``reply``  what will be delivered once it is at the front ·
+    ``rank``  its place in the order, once it could be scheduled, among those of its ``rank_class``;
+    ``rank_number`` no other has, ``placed_in`` is the backlog that keeps its place, ``view`` what
+    the policy sees.
     """
 
     __slots__ = (
@@ -225,13 +240,18 @@ class Entry:
         "num_in_flight",
         "num_tokens_next",
         "pages",
+        "placed_in",
         "program",
         "queue",
+        "rank",
+        "rank_class",
+        "rank_number",
         "ready_s",
         "reply",
         "run",
         "service_tokens",
         "state",
+        "view",
     )
 
     def __init__(self, command: Command, queue: CommandQueue, now_s: float) -> None:
@@ -255,6 +275,11 @@ class Entry:
         self.run: object | None = None
         self.reply: Reply = None
         self.error: ErrorRecord | None = None
+        self.rank: tuple[float, ...] | None = None
+        self.rank_class = 0
+        self.rank_number = 0
+        self.placed_in: object | None = None
+        self.view: ReadyCommand | None = None
 
     @property
     def seniority(self) -> Seniority:

@@ -6,14 +6,19 @@ Owns which programs there are and in which order idle ones became idle. Decides 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from quire.control.programs.accounts import Account
+from quire.control.programs.ages import ByAge
 from quire.control.programs.program import Entry, Program, ProgramState
+from quire.core.commands import AllocPages, ImportPages, ImportPrefix
 from quire.core.config import TenantTotals
 from quire.core.events import ProgramForm, ProgramStarted
 from quire.core.ids import EngineId, ProgramId, TenantId
+
+_IMPORTS = (ImportPages, ImportPrefix)
+"""They give pages contents without a message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +51,9 @@ class ProcessTable:
     """Programs by id, and which of them have no unfinished command (longest idle first).
 
     ``holders``: per engine, idle programs that may hold device blocks there. Who finds a program
-    without any takes it out; it comes back when it is idle again. ``totals``: of the tenants that
-    are configured.
+    without any takes it out; it comes back when it is idle again. Active ones that may hold blocks
+    are kept by age: one that has only queued its first commands holds none. ``totals``: of the
+    tenants that are configured.
     """
 
     def __init__(self, totals: Mapping[TenantId, TenantTotals] | None = None) -> None:
@@ -58,6 +64,21 @@ class ProcessTable:
         self.idle: OrderedDict[ProgramId, Program] = OrderedDict()
         self.active: OrderedDict[ProgramId, Program] = OrderedDict()
         self.holders: dict[EngineId, OrderedDict[ProgramId, Program]] = {}
+        self._ages = ByAge()
+        self._active_holders = ByAge()
+
+    @property
+    def oldest_active(self) -> Program | None:
+        return self._ages.oldest
+
+    def active_holders(self) -> Iterator[Program]:
+        """Active programs that may hold blocks somewhere, the youngest first."""
+        return self._active_holders.youngest_first()
+
+    def note_active_holder(self, program: Program) -> None:
+        """A message carries a command of ``program``, which is active."""
+        if program.id in self.active:
+            self._active_holders.add(program)
 
     def __len__(self) -> int:
         return len(self._programs)
@@ -85,6 +106,8 @@ class ProcessTable:
         del self._programs[program.id]
         self.idle.pop(program.id, None)
         self.active.pop(program.id, None)
+        self._ages.discard(program)
+        self._active_holders.discard(program)
         self._drop_holder(program)
 
     def _drop_holder(self, program: Program) -> None:
@@ -105,7 +128,12 @@ class ProcessTable:
         program.last_arrival_s = now_s
         if self.idle.pop(program.id, None) is not None:
             self.active[program.id] = program
+            self._ages.add(program)
             self._drop_holder(program)
+            if _may_hold(program, entry):
+                self._active_holders.add(program)
+        elif type(entry.command) in _IMPORTS:
+            self._active_holders.add(program)
 
     def end_entry(self, entry: Entry, now_s: float) -> None:
         program = entry.program
@@ -115,6 +143,8 @@ class ProcessTable:
         program.last_completion_s = now_s
         if not program.entries and self.active.pop(program.id, None) is not None:
             program.idle_since_s = now_s
+            self._ages.discard(program)
+            self._active_holders.discard(program)
             self.idle[program.id] = program
             self.note_holder(program)
 
@@ -131,6 +161,13 @@ class ProcessTable:
             assert is_idle == (not program.entries), "idle means no unfinished command"
             for entry in program.entries.values():
                 assert entry in entry.queue.entries, "an unfinished command stands in its queue"
+        self._ages.check_invariants()
+        self._active_holders.check_invariants()
+        for program in self._programs.values():
+            assert (program in self._ages) == (program.id in self.active)
+            holds = any(page.content is not None for page in program.pages.values())
+            is_known = program in self._active_holders
+            assert is_known or not holds or program.id in self.idle, "a holder is not known"
         for account in self._accounts.values():
             self._check_account(account)
 
@@ -141,6 +178,12 @@ class ProcessTable:
         assert account.num_commands >= sum(len(program.entries) for program in programs)
         assert account.num_pages >= sum(len(program.pages) for program in programs)
         assert account.num_embeds >= sum(len(program.embeds) for program in programs)
+
+
+def _may_hold(program: Program, entry: Entry) -> bool:
+    """Whether a page of ``program`` may mean something, when ``entry`` is its only command."""
+    is_first = type(entry.command) is AllocPages and len(program.pages) == len(entry.pages)
+    return bool(program.pages) and not is_first
 
 
 def _row(program: Program) -> ProcessRow:

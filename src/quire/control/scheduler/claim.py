@@ -23,7 +23,7 @@ although commands wait is never sent: somebody is refused (``EngineScheduler._un
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from quire.control.memory.content import Content
 from quire.control.programs.program import Entry, Program
@@ -34,15 +34,15 @@ from quire.core.ids import ProgramId
 class Claim:
     """``requester`` wants blocks: for itself, or for ``job``, which runs for it.
 
-    ``waiting``: commands that wait for a message, and for nothing else; ``jobs``: all of the
-    engine. To be used at once: it shows what they name and hold now.
+    ``waiting``: commands that wait for a message, and for nothing else: those of a program, or all;
+    ``jobs``: all of the engine. To be used at once: it shows what they name and hold now.
     """
 
     def __init__(
         self,
         requester: Entry,
         job: RestoreJob | None,
-        waiting: Sequence[Entry],
+        waiting: Callable[[Program | None], Iterable[Entry]],
         jobs: Sequence[RestoreJob],
     ) -> None:
         self.requester = requester
@@ -71,8 +71,8 @@ class Claim:
 
     def _kept(self, program: Program | None = None) -> Iterator[int]:
         """What waiting commands senior to the claim keep, of ``program`` alone if it is given."""
-        for entry in self._waiting:
-            if program in (None, entry.program) and entry.seniority < self._mine:
+        for entry in self._waiting(program):
+            if entry.seniority < self._mine:
                 yield from (id(page.content) for page in entry.pages if page.content is not None)
         for job in self._jobs:
             if program in (None, job.requester.program) and job.order < self._order:

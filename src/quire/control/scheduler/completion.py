@@ -21,7 +21,8 @@ from quire.control.programs.families import (
     require_tokens,
 )
 from quire.control.programs.program import CommandQueue, Entry
-from quire.control.scheduler.ranking import ready_command
+from quire.control.scheduler.admission import Admission
+from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.replies import (
     FINISH_REASONS,
     matched_stop,
@@ -33,7 +34,6 @@ from quire.control.scheduler.restorer import Restorer
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded
-from quire.core.interfaces import Policy
 
 _FORWARD = Stage.FORWARD
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
@@ -52,14 +52,15 @@ class Completion:
         engine: EngineState,
         restorer: Restorer,
         flow: Flow,
-        policy: Policy,
+        ranking: Ranking,
+        admission: Admission,
         outbox: Outbox,
     ) -> None:
         self._engine = engine
         self._restorer = restorer
         self._flow = flow
-        self._policy = policy
-        self._tells_policy = policy.counts_service
+        self._ranking = ranking
+        self._admission = admission
         self._outbox = outbox
 
     def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
@@ -110,8 +111,7 @@ class Completion:
         entry.service_tokens += num_tokens
         entry.ready_s = now_s
         entry.program.service_s += service_s
-        if self._tells_policy and not entry.is_answered:
-            self._policy.on_served(ready_command(entry), num_tokens, now_s)
+        self._ranking.served(entry, num_tokens, service_s)
 
     # -- parts -----------------------------------------------------------------------------------
 
@@ -206,6 +206,7 @@ class Completion:
         else:
             matched = matched_stop(run, end, int(reported.matched[index]))
             chunk = run.chunk(tokens, logprobs, FINISH_REASONS[end], matched)
+            self._admission.ended(run.num_generated, run.max_tokens)
             self._flow.finish(entry, chunk)
 
     def _within_quota(

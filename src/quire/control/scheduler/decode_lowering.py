@@ -46,8 +46,6 @@ class DecodeLowering:
         assert isinstance(run, DecodeRun)
         count = min(run.num_to_run, budget)
         opens = count == run.num_to_run and run.max_tokens > 0
-        if opens and not self._engine.sequences.num_free:
-            return Outcome.WAITS
         # One slot more than the prompt: the engine ends a sequence whose cursor has no room.
         spans = run.cursor.spans(min(count + opens, run.cursor.num_free_slots))
         seen = [page.content for page in self._pages(run) if page.fill and page.content]
@@ -180,6 +178,7 @@ class DecodeLowering:
             run.pins.append(page.content)
         cursor = self._cursor_slot(run)
         run.first_entry = cursor // size
+        run.num_opened_with = len(run.tokens)
         run.next_slot, run.limit_slot = cursor, len(run.table_pages) * size
         engine.operations.add(
             OpenSequence(

@@ -66,26 +66,26 @@ class EngineScheduler:
         """Send the next message if it is time; at most one waits behind the running one."""
         engine = self.engine
         self.next_dispatch_s = None
+        self.planner.backlog.sync()
         if not engine.is_up:
             return
         if not engine.in_flight:
             self._send_when_due()
         if len(engine.in_flight) == 1 and self._run_ahead:
-            if engine.has_new_work:
+            if self.planner.could_join:
                 self._send_prompts_ahead()
             else:
                 self._send_ahead()
 
     def _send_when_due(self) -> None:
         engine, now_s = self.engine, self._flow.now_s
-        waiting: list[Entry] = [*engine.running, *engine.unfinished]
-        waiting += [entry for queue in engine.ready if (entry := queue.next_entry) is not None]
-        if not waiting:
+        num_ready = len(engine.running) + self.planner.backlog.num_waiting
+        if not num_ready:
             self.planner.restorer.sweep()
             self._send_transfers()
             return
-        oldest_s = min([entry.ready_s for entry in waiting])
-        at_s = self._dispatch.ready_at_s(len(waiting), oldest_s, 0, now_s)
+        oldest_s = now_s if self._dispatch.is_adaptive else self._oldest_ready_s()
+        at_s = self._dispatch.ready_at_s(num_ready, oldest_s, 0, now_s)
         if not engine.running:  # decodes wait for nobody
             at_s = self.anticipation.wait_until_s(now_s) or at_s
         if at_s is not None and at_s > now_s:
@@ -93,10 +93,18 @@ class EngineScheduler:
         elif at_s is not None:
             self._send_next()
 
+    def _oldest_ready_s(self) -> float:
+        """Since when who has waited for longest is ready: looks at all, for dispatch policies that
+        exist to be compared with."""
+        heads = (queue.next_entry for queue in self.engine.ready)
+        waiting = [*self.engine.running, *self.engine.unfinished]
+        waiting += [entry for entry in heads if entry is not None]
+        return min((entry.ready_s for entry in waiting), default=self._flow.now_s)
+
     def _send_next(self) -> None:
         builder = self._plan()
-        if self._is_stuck(builder):
-            builder = self._unblock()
+        if builder.is_empty:
+            builder = self._unblock(builder)
         if not builder.is_empty:
             self._send(builder, self._choose_steps(builder))
         else:
@@ -110,39 +118,39 @@ class EngineScheduler:
 
     def _is_stuck(self, builder: BatchBuilder) -> bool:
         """Whether commands wait for blocks, and neither a row nor the end of a transfer will bring
-        them any."""
-        return (
-            builder.is_empty
-            and bool(self.planner.blocked)
-            and not len(self.engine.memory.transfers)
-        )
+        them any; or somebody ended in the plan itself, which has left a place to somebody else."""
+        if not builder.is_empty:
+            return False
+        if self.engine.ended:
+            return True
+        return bool(self.planner.blocked) and not len(self.engine.memory.transfers)
 
-    def _plan(self) -> BatchBuilder:
+    def _plan(self, *, thorough: bool = False) -> BatchBuilder:
         self._prompts.held_up(False)
-        return self.planner.plan(self._dispatch.max_commands, self._prompt_limit())
+        limit = self._dispatch.max_commands
+        return self.planner.plan(limit, self._prompt_limit, thorough=thorough)
 
     def _prompt_limit(self) -> int | None:
         return self.chunk_time.limit(self.step_time.step_s) if self._has_late_comers() else None
 
     def _has_late_comers(self) -> bool:
-        """Whether all that wait came when decodes had begun to answer: only then must they take
-        care of these. Of requests that came together the last one waits longest anyway, and long
-        chunks bring it on soonest."""
-        engine = self.engine
-        answering = [
-            run.first_token_s for run in engine.running.values() if run.first_token_s is not None
-        ]
-        if not answering:
+        """Whether all whose prompts are computed came when decodes had begun to answer: only then
+        must they take care of these. Of requests that came together the last one waits longest
+        anyway, and long chunks bring it on soonest."""
+        running = self.engine.running
+        arrivals_s = [e.arrival_s for e in self.planner.backlog.seats.seated if e not in running]
+        if not arrivals_s:
             return False
-        heads = [queue.next_entry for queue in engine.ready]
-        waiting = [*engine.unfinished, *(entry for entry in heads if entry is not None)]
-        return min((entry.arrival_s for entry in waiting), default=0.0) >= min(answering)
+        earliest_s = min(arrivals_s)
+        answering = [run.first_token_s for run in running.values() if run.first_token_s is not None]
+        return bool(answering) and earliest_s >= min(answering)
 
     # -- how many steps --------------------------------------------------------------------------
 
     def _choose_steps(self, builder: BatchBuilder) -> list[int]:
-        """Steps for each decode of the message. One while anything else waits or stands in it."""
-        is_alone = not builder.parts and not self.engine.has_new_work
+        """Steps for each decode of the message. One while anything else stands in it, or waits and
+        could stand in the next one."""
+        is_alone = not builder.parts and not self.planner.could_join
         num_steps = self.step_time.num_steps() if is_alone else 1
         return [self._num_steps_of(run, num_steps) or 1 for run in builder.advanced]
 
@@ -178,8 +186,9 @@ class EngineScheduler:
         if due_s is None or due_s > self._flow.now_s:
             self.next_dispatch_s = due_s
             return
-        waiting, limit = self.planner.waiting(), self._prompt_limit()
-        if not self._prompts.are_wanted(waiting, limit):
+        waiting = self.planner.prompts_to_come()
+        limit = self._prompt_limit()
+        if not waiting or not self._prompts.are_wanted(waiting, limit):
             return
         (message,) = self.engine.in_flight
         budget = self.engine.info.pool.max_batch_tokens
@@ -212,7 +221,7 @@ class EngineScheduler:
             if entry is None or any(isinstance(e.run, DecodeRun) for e in queue.entries):
                 return []
             entries.append(entry)
-        return [] if self.engine.unfinished else entries
+        return entries
 
     def _may_run_ahead(self, run: DecodeRun) -> bool:
         entry = run.entry
@@ -272,15 +281,17 @@ class EngineScheduler:
 
     # -- no wedge --------------------------------------------------------------------------------
 
-    def _unblock(self) -> BatchBuilder:
+    def _unblock(self, builder: BatchBuilder) -> BatchBuilder:
         """Nothing runs and nothing fits, so nothing here will ever free a block: look at every
         holder again, then refuse the youngest claim, until one fits."""
-        planner = self.planner
-        planner.reclaimer.look_again()
-        builder = self._plan()
+        planner, is_thorough = self.planner, False
         while self._is_stuck(builder):
-            self._refuse(max(planner.blocked, key=planner.ranking.rank))
-            builder = self._plan()
+            if not self.engine.ended and is_thorough:
+                self._refuse(max(planner.refusable(), key=planner.ranking.standing))
+            elif not self.engine.ended:
+                planner.reclaimer.look_again()
+                is_thorough = True
+            builder = self._plan(thorough=is_thorough)
         return builder
 
     def _refuse(self, entry: Entry) -> None:

@@ -1,7 +1,8 @@
-"""The tenants' fair share: start-time fair queueing over tokens, by weight.
+"""The tenants' fair share of one engine: start-time fair queueing over tokens, by weight.
 
-Owns one virtual time per tenant. A tenant that was away comes back at the present virtual time, so
-idleness earns no credit and many small identities of one tenant earn no share.
+Owns one virtual time per tenant. A tenant that was away comes back at the present virtual time,
+which is that of the active tenant that is furthest behind, so idleness earns no credit and many
+small identities of one tenant earn no share.
 """
 
 from __future__ import annotations
@@ -24,10 +25,28 @@ class FairShare:
         self._virtual: dict[TenantId, float] = {}
         self._now = 0.0
 
+    def weight(self, tenant: TenantId) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def start(self, tenant: TenantId) -> float:
+        """The virtual time at which the tenant's next work begins: it never goes back."""
+        return self._virtual.get(tenant, 0.0)
+
+    def enter(self, tenant: TenantId) -> None:
+        """``tenant`` has work again: what it did not ask for meanwhile is gone."""
+        if self._virtual.get(tenant, 0.0) < self._now:
+            self._virtual[tenant] = self._now
+
     def charge(self, tenant: TenantId, num_tokens: int) -> None:
         """``num_tokens`` of work are dispatched for ``tenant``."""
         start = max(self._virtual.get(tenant, 0.0), self._now)
         self._virtual[tenant] = start + num_tokens / self._weights.get(tenant, 1.0)
+
+    def advance(self, active: Iterable[TenantId]) -> None:
+        """``active`` are all that have work: time is where the one furthest behind stands."""
+        starts = [self._virtual.get(tenant, 0.0) for tenant in active]
+        if starts:
+            self._now = max(self._now, min(starts))
 
     def ordered(
         self,
@@ -35,7 +54,8 @@ class FairShare:
         tenant: Callable[[T], TenantId],
         key: Callable[[T], tuple[float, ...]],
     ) -> Iterator[T]:
-        """``items``, always of the tenant that is furthest behind next, by ``key`` within it.
+        """``items``, always of the tenant that is furthest behind next, by ``key`` within it. For
+        the few that a message may carry; those that wait stand in a ``FairOrder``.
 
         The caller charges what it takes before it asks for the next.
         """

@@ -5,8 +5,7 @@ Owns the choice and its order. It does not know when a message is sent nor what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from quire.control.commands.flow import Flow
@@ -16,30 +15,40 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.memory.promises import NO_RECLAIM, Reclaim
-from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.admission import Admission
+from quire.control.scheduler.backlog import Backlog, needs_seat
 from quire.control.scheduler.claim import Claim
 from quire.control.scheduler.decode_lowering import DecodeLowering
 from quire.control.scheduler.fairness import FairShare
 from quire.control.scheduler.lowering import Lowering, Outcome
-from quire.control.scheduler.ranking import Ranking, priority_of
+from quire.control.scheduler.ranking import Ranking, rank_of
 from quire.control.scheduler.reclaimer import Reclaimer
 from quire.control.scheduler.restorer import RestoreJob, Restorer
+from quire.control.scheduler.seating import Seating
 from quire.control.scheduler.seeds import SeedSource
 from quire.control.scheduler.window import QueueWindow
 from quire.core import commands as c
 from quire.core.errors import QuireError
+from quire.core.ids import TenantId
 
 _ADDED, _PARTIAL = Outcome.ADDED, Outcome.PARTIAL
+_NO_ROOM, _NO_BUDGET, _WAITS = Outcome.NO_ROOM, Outcome.NO_BUDGET, Outcome.WAITS
 """Python 3.11 looks a member of an enum up anew each time, which costs more than what it is for."""
+
+MAX_FAILED_CLAIMS = 8
+"""So many that find no memory are looked at for one message: who stands behind them in the order
+would have to find some where they found none."""
+
+MAX_MISSES = 32
+"""So many that find no budget are looked at for one message."""
 
 
 class MessagePlanner:
     """Fills one ``BatchBuilder`` after the other.
 
-    ``blocked``: commands that found no memory in the last message. They go first in the next one,
-    before any decode, so that their claims can be met by preemption. ``held_up``: commands that
-    waited for another one to end when they were looked at last.
+    ``blocked``: commands that found no memory in the last message.
     """
 
     def __init__(
@@ -51,18 +60,21 @@ class MessagePlanner:
         fairness: FairShare,
         ranking: Ranking,
         seeds: SeedSource,
+        admission: Admission,
     ) -> None:
         self._engine = engine
+        self._table = table
         self._flow = flow
         self._fairness = fairness
         self.ranking = ranking
+        self.backlog = Backlog(engine, fairness, ranking)
+        self._seats = self.backlog.seats
         self._lowering = Lowering(engine, seeds)
         self.decodes = DecodeLowering(engine, seeds)
         self.restorer = Restorer(engine)
-        self.reclaimer = Reclaimer(engine, table, host, ranking.rank, self.preempt)
+        self.seating = Seating(engine, table, self.backlog, admission)
+        self.reclaimer = Reclaimer(engine, table, host, self.backlog, ranking, self.seating)
         self.blocked: dict[Entry, None] = {}
-        self.held_up: set[Entry] = set()
-        self.num_preemptions = 0
         self._lower: Mapping[type[c.Command], Callable[[Entry, Any, BatchBuilder], Outcome]] = {
             c.EmbedText: self._lowering.embed_text,
             c.EmbedImage: self._lowering.embed_image,
@@ -74,28 +86,39 @@ class MessagePlanner:
         }
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
+        self._again: dict[Entry, None] = {}
         self._is_ahead = False
         self._max_commands: int | None = None
+        self._seen = (-1, -1)
 
-    def plan(self, max_commands: int | None, prompt_budget: int | None) -> BatchBuilder:
-        """The next message; it may be empty. ``None``: no bound of its own."""
+    def plan(
+        self,
+        max_commands: int | None,
+        prompt_limit: Callable[[], int | None],
+        *,
+        thorough: bool = False,
+    ) -> BatchBuilder:
+        """The next message; it may be empty. ``prompt_limit`` is asked when it is known who takes
+        part. ``None``: no bound of its own. ``thorough``: all who claim memory are looked at."""
         for queue in self._windows:
             self._engine.tables.trim(queue.serial, self._engine.operations)
         self._windows = {}
         self._engine.memory.promises.renew()
         self._max_commands = max_commands
-        self._builder = BatchBuilder(
-            self._engine.next_step, self._engine.info.pool.max_batch_tokens, prompt_budget
-        )
-        claimants, self.blocked = self.blocked, {}
-        if self.held_up:
-            self.held_up.intersection_update(self.waiting())
+        starved, self.blocked = [e for e in self.blocked if e in self._engine.running], {}
+        self.backlog.sync()
         self.restorer.sweep()
-        self._add_claimants(claimants)
+        self.seating.choose()
+        self._advance_time()
+        budget = self._engine.info.pool.max_batch_tokens
+        self._builder = BatchBuilder(self._engine.next_step, budget, prompt_limit())
+        self._add_claimants(starved, None if thorough else MAX_FAILED_CLAIMS)
         self.restorer.add_rows(self._builder, self._reclaim_for)
-        self._add_decodes(self._engine.running)
-        self._add_all(entry for entry in self.waiting() if entry not in self.blocked)
+        self._add_decodes(list(self._engine.running))
+        self._add_work()
         self.restorer.add_rows(self._builder, self._reclaim_for)
+        self._put_back()
+        self._seen = (self._engine.num_changes, self._seats.num_asked)
         return self._builder
 
     def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> bool:
@@ -103,11 +126,16 @@ class MessagePlanner:
         advance is a luxury: nobody gives up memory for it. Whether one found none."""
         blocked, self.blocked = self.blocked, {}
         self._builder, self._is_ahead = builder, True
-        for entry in self._ordered(list(entries)):
+        for entry in entries:
+            self.backlog.arrive(entry)
+        for entry in self._fairness.ordered(entries, _tenant_of, rank_of):
             self._windows[entry.queue] = QueueWindow()
+            if self.backlog.work.discard(entry):
+                self._again[entry] = None
             self._add_queue(entry)
         found_none = bool(self.blocked)
         self._is_ahead, self.blocked = False, blocked
+        self._put_back()
         return found_none
 
     @property
@@ -115,71 +143,112 @@ class MessagePlanner:
         limit = self._max_commands
         return limit is not None and self._builder.num_commands >= limit
 
-    def waiting(self) -> list[Entry]:
-        """Commands that wait for a message."""
-        heads = (queue.next_entry for queue in self._engine.ready)
-        return [*self._engine.unfinished, *(entry for entry in heads if entry is not None)]
+    @property
+    def could_join(self) -> bool:
+        """Whether a message that is planned now might carry somebody whom those in flight do not:
+        then none of many steps, and none behind the one in flight, is sent before it."""
+        if self.backlog.work:
+            return True
+        seats = self._seats
+        num_changes, num_asked = self._seen
+        has_changed = num_changes != self._engine.num_changes
+        if has_changed and (self.blocked or self.backlog.claims):
+            return True
+        if seats.num_free and seats.num_asking and (has_changed or num_asked != seats.num_asked):
+            return True
+        pair = seats.exchange()
+        return pair is not None and self.seating.admits(pair[0], pair[1])
 
-    def _is_waiting(self, entry: Entry) -> bool:
-        queue = entry.queue
-        is_head = queue in self._engine.ready and queue.next_entry is entry
-        return is_head or entry in self._engine.unfinished
+    def prompts_to_come(self) -> list[Entry]:
+        """The prompts that would stand in a message planned now, if nothing else would."""
+        self.seating.give_free_seats()
+        work = self.backlog.work
+        if len(work) > self._seats.capacity:
+            return []
+        waiting = list(work)
+        return waiting if all(isinstance(entry.command, c.Decode) for entry in waiting) else []
 
-    def _ordered(self, entries: Iterable[Entry]) -> Iterator[Entry]:
-        """By priority, then the tenants' fair share, then the policy."""
-        by_priority = sorted(entries, key=lambda entry: -priority_of(entry))
-        for _, group in groupby(by_priority, key=priority_of):
-            yield from self._fairness.ordered(
-                group, lambda entry: entry.program.tenant, self.ranking.key
-            )
+    def _advance_time(self) -> None:
+        active = [key[1] for key in self._seats.tenants()]
+        first = self.backlog.work.first()
+        if first is not None:
+            active.append(first.program.tenant)
+        self._fairness.advance(active)
 
-    def _add_claimants(self, claimants: Collection[Entry]) -> None:
+    # -- who found no memory before --------------------------------------------------------------
+
+    def _add_claimants(self, starved: Collection[Entry], most_failed: int | None) -> None:
         """What found no memory before, the oldest program first: nobody has pinned anything for
         this message yet, so its claim can always be met."""
-        if not claimants:
+        if not starved and not self.backlog.claims:
             return
         oldest = self.reclaimer.oldest()
-        self._add_group([entry for entry in claimants if entry.program is oldest])
+        self._add_decodes([entry for entry in starved if entry.program is oldest])
+        if oldest is not None:
+            of_oldest = sorted(self.backlog.claims_of(oldest.id), key=rank_of)
+            for entry in of_oldest[:most_failed]:
+                self._look_again(entry)
         self.restorer.add_rows(self._builder, self._reclaim_for, oldest)
-        self._add_group([entry for entry in claimants if entry.program is not oldest])
+        self._add_decodes([entry for entry in starved if entry.program is not oldest])
+        num_failed = 0
+        while most_failed is None or num_failed < most_failed:
+            claimant = self.backlog.claims.first()
+            if claimant is None or self._is_full:
+                return
+            self._look_again(claimant)
+            num_failed += claimant in self.blocked
 
-    def _add_group(self, claimants: Collection[Entry]) -> None:
-        self._add_decodes(entry for entry in claimants if entry in self._engine.running)
-        self._add_all(entry for entry in claimants if self._is_waiting(entry))
+    def _look_again(self, entry: Entry) -> None:
+        if not self._is_full:
+            self.backlog.take_claim(entry)
+            self._again[entry] = None
+            self._add_queue(entry)
 
     # -- decodes ---------------------------------------------------------------------------------
 
-    def _add_decodes(self, entries: Iterable[Entry]) -> None:
-        for entry in self._ordered(list(entries)):
-            run = self._engine.running.get(entry)
+    def _add_decodes(self, entries: Collection[Entry]) -> None:
+        """A step of each. Where all have room, their order means nothing."""
+        if self._max_commands is None and len(entries) <= self._builder.budget:
+            charged: dict[TenantId, int] = {}
+            for entry in entries:
+                if self._add_decode(entry):
+                    tenant = entry.program.tenant
+                    charged[tenant] = charged.get(tenant, 0) + 1
+            for tenant, num_tokens in charged.items():
+                self._fairness.charge(tenant, num_tokens)
+            return
+        for entry in self._fairness.ordered(entries, _tenant_of, rank_of):
             if self._is_full or self._builder.budget <= 0:
                 return
-            if run is None or run in self._builder.runs:
-                continue
-            # One slot for the token that this step appends, one because a sequence whose cursor
-            # reaches its limit ends.
-            if self.decodes.bind_ahead(run, 2, self._reclaim_for(entry)):
-                self._builder.advance(run)
+            if self._add_decode(entry):
                 self._fairness.charge(entry.program.tenant, 1)
-            else:
-                self.blocked[entry] = None
 
-    def preempt(self, run: DecodeRun) -> None:
-        """Close the run's sequence; it goes on from its tokens when it is scheduled again."""
-        self._engine.suspend(run)
-        del self._engine.running[run.entry]
-        self._engine.unfinished[run.entry] = None
-        run.entry.program.num_preemptions += 1
-        self.num_preemptions += 1
+    def _add_decode(self, entry: Entry) -> bool:
+        run = self._engine.running.get(entry)
+        if run is None or run in self._builder.runs:
+            return False
+        # One slot for the token that this step appends, one because a sequence whose cursor
+        # reaches its limit ends.
+        if run.next_slot + 2 <= run.limit_slot or self.decodes.bind_ahead(
+            run, 2, self._reclaim_for(entry)
+        ):
+            self._builder.advance(run)
+            return True
+        self.blocked[entry] = None
+        return False
 
     # -- everything else -------------------------------------------------------------------------
 
-    def _add_all(self, entries: Iterable[Entry]) -> None:
-        for entry in self._ordered(list(entries)):
-            if self._is_full:
+    def _add_work(self) -> None:
+        num_missed = 0
+        while num_missed < MAX_MISSES and not self._is_full:
+            entry = self.backlog.work.pop()
+            if entry is None:
                 return
-            if self._is_waiting(entry):
-                self._add_queue(entry)
+            num_before = self._builder.num_commands
+            self._again[entry] = None
+            self._add_queue(entry)
+            num_missed += self._builder.num_commands == num_before and entry in self._again
 
     def _add_queue(self, entry: Entry) -> None:
         """Add ``entry`` and whatever of its queue may stand in the same message behind it."""
@@ -196,19 +265,32 @@ class MessagePlanner:
                 break
             cost += (self._builder.num_tokens - num_before) or 1
             self._flow.start(current)
+            self._table.note_active_holder(current.program)
             window.add(current)
             if outcome is _PARTIAL:
                 window.close()
                 self._engine.unfinished[current] = None
+                self._again[current] = None
                 break
             self._engine.unfinished.pop(current, None)
+            self._again.pop(current, None)
             current = self._flow.advance(queue)
         if cost:
             self._fairness.charge(queue.program.tenant, cost)
 
+    def _put_back(self) -> None:
+        """Who was looked at and waits on stands where it waits."""
+        again, self._again = self._again, {}
+        for entry in again:
+            if entry in self.blocked:
+                self.backlog.claim(entry)
+            else:
+                self.backlog.place(entry)
+
     def _try(self, entry: Entry) -> Outcome:
         """Lower ``entry``; what fails is answered, what is blocked goes first the next time."""
         builder, command = self._builder, entry.command
+        self.backlog.arrive(entry)
         try:
             outcome = self._lower[type(command)](entry, command, builder)
             if builder.lost:
@@ -216,19 +298,21 @@ class MessagePlanner:
                 self.restorer.request(entry, lost)
         except QuireError as error:
             self._engine.unfinished.pop(entry, None)
+            self._again.pop(entry, None)
             self._flow.fail(entry, error.record())
             self._flow.advance(entry.queue)
-            return Outcome.WAITS
-        if outcome is _ADDED:
-            self.held_up.discard(entry)
-            return outcome
-        if outcome is Outcome.WAITS:
-            self.held_up.add(entry)
-        else:
-            self.held_up.discard(entry)
-        if outcome is Outcome.NO_ROOM or (outcome is Outcome.NO_BUDGET and _is_too_long(entry)):
+            return _WAITS
+        if outcome is _WAITS:
+            self._wait(entry)
+        elif entry in self._again and (  # who comes behind another command waits for that one
+            outcome is _NO_ROOM or (outcome is _NO_BUDGET and _is_too_long(entry))
+        ):
             self.blocked[entry] = None
         return outcome
+
+    def _wait(self, entry: Entry) -> None:
+        if self._again.pop(entry, False) is None:
+            self.backlog.hold(entry)
 
     def _forward(self, entry: Entry, command: c.Forward, builder: BatchBuilder) -> Outcome:
         return self._lowering.forward(entry, command, builder, self._reclaim_for(entry))
@@ -237,6 +321,8 @@ class MessagePlanner:
         return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
 
     def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
+        if needs_seat(entry) and not self.seating.sit_down(entry):
+            return _NO_BUDGET
         outcome = self.decodes.prefill(entry, command, builder, self._reclaim_for(entry))
         run = entry.run
         if isinstance(run, DecodeRun) and run.is_open:
@@ -249,11 +335,35 @@ class MessagePlanner:
 
         def give_up(num_blocks: int) -> bool:
             kept = {run.entry for run in self._builder.runs}
-            waiting = [other for other in self.waiting() if other not in self.held_up]
-            claim = Claim(entry, job, waiting, self.restorer.jobs)
+            claim = Claim(entry, job, self._waiting_of, self.restorer.jobs)
             return self.reclaimer.reclaim(num_blocks, claim, kept)
 
         return Reclaim(entry.seniority if job is None else job.order, give_up)
+
+    def _waiting_of(self, program: Program | None) -> Iterable[Entry]:
+        """Commands that wait for a message and for nothing else; of ``program`` alone, if given."""
+        if program is None:
+            return [*self.backlog.waiting(), *self._again]
+        entries = program.entries.values()
+        return [e for e in entries if e in self._again or self.backlog.waits(e)]
+
+    def refusable(self) -> list[Entry]:
+        """Commands that stand in the way of one another: those that claim memory, and decodes that
+        have lost their seats and still hold some."""
+        unfinished = self._engine.unfinished
+        return [*self.blocked, *(e for e in unfinished if not self.backlog.seats.has_seat(e))]
+
+    def lose_flight(self) -> None:
+        """The engine is gone: whoever ran asks for a seat, whoever claimed memory looks again."""
+        for run in list(self._engine.running.values()):
+            self.seating.preempt(run)
+        self.blocked.clear()
+        self.backlog.sync()
+        self.backlog.give_up_claims()
+
+
+def _tenant_of(entry: Entry) -> TenantId:
+    return entry.program.tenant
 
 
 def _is_too_long(entry: Entry) -> bool:

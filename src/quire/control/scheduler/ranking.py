@@ -1,15 +1,21 @@
-"""The order of commands: queue priority, then the policy's key.
+"""Ranks: the order of commands within a tenant, by priority and then by the policy.
 
-Owns the view of a command that a policy gets. The tenants' share, which stands between the two, is
-applied by ``fairness`` over groups of equal priority.
+Owns the view of a command that a policy gets, what the policy is told, and each command's rank,
+which stays as it is until the policy is told something that concerns the command. Where ranked
+commands stand is known to ``order`` and ``seats``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from quire.control.programs.program import Entry
+from quire.control.programs.states import ENDS
+from quire.core.ids import CommandId, ProgramId
 from quire.core.interfaces import Policy, ReadyCommand
 
 Rank = tuple[float, ...]
+"""Priority (the higher, the smaller), the policy's key, and a number that no other has."""
 
 
 def priority_of(entry: Entry) -> int:
@@ -17,33 +23,140 @@ def priority_of(entry: Entry) -> int:
     return entry.program.priority + entry.queue.priority
 
 
-def ready_command(entry: Entry) -> ReadyCommand:
+def rank_of(entry: Entry) -> Rank:
+    """Of an entry that has arrived."""
+    assert entry.rank is not None
+    return entry.rank
+
+
+def class_of(entry: Entry) -> int:
+    """The smaller goes first, whatever the tenants' shares are."""
+    return entry.rank_class
+
+
+def level_of(entry: Entry) -> tuple[float, float]:
+    """Priority and the policy's level: only a strictly smaller one displaces what runs."""
+    rank = rank_of(entry)
+    return rank[0], rank[1]
+
+
+class Ranking:
+    """Ranks commands under ``policy``; smaller runs first.
+
+    ``across_tenants``: a priority counts before the tenants' shares, not only within a tenant.
+    ``changed``: entries whose rank may be another one.
+    """
+
+    def __init__(self, policy: Policy, *, across_tenants: bool = False) -> None:
+        self.policy = policy
+        self.now_s = 0.0
+        self.changed: dict[Entry, None] = {}
+        self._keeps_state = policy.keeps_state
+        self._across_tenants = across_tenants
+        self._num_arrived = 0
+        self._entries: dict[tuple[ProgramId, CommandId], Entry] = {}
+        self._num_of: dict[ProgramId, int] = {}
+        self._over: set[ProgramId] = set()
+
+    def arrive(self, entry: Entry) -> None:
+        """``entry`` can be scheduled for the first time."""
+        self._num_arrived += 1
+        entry.rank_number = self._num_arrived
+        entry.view = _view(entry)
+        if self._keeps_state:
+            program = entry.program.id
+            self._entries[program, entry.id] = entry
+            self._num_of[program] = self._num_of.get(program, 0) + 1
+            self.policy.on_arrival(entry.view, self.now_s)
+        self.set_rank(entry)
+
+    def set_rank(self, entry: Entry) -> None:
+        """Its rank, as it is now; the caller sees to where it stands."""
+        assert entry.view is not None
+        priority = priority_of(entry)
+        entry.rank_class = -priority if self._across_tenants else 0
+        entry.rank = (-priority, *self.policy.key(entry.view), entry.rank_number)
+
+    def note_priority(self, entry: Entry) -> None:
+        if entry.view is not None:
+            entry.view.priority = priority_of(entry)
+            self.changed[entry] = None
+
+    def served(self, entry: Entry, num_tokens: int, service_s: float) -> None:
+        """The engine has worked for ``entry``. One that has ended may have stood in the message
+        behind its last one."""
+        view = entry.view
+        if not self._keeps_state or view is None or entry.state in ENDS:
+            return
+        view.ready_s = self.now_s
+        view.service_tokens = entry.service_tokens
+        view.service_s += service_s
+        self.policy.on_served(view, num_tokens, service_s, self.now_s)
+        self.changed[entry] = None
+
+    def ended(self, entry: Entry) -> None:
+        self.changed.pop(entry, None)
+        if self._keeps_state and entry.view is not None:
+            program = entry.program.id
+            del self._entries[program, entry.id]
+            self.policy.on_ended(entry.view, self.now_s)
+            self._num_of[program] -= 1
+            if not self._num_of[program]:
+                del self._num_of[program]
+                if program in self._over:
+                    self._over.remove(program)
+                    self.policy.on_program_ended(program, self.now_s)
+
+    def program_ended(self, program: ProgramId) -> None:
+        """The policy is told behind the end of its last command, which may be in flight."""
+        if not self._keeps_state:
+            return
+        if program in self._num_of:
+            self._over.add(program)
+        else:
+            self.policy.on_program_ended(program, self.now_s)
+
+    def tell_time(self, now_s: float) -> None:
+        """It is ``now_s``; told once for each event."""
+        self.now_s = now_s
+        if self._keeps_state:
+            self._note(self.policy.on_time(now_s))
+
+    def _note(self, commands: Iterable[ReadyCommand]) -> None:
+        for command in commands:
+            entry = self._entries.get((command.program, command.command))
+            if entry is not None:
+                self.changed[entry] = None
+
+    def outranks(self, entry: Entry, other: Entry) -> bool:
+        """Whether ``other`` gives up memory for ``entry``: within a tenant by rank, between two by
+        the policy alone, as a priority means nothing there unless it counts across tenants."""
+        if entry.program.tenant == other.program.tenant:
+            return rank_of(entry) < rank_of(other)
+        return self.standing(entry) < self.standing(other)
+
+    def standing(self, entry: Entry) -> Rank:
+        """Its place among commands of all tenants."""
+        return (class_of(entry), *rank_of(entry)[1:])
+
+
+def _view(entry: Entry) -> ReadyCommand:
+    program, queue = entry.program, entry.queue
     return ReadyCommand(
-        program=entry.program.id,
-        tenant=entry.program.tenant,
-        queue=entry.queue.id,
+        program=program.id,
+        tenant=program.tenant,
+        thread=queue.thread,
+        queue=queue.id,
         command=entry.id,
         priority=priority_of(entry),
-        depth=entry.queue.depth,
+        depth=queue.depth,
         arrival_s=entry.arrival_s,
         ready_s=entry.ready_s,
         service_tokens=entry.service_tokens,
         num_tokens_next=entry.num_tokens_next,
+        program_figures=program.figures,
+        thread_figures=program.thread_figures(queue.thread),
     )
 
 
-class Ranking:
-    """Ranks commands under ``policy``; smaller runs first."""
-
-    def __init__(self, policy: Policy) -> None:
-        self.policy = policy
-        self.now_s = 0.0
-
-    def rank(self, entry: Entry) -> Rank:
-        return (-priority_of(entry), *self.key(entry))
-
-    def key(self, entry: Entry) -> Rank:
-        return self.policy.key(ready_command(entry), self.now_s)
-
-
-__all__ = ["Rank", "Ranking", "priority_of", "ready_command"]
+__all__ = ["Rank", "Ranking", "class_of", "level_of", "priority_of", "rank_of"]

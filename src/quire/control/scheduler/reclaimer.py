@@ -7,7 +7,7 @@ everyone. What a claim must not touch, and why somebody always gets on, stands i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.decode_run import DecodeRun
@@ -16,16 +16,17 @@ from quire.control.memory.content import Content
 from quire.control.memory.exports import Export
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.backlog import Backlog
 from quire.control.scheduler.claim import Claim
-
-Rank = tuple[float, ...]
+from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.seating import Seating
 
 
 class Reclaimer:
     """Frees device blocks of one engine for one requester at a time.
 
-    ``rank`` orders commands as the scheduler does (smaller runs first); ``preempt`` suspends a
-    running decode that no message in flight or in preparation carries.
+    ``ranking`` says who outranks whom, ``backlog`` who may take part at all; ``seating`` takes a
+    running decode's sequence.
     """
 
     def __init__(
@@ -33,14 +34,16 @@ class Reclaimer:
         engine: EngineState,
         table: ProcessTable,
         host: HostCommands,
-        rank: Callable[[Entry], Rank],
-        preempt: Callable[[DecodeRun], None],
+        backlog: Backlog,
+        ranking: Ranking,
+        seating: Seating,
     ) -> None:
         self._engine = engine
         self._table = table
         self._host = host
-        self._rank = rank
-        self._preempt = preempt
+        self._backlog = backlog
+        self._ranking = ranking
+        self._seating = seating
 
     def reclaim(self, num_blocks: int, claim: Claim, kept: set[Entry]) -> bool:
         """Free at least one block, ``num_blocks`` if that is as easy; False if nothing can go.
@@ -143,10 +146,25 @@ class Reclaimer:
         return False
 
     def _waiting(self, requester: Entry) -> list[Program]:
-        """Active programs that are younger than the requester's, youngest first."""
-        mine = requester.program.serial
-        younger = [p for p in self._table.active.values() if p.serial > mine]
-        return sorted(younger, key=lambda program: -program.serial)
+        """Active programs that may hold blocks and are younger than the requester's, youngest
+        first; then older ones that take no part at present, except the oldest."""
+        mine, oldest = requester.program.serial, self.oldest()
+        holders = list(self._table.active_holders())
+        younger = [program for program in holders if program.serial > mine]
+        resting = [
+            program
+            for program in holders
+            if program.serial < mine and program is not oldest and self._rests(program)
+        ]
+        return younger + resting
+
+    def _rests(self, program: Program) -> bool:
+        """Whether none of its commands may go into a message before it has a seat."""
+        backlog = self._backlog
+        return not any(
+            backlog.waits(entry) or backlog.seats.has_seat(entry) or entry.num_in_flight
+            for entry in program.entries.values()
+        )
 
     def _move_out(self, programs: Iterable[Program], num_blocks: int, claim: Claim) -> bool:
         """Move contents of ``programs`` out, one program after the other."""
@@ -179,39 +197,37 @@ class Reclaimer:
 
     def _victims(self, requester: Entry, kept: set[Entry]) -> list[DecodeRun]:
         oldest = self.oldest()
-        mine = self._rank(requester)
         return [
             run
             for entry, run in self._engine.running.items()
             if entry is not requester
             and entry not in kept
             and not entry.num_in_flight
-            and self._may_take(requester, mine, entry, oldest)
+            and self._may_take(requester, entry, oldest)
         ]
 
     def _preempt_one(self, claim: Claim, kept: set[Entry]) -> bool:
         victims = self._victims(claim.requester, kept)
         if not victims:
             return False
-        victim = max(victims, key=lambda run: self._rank(run.entry))
+        victim = max(victims, key=lambda run: self._ranking.standing(run.entry))
         # Chosen while it runs: from then on it waits, and may be senior to who preempts it.
         contents = [content for content in reversed(victim.pins) if not claim.spares(content)]
-        self._preempt(victim)
+        self._seating.preempt(victim)
         self._move_out_contents(contents, len(contents))
         return True
 
-    def _may_take(
-        self, requester: Entry, mine: Rank, victim: Entry, oldest: Program | None
-    ) -> bool:
-        if victim.program is requester.program:
-            return self._rank(victim) > mine
-        if requester.program is oldest:
-            return True
-        return victim.program is not oldest and self._rank(victim) > mine
+    def _may_take(self, requester: Entry, victim: Entry, oldest: Program | None) -> bool:
+        if victim.program is not requester.program:
+            if requester.program is oldest:
+                return True
+            if victim.program is oldest:
+                return False
+        return self._ranking.outranks(requester, victim)
 
     def oldest(self) -> Program | None:
         """The active program that started first: it may claim from everyone."""
-        return min(self._table.active.values(), key=lambda p: p.serial, default=None)
+        return self._table.oldest_active
 
 
 __all__ = ["Reclaimer"]

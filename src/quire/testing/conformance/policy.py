@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from quire.core.ids import CommandId, ProgramId, QueueId, TenantId
-from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand
+import pickle
+
+from quire.core.ids import CommandId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
 
 
 def ready(
-    command: int, *, program: int = 1, arrival_s: float = 0.0, service_tokens: int = 0
+    command: int,
+    *,
+    program: int = 1,
+    thread: int = 0,
+    arrival_s: float = 0.0,
+    service_tokens: int = 0,
+    program_figures: ServiceFigures | None = None,
+    thread_figures: ServiceFigures | None = None,
 ) -> ReadyCommand:
     """A command that could be scheduled."""
     return ReadyCommand(
         program=ProgramId(program),
         tenant=TenantId("default"),
+        thread=ThreadId(thread),
         queue=QueueId(1),
         command=CommandId(command),
         priority=0,
@@ -21,6 +31,8 @@ def ready(
         ready_s=arrival_s,
         service_tokens=service_tokens,
         num_tokens_next=1,
+        program_figures=program_figures or ServiceFigures(arrival_s=arrival_s),
+        thread_figures=thread_figures or ServiceFigures(arrival_s=arrival_s),
     )
 
 
@@ -38,37 +50,107 @@ class PolicySuite:
     def test_keys_are_comparable_and_repeatable(self) -> None:
         """Any mix of commands sorts, and looking does not change the order."""
         policy = self.make_policy()
-        commands = [
-            ready(i, program=i % 3, arrival_s=i * 0.1, service_tokens=7 * i % 5) for i in range(9)
-        ]
-        keys = [policy.key(command, 10.0) for command in commands]
+        commands = [ready(i, program=i % 3, arrival_s=i * 0.1) for i in range(9)]
+        for command in commands:
+            policy.on_arrival(command, command.arrival_s)
+        keys = [policy.key(command) for command in commands]
         assert sorted(keys) == sorted(keys, key=tuple)
         assert len({len(key) for key in keys}) == 1
+        assert keys[0], "a key begins with the command's level"
         assert all(isinstance(part, int | float) for key in keys for part in key)
-        assert [policy.key(command, 10.0) for command in commands] == keys
+        assert [policy.key(command) for command in commands] == keys
 
-    def test_serving_and_ending_are_accepted_in_any_order(self) -> None:
+    def test_a_key_changes_only_when_its_command_is_concerned(self) -> None:
+        """Others of its program and of other programs arrive, are served and end; time passes. What
+        keeps commands sorted relies on it."""
         policy = self.make_policy()
-        policy.on_program_ended(ProgramId(99))
-        served = ready(1)
-        policy.on_served(served, 5, 1.0)
-        policy.on_program_ended(served.program)
-        policy.on_served(served, 5, 2.0)
-        policy.key(served, 3.0)
+        commands = [ready(i, program=1 + i % 3, thread=i % 2, arrival_s=0.0) for i in range(12)]
+        for command in commands:
+            policy.on_arrival(command, 0.0)
+        for turn in range(1, 400):
+            now_s = 0.5 * turn
+            named = {command.command for command in policy.on_time(now_s)}
+            before = {c.command: policy.key(c) for c in commands}
+            served = commands[turn % 5]
+            _serve(policy, served, 1 + 37 * turn % 50, 0.25, now_s)
+            other = ready(100 + turn, program=1 + turn % 4, arrival_s=now_s)
+            policy.on_arrival(other, now_s)
+            _serve(policy, other, 40, 0.5, now_s)
+            policy.on_ended(other, now_s)
+            after = {c.command: policy.key(c) for c in commands}
+            changed = {number for number in after if after[number] != before[number]}
+            assert changed <= {served.command}, "a key changed that nobody was told of"
+            unnamed = [c for c in commands if c.command not in named]
+            later = {c.command for c in policy.on_time(now_s + 0.4)}
+            for command in unnamed:
+                if command.command not in later:
+                    assert policy.key(command) == after[command.command]
+
+    def test_what_ends_leaves_nothing_behind(self) -> None:
+        """Neither commands nor programs that have ended are remembered, however many there were."""
+
+        def size(num_programs: int) -> int:
+            policy = self.make_policy()
+            for number in range(num_programs):
+                now_s = float(number)
+                command = ready(1, program=number, arrival_s=now_s)
+                policy.on_arrival(command, now_s)
+                _serve(policy, command, 100, 0.5, now_s)
+                policy.on_time(now_s)
+                policy.on_ended(command, now_s)
+                policy.on_program_ended(ProgramId(number), now_s)
+            return len(pickle.dumps(policy))
+
+        assert size(1000) < 2 * size(100)
+
+    def test_programs_may_end_without_a_command(self) -> None:
+        policy = self.make_policy()
+        policy.on_program_ended(ProgramId(99), 0.0)
+        command = ready(1)
+        policy.on_arrival(command, 0.0)
+        policy.on_ended(command, 1.0)
+        policy.on_program_ended(command.program, 1.0)
 
     def test_nobody_starves(self) -> None:
         """Served one at a time, an old command runs before an endless stream of new ones ends."""
+        self._outlast_newcomers(num_tokens_before=0)
+
+    def test_who_was_served_much_does_not_starve(self) -> None:
+        """The same for one that has had ten thousand tokens when the others come."""
+        self._outlast_newcomers(num_tokens_before=10_000)
+
+    def _outlast_newcomers(self, num_tokens_before: int) -> None:
         policy = self.make_policy()
         old = ready(0, program=1, arrival_s=0.0)
-        for turn in range(1, 1000):
+        policy.on_arrival(old, 0.0)
+        for _ in range(0, num_tokens_before, 50):
+            _serve(policy, old, 50, 0.5, 0.0)
+        for turn in range(1, 2000):
             now_s = float(turn)
             young = ready(turn, program=turn + 1, arrival_s=now_s)
-            first = min((old, young), key=lambda command: policy.key(command, now_s))
-            policy.on_served(first, 1, now_s)
-            policy.on_program_ended(young.program)
+            policy.on_arrival(young, now_s)
+            policy.on_time(now_s)
+            first = min((old, young), key=policy.key)
+            _serve(policy, first, 1, 0.01, now_s)
+            policy.on_ended(young, now_s)
+            policy.on_program_ended(young.program, now_s)
             if first is old:
                 return
-        raise AssertionError(f"{policy.name}: a command waited for 1000 others")
+            old.program_figures.waiting_s += 1.0
+            old.thread_figures.waiting_s += 1.0
+        raise AssertionError(f"{policy.name}: a command waited for 2000 others")
+
+
+def _serve(
+    policy: Policy, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
+) -> None:
+    """As control does: the figures first, then the policy."""
+    command.service_tokens += num_tokens
+    command.service_s += service_s
+    for figures in (command.program_figures, command.thread_figures):
+        figures.service_tokens += num_tokens
+        figures.service_s += service_s
+    policy.on_served(command, num_tokens, service_s, now_s)
 
 
 class DispatchPolicySuite:

@@ -1,0 +1,101 @@
+"""Which decodes begin when memory is short: those whose working set has room beside the others'.
+
+Without it everybody begins, and all push each other out. Owns the estimate of what a decode still
+takes: the rest of its prompt, and as much of what it may generate as decodes lately did generate.
+An estimate that is too low costs preemptions, one that is too high costs batch size. It moves
+nothing; that the oldest program waits for no room is the planner's to see to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
+from quire.control.programs.program import Entry
+from quire.control.programs.table import ProcessTable
+from quire.core.commands import Decode
+
+_SMOOTHING = 0.05
+
+
+class Admission:
+    """``share``: of what it may generate a decode is first taken to generate so much."""
+
+    def __init__(self, engine: EngineState, table: ProcessTable, share: float) -> None:
+        self._engine = engine
+        self._table = table
+        self.share = share
+
+    def ended(self, num_generated: int, max_tokens: int) -> None:
+        """A decode has generated so many of the tokens that it might have."""
+        if max_tokens > 0:
+            self.share += _SMOOTHING * (num_generated / max_tokens - self.share)
+
+    def admits(self, entry: Entry, seated: Iterable[Entry], victim: Entry | None = None) -> bool:
+        """Whether there is room for ``entry`` beside ``seated``, or in the place of ``victim``. If
+        nobody has a seat there is: it then claims what it needs."""
+        others = [other for other in seated if other is not victim]
+        if not others:
+            return True
+        memory = self._engine.memory
+        num_needed = self._num_to_come(entry) + self._num_away(entry)
+        num_free = memory.num_available
+        if num_free >= num_needed + len(others) and num_free - num_needed >= self._reserved(others):
+            return True
+        num_needed += self._reserved(others)
+        if victim is not None:
+            num_free += _num_resident(victim)
+        return num_free >= num_needed or self._has_idle(num_needed - num_free)
+
+    def _reserved(self, seated: Iterable[Entry]) -> int:
+        return sum([self._num_to_come(entry) for entry in seated])
+
+    def _num_to_come(self, entry: Entry) -> int:
+        """Blocks that ``entry`` has not bound yet and will want."""
+        command, run = entry.command, entry.run
+        assert isinstance(command, Decode)
+        size = self._engine.page_size
+        if not isinstance(run, DecodeRun):
+            num_tokens = len(command.tokens) + self._expected(command.stop.max_tokens, 0)
+            return -(-num_tokens // size)
+        num_tokens = run.num_to_run + self._expected(run.max_tokens, run.num_generated)
+        num_bound = run.limit_slot - run.next_slot if run.is_open else 0
+        return max(0, -(-(num_tokens - num_bound) // size))
+
+    def _expected(self, max_tokens: int, num_generated: int) -> int:
+        """Tokens that it is taken to generate yet: at least one."""
+        left = max_tokens - num_generated
+        return max(min(left, 1), min(left, int(self.share * max_tokens) - num_generated))
+
+    def _num_away(self, entry: Entry) -> int:
+        """Blocks that what ``entry`` names has to come back to."""
+        contents = {id(page.content): page.content for page in entry.pages if page.content}
+        return sum(content.block is None for content in contents.values())
+
+    def _has_idle(self, num_blocks: int) -> bool:
+        """Whether idle programs can make so many blocks free."""
+        memory = self._engine.memory
+        num_host = memory.num_host_available
+        holders = self._table.holders.get(self._engine.id)
+        for program in () if holders is None else holders.values():
+            for page in program.pages.values():
+                content = page.content
+                if content is None or not memory.can_move_out(content):
+                    continue
+                if not (content.canonical and content.tokens):
+                    if not num_host:
+                        continue
+                    num_host -= 1
+                num_blocks -= 1
+                if num_blocks <= 0:
+                    return True
+        return False
+
+
+def _num_resident(entry: Entry) -> int:
+    contents = {id(page.content): page.content for page in entry.pages if page.content}
+    return sum(content.block is not None for content in contents.values())
+
+
+__all__ = ["Admission"]

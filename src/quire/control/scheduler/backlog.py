@@ -1,0 +1,234 @@
+"""What waits on one engine, and for what: a message, a seat, memory, another command.
+
+Owns where each waiting command stands. It follows what changed since it looked last (queues, ends,
+unlocked pages, ranks), so that a message costs nothing for those that wait on. What goes into a
+message is the planner's.
+
+``work``    may go into the next message: fine-tier commands, decodes that have a seat.
+``seats``   decodes, with a seat or asking for one.
+``claims``  found no memory. They go first in the next message, before any decode, so that their
+            claims can be met by preemption.
+held up     wait for another command to let go of a page that they append to or copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from quire.control.engines.state import EngineState
+from quire.control.memory.pages import Page
+from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.states import CommandState
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.order import FairOrder
+from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.seats import Seats
+from quire.core.commands import Decode
+from quire.core.ids import ProgramId
+
+_QUEUED = CommandState.QUEUED
+
+
+def needs_seat(entry: Entry) -> bool:
+    """Whether it is a decode that samples."""
+    command = entry.command
+    return isinstance(command, Decode) and command.stop.max_tokens > 0
+
+
+class Backlog:
+    """See the module docstring. ``sync`` comes before everything else that an event leads to, so
+    that a policy hears of what happened when it did."""
+
+    def __init__(self, engine: EngineState, share: FairShare, ranking: Ranking) -> None:
+        self._engine = engine
+        self._ranking = ranking
+        self.work = FairOrder(share)
+        self.claims = FairOrder(share)
+        self.seats = Seats(engine.info.pool.max_sequences, share)
+        self._claims_of: dict[ProgramId, dict[Entry, None]] = {}
+        self._held_up: dict[Entry, Page] = {}
+        self._held_by: dict[Page, dict[Entry, None]] = {}
+        self._heads: dict[CommandQueue, Entry] = {}
+
+    # -- following what changes ------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Take in what has happened on the engine."""
+        engine = self._engine
+        if engine.ended:
+            for entry in engine.take_ended():
+                self._end(entry)
+        if engine.ready.has_changed:
+            for queue in engine.ready.take_changed():
+                self._look_at(queue)
+        if engine.unlocked:
+            for page in engine.take_unlocked():
+                self._wake(page)
+        if self._ranking.changed:
+            self._rank_anew()
+
+    def _end(self, entry: Entry) -> None:
+        self._take_out(entry)
+        self.seats.discard(entry)
+        if self._heads.get(entry.queue) is entry:
+            del self._heads[entry.queue]
+        self._ranking.ended(entry)
+
+    def _look_at(self, queue: CommandQueue) -> None:
+        """Its next command may be another one, or may wait no more."""
+        known = self._heads.get(queue)
+        head = queue.next_entry if queue in self._engine.ready else None
+        if head is known:
+            return
+        if known is not None:
+            del self._heads[queue]
+            if known.state is _QUEUED:
+                self._take_out(known)
+                self.seats.discard(known)
+        if head is not None:
+            self._heads[queue] = head
+            self.place(head)
+
+    def _wake(self, page: Page) -> None:
+        """Nobody appends to ``page`` any more."""
+        for entry in self._held_by.pop(page, ()):
+            del self._held_up[entry]
+            self.place(entry)
+
+    def _rank_anew(self) -> None:
+        changed = self._ranking.changed
+        for entry in [entry for entry in changed if entry.placed_in is self]:
+            del changed[entry]
+            self._move(entry)
+
+    def _move(self, entry: Entry) -> None:
+        """Its rank may be another: take it from where it stands and put it there again."""
+        in_work, in_claims = self.work.discard(entry), self.claims.discard(entry)
+        is_seated, has_asked = self.seats.has_seat(entry), entry in self.seats
+        self.seats.discard(entry)
+        self._ranking.set_rank(entry)
+        if has_asked:
+            self.seats.ask(entry)
+        if is_seated:
+            self.seats.give(entry)
+        if in_work:
+            self.work.add(entry)
+        if in_claims:
+            self.claims.add(entry)
+
+    # -- placing ---------------------------------------------------------------------------------
+
+    def place(self, entry: Entry) -> None:
+        """``entry`` waits for a message, or for the seat that it needs before."""
+        self.arrive(entry)
+        if needs_seat(entry) and not self.seats.has_seat(entry):
+            if entry not in self.seats:
+                self.seats.ask(entry)
+        else:
+            self.work.add(entry)
+
+    def arrive(self, entry: Entry) -> None:
+        if entry.rank is None:
+            entry.placed_in = self
+            self._ranking.arrive(entry)
+
+    def give_seat(self, entry: Entry) -> None:
+        self.seats.give(entry)
+        self.work.add(entry)
+
+    def take_seat(self, entry: Entry) -> None:
+        """It asks for one again; its sequence is closed."""
+        self._take_out(entry)
+        self.seats.take_back(entry)
+
+    def claim(self, entry: Entry) -> None:
+        """It found no memory."""
+        self.claims.add(entry)
+        self._claims_of.setdefault(entry.program.id, {})[entry] = None
+
+    def hold(self, entry: Entry) -> None:
+        """It waits for another command to let go of one of its pages."""
+        page = next((page for page in entry.pages if page.appender is not None), None)
+        if page is None:  # let go of meanwhile
+            self.place(entry)
+            return
+        self._held_up[entry] = page
+        self._held_by.setdefault(page, {})[entry] = None
+
+    def _take_out(self, entry: Entry) -> None:
+        """Out of where it waits; a seat stays."""
+        if self.work.discard(entry):
+            return
+        if self.take_claim(entry):
+            return
+        page = self._held_up.pop(entry, None)
+        if page is not None:
+            held = self._held_by[page]
+            del held[entry]
+            if not held:
+                del self._held_by[page]
+
+    def take_claim(self, entry: Entry) -> bool:
+        """``entry`` is looked at; False if it claims nothing."""
+        if not self.claims.discard(entry):
+            return False
+        claims = self._claims_of[entry.program.id]
+        del claims[entry]
+        if not claims:
+            del self._claims_of[entry.program.id]
+        return True
+
+    def pop_claim(self) -> Entry | None:
+        entry = self.claims.first()
+        if entry is not None:
+            self.take_claim(entry)
+        return entry
+
+    def claims_of(self, program: ProgramId) -> Iterable[Entry]:
+        return self._claims_of.get(program, ())
+
+    def give_up_claims(self) -> None:
+        """The engine was lost, its memory with it: whoever claimed looks again."""
+        for entry in list(self.claims):
+            self.take_claim(entry)
+            self.work.add(entry)
+
+    # -- asking ----------------------------------------------------------------------------------
+
+    def waits(self, entry: Entry) -> bool:
+        """Whether ``entry`` waits for a message, and for nothing else."""
+        return entry in self.work or entry in self.claims
+
+    def waiting(self) -> Iterator[Entry]:
+        """All that do."""
+        yield from self.work
+        yield from self.claims
+
+    @property
+    def num_waiting(self) -> int:
+        num_held = len(self._held_up)
+        return len(self.work) + len(self.claims) + self.seats.num_asking + num_held
+
+    def check_invariants(self) -> None:
+        if self._engine.ended or self._engine.ready.has_changed:
+            return  # more events of this moment follow, and what they change is looked at with them
+        for order in (self.work, self.claims):
+            order.check_invariants()
+        self.seats.check_invariants()
+        running = self._engine.running
+        for entry in running:
+            assert self.seats.has_seat(entry), "a decode runs without a seat"
+            assert entry not in self.work, "a decode that runs waits too"
+        for entry in self.work:
+            assert not needs_seat(entry) or self.seats.has_seat(entry)
+            assert entry not in self.claims
+        claims = [entry for entries in self._claims_of.values() for entry in entries]
+        assert len(claims) == len(self.claims)
+        assert all(entry in self.claims for entry in claims)
+        held = [entry for entries in self._held_by.values() for entry in entries]
+        assert len(held) == len(self._held_up)
+        places = [*self.work, *claims, *held]
+        assert len(set(places)) == len(places), "a command waits in two places"
+
+
+__all__ = ["Backlog", "needs_seat"]

@@ -1,0 +1,129 @@
+"""Commands in the order in which they go, kept up to date as they come, change and go.
+
+Owns sorted lines, one for each tenant, and the order between them under the fair share. What
+arrives or changes costs the logarithm of those that wait, and only who is taken is looked at: a
+message costs the same however many wait behind. Does not know what an entry's rank means.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from quire.control.programs.program import Entry
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.ranking import Rank, class_of, rank_of
+from quire.core.ids import TenantId
+
+LineKey = tuple[int, TenantId]
+"""Class (the smaller goes first, whatever the share), tenant."""
+
+
+class Line:
+    """Entries sorted by ``Entry.rank``, which differ and stay as they are while they stand here."""
+
+    __slots__ = ("entries", "key", "ranks", "serial")
+
+    def __init__(self, key: LineKey, serial: int) -> None:
+        self.key = key
+        self.serial = serial
+        self.ranks: list[Rank] = []
+        self.entries: list[Entry] = []
+
+    def add(self, entry: Entry) -> None:
+        rank = rank_of(entry)
+        index = bisect_left(self.ranks, rank)
+        self.ranks.insert(index, rank)
+        self.entries.insert(index, entry)
+
+    def remove(self, entry: Entry) -> None:
+        index = bisect_left(self.ranks, rank_of(entry))
+        assert self.entries[index] is entry, "an entry's rank changed while it stood in a line"
+        del self.ranks[index]
+        del self.entries[index]
+
+    def check_invariants(self) -> None:
+        assert self.ranks == sorted(self.ranks), "a line is not in order"
+        assert self.ranks == [rank_of(entry) for entry in self.entries]
+        assert len(set(self.ranks)) == len(self.ranks), "two entries have one rank"
+
+
+class FairOrder:
+    """Waiting entries: the tenant that is furthest behind goes first, within it the best rank.
+
+    The heap of lines is put right lazily, because a tenant's virtual time only grows.
+    """
+
+    def __init__(self, share: FairShare) -> None:
+        self._share = share
+        self._lines: dict[LineKey, Line] = {}
+        self._line_of: dict[Entry, Line] = {}
+        self._heap: list[tuple[int, float, int, Line]] = []
+        self._num_lines = 0
+
+    def __len__(self) -> int:
+        return len(self._line_of)
+
+    def __contains__(self, entry: object) -> bool:
+        return entry in self._line_of
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._line_of)
+
+    def add(self, entry: Entry) -> None:
+        tenant = entry.program.tenant
+        key = (class_of(entry), tenant)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(key, self._num_lines)
+            self._num_lines += 1
+            heapq.heappush(self._heap, (key[0], self._share.start(tenant), line.serial, line))
+        if not line.entries:
+            self._share.enter(tenant)
+        line.add(entry)
+        self._line_of[entry] = line
+
+    def discard(self, entry: Entry) -> bool:
+        """Take ``entry`` out; False if it does not stand here."""
+        line = self._line_of.pop(entry, None)
+        if line is None:
+            return False
+        line.remove(entry)  # an empty line goes when it is found at the top of the heap
+        return True
+
+    def first(self) -> Entry | None:
+        """Who goes first; it stays."""
+        heap = self._heap
+        while heap:
+            level, start, serial, line = heap[0]
+            if not line.entries:
+                heapq.heappop(heap)
+                del self._lines[line.key]
+                continue
+            now = self._share.start(line.key[1])
+            if now > start:
+                heapq.heapreplace(heap, (level, now, serial, line))
+                continue
+            return line.entries[0]
+        return None
+
+    def pop(self) -> Entry | None:
+        """Take out who goes first."""
+        entry = self.first()
+        if entry is not None:
+            self.discard(entry)
+        return entry
+
+    def check_invariants(self) -> None:
+        in_heap = {id(line) for _, _, _, line in self._heap}
+        assert len(in_heap) == len(self._heap), "a line stands in the heap twice"
+        for key, line in self._lines.items():
+            assert line.key == key
+            assert id(line) in in_heap, "a line is never looked at"
+            line.check_invariants()
+            assert all(self._line_of.get(entry) is line for entry in line.entries)
+        assert sum(len(line.entries) for line in self._lines.values()) == len(self._line_of)
+
+
+__all__ = ["FairOrder", "Line", "LineKey"]

@@ -1,0 +1,98 @@
+"""Gives seats: to whom memory has room, in the order of ``seats``, and takes them back.
+
+Owns what happens to a decode that gets or loses its seat. Who is next and who makes way is known to
+``seats``, how much room there is to ``admission``.
+"""
+
+from __future__ import annotations
+
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.state import EngineState
+from quire.control.programs.program import Entry
+from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.admission import Admission
+from quire.control.scheduler.backlog import Backlog
+
+
+class Seating:
+    """The seats of one engine. ``num_preemptions``: how often an open sequence was closed."""
+
+    def __init__(
+        self, engine: EngineState, table: ProcessTable, backlog: Backlog, admission: Admission
+    ) -> None:
+        self._engine = engine
+        self._table = table
+        self._backlog = backlog
+        self._admission = admission
+        self.num_preemptions = 0
+
+    def choose(self) -> None:
+        """The decodes that may take part, anew for this message: free seats go to who is next,
+        then who runs makes way for whoever is strictly better."""
+        seats = self._backlog.seats
+        if not self.give_free_seats():
+            self._seat_the_oldest()
+        for _ in range(seats.capacity):
+            pair = seats.exchange()
+            if pair is None or pair[1].num_in_flight or not self.admits(pair[0], pair[1]):
+                return
+            self._displace(pair[1])
+            self._backlog.give_seat(pair[0])
+
+    def give_free_seats(self) -> bool:
+        """False if memory has no room for who is next: nobody passes by."""
+        seats = self._backlog.seats
+        while seats.num_free and (entry := seats.candidate()) is not None:
+            if not self.admits(entry):
+                return False
+            self._backlog.give_seat(entry)
+        return True
+
+    def admits(self, entry: Entry, victim: Entry | None = None) -> bool:
+        """Whether ``entry`` may begin, or in the place of ``victim``, as far as memory goes."""
+        seats = self._backlog.seats
+        if entry.program is self._table.oldest_active and not seats.num_of(entry.program):
+            return True
+        return self._admission.admits(entry, seats.seated, victim)
+
+    def _seat_the_oldest(self) -> None:
+        """The oldest program may always claim the pool: one decode of it waits for no room."""
+        seats, oldest = self._backlog.seats, self._table.oldest_active
+        if oldest is None or seats.num_of(oldest):
+            return
+        entry = seats.first_of(oldest)
+        if entry is not None:
+            self._backlog.give_seat(entry)
+
+    def sit_down(self, entry: Entry) -> bool:
+        """Whether ``entry`` has a seat; one that comes behind another command of its queue takes a
+        free one that nobody asks for."""
+        seats = self._backlog.seats
+        if seats.has_seat(entry):
+            return True
+        if not seats.num_free or seats.num_asking or not self.admits(entry):
+            return False
+        seats.ask(entry)
+        seats.give(entry)
+        return True
+
+    def _displace(self, entry: Entry) -> None:
+        run = entry.run
+        if isinstance(run, DecodeRun) and run.is_open:
+            self.preempt(run)
+        else:
+            self._backlog.take_seat(entry)
+
+    def preempt(self, run: DecodeRun) -> None:
+        """Close the run's sequence, which no message in flight or in preparation carries; it goes
+        on from its tokens when it has a seat again."""
+        entry = run.entry
+        self._engine.suspend(run)
+        del self._engine.running[entry]
+        self._engine.unfinished[entry] = None
+        self._backlog.take_seat(entry)
+        entry.program.num_preemptions += 1
+        self.num_preemptions += 1
+
+
+__all__ = ["Seating"]

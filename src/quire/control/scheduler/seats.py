@@ -1,0 +1,277 @@
+"""Who may have a sequence: the running set, chosen anew for each message.
+
+A *seat* is the right to one of the engine's sequences. A decode is computed, from its prompt on,
+only while it has one; without a seat it holds no sequence and nothing of it is pinned. Owns who has
+a seat, who asks for one, and who makes way for whom (docs/decisions/048-who-runs.md). It closes no
+sequence and does not know memory: the planner asks it before each message.
+
+Between tenants the one with the fewest seats for its weight gets the next; a seat moves only if the
+receiver then still has fewer than the giver had. Within a tenant only a strictly smaller level
+(priority, then the policy's) displaces. Neither can be undone by the same rule, so nothing swings.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.programs.program import Entry, Program
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.order import Line, LineKey
+from quire.control.scheduler.ranking import class_of, level_of
+from quire.core.ids import ProgramId
+
+MIN_TOKENS = 16
+HISTORY_PER_TOKEN = 64
+"""A decode that was opened keeps its seat until it has sampled at least ``MIN_TOKENS``, and one
+token for so many of its history, which is sent again and read again when it goes on."""
+
+_Place = tuple[int, float, int, int]
+"""Class, seats for the weight, when a seat was given last, the line's number."""
+
+
+class SeatLine:
+    """The decodes of one tenant (of one class): with a seat, and asking for one."""
+
+    __slots__ = (
+        "asking",
+        "asking_place",
+        "giving_place",
+        "key",
+        "seated",
+        "serial",
+        "turn",
+        "weight",
+    )
+
+    def __init__(self, key: LineKey, serial: int, weight: float) -> None:
+        self.key = key
+        self.serial = serial
+        self.weight = weight
+        self.turn = 0
+        self.seated = Line(key, serial)
+        self.asking = Line(key, serial)
+        self.giving_place: _Place | None = None
+        self.asking_place: _Place | None = None
+
+    @property
+    def share(self) -> float:
+        return len(self.seated.entries) / self.weight
+
+    @property
+    def next_share(self) -> float:
+        return (len(self.seated.entries) + 1) / self.weight
+
+
+class Seats:
+    """``capacity`` seats. ``num_asked``: how often one was asked for."""
+
+    def __init__(self, capacity: int, share: FairShare) -> None:
+        self.capacity = capacity
+        self._share = share
+        self._lines: dict[LineKey, SeatLine] = {}
+        self._by_serial: dict[int, SeatLine] = {}
+        self._line_of: dict[Entry, SeatLine] = {}
+        self._seated: dict[Entry, None] = {}
+        self._num_of: dict[ProgramId, int] = {}
+        self._asking: list[_Place] = []
+        self._giving: list[_Place] = []
+        self._num_lines = 0
+        self._num_given = 0
+        self.num_asked = 0
+
+    # -- who is where ----------------------------------------------------------------------------
+
+    @property
+    def num_free(self) -> int:
+        return self.capacity - len(self._seated)
+
+    @property
+    def num_asking(self) -> int:
+        return len(self._line_of) - len(self._seated)
+
+    @property
+    def seated(self) -> dict[Entry, None]:
+        return self._seated
+
+    def __contains__(self, entry: object) -> bool:
+        """Whether ``entry`` has a seat or asks for one."""
+        return entry in self._line_of
+
+    def has_seat(self, entry: Entry) -> bool:
+        return entry in self._seated
+
+    def ask(self, entry: Entry) -> None:
+        """``entry`` needs a seat."""
+        line = self._line_for(entry)
+        line.asking.add(entry)
+        self.num_asked += 1
+        self._line_of[entry] = line
+        self._replace(line)
+
+    def give(self, entry: Entry) -> None:
+        """``entry``, which asks, has a seat from now on."""
+        line = self._line_of[entry]
+        assert self.num_free > 0, "a seat is given twice"
+        line.asking.remove(entry)
+        line.seated.add(entry)
+        self._count(entry, 1)
+        self._num_given += 1
+        line.turn = self._num_given
+        self._replace(line)
+
+    def take_back(self, entry: Entry) -> None:
+        """``entry`` makes way, and asks again."""
+        line = self._line_of[entry]
+        line.seated.remove(entry)
+        self._count(entry, -1)
+        line.asking.add(entry)
+        self._replace(line)
+
+    def discard(self, entry: Entry) -> None:
+        """``entry`` needs no seat any more."""
+        line = self._line_of.pop(entry, None)
+        if line is None:
+            return
+        if entry in self._seated:
+            self._count(entry, -1)
+            line.seated.remove(entry)
+        else:
+            line.asking.remove(entry)
+        self._replace(line)
+
+    def _count(self, entry: Entry, change: int) -> None:
+        """``entry`` has got a seat, or has given it up."""
+        if change > 0:
+            self._seated[entry] = None
+        else:
+            del self._seated[entry]
+        program = entry.program.id
+        self._num_of[program] = self._num_of.get(program, 0) + change
+        if not self._num_of[program]:
+            del self._num_of[program]
+
+    def num_of(self, program: Program) -> int:
+        """How many seats ``program`` has."""
+        return self._num_of.get(program.id, 0)
+
+    def first_of(self, program: Program) -> Entry | None:
+        """A decode of ``program`` that asks for a seat, the one issued first."""
+        for entry in program.entries.values():
+            if entry in self._line_of and entry not in self._seated:
+                return entry
+        return None
+
+    def _line_for(self, entry: Entry) -> SeatLine:
+        tenant = entry.program.tenant
+        key = (class_of(entry), tenant)
+        line = self._lines.get(key)
+        if line is None:
+            line = SeatLine(key, self._num_lines, self._share.weight(tenant))
+            self._num_lines += 1
+            self._lines[key] = self._by_serial[line.serial] = line
+        return line
+
+    def _replace(self, line: SeatLine) -> None:
+        """Put ``line`` where its numbers now say; it goes when nobody is left in it."""
+        if line.asking_place is not None:
+            del self._asking[bisect_left(self._asking, line.asking_place)]
+            line.asking_place = None
+        if line.giving_place is not None:
+            del self._giving[bisect_left(self._giving, line.giving_place)]
+            line.giving_place = None
+        if line.asking.entries:
+            line.asking_place = (line.key[0], line.next_share, line.turn, line.serial)
+            insort(self._asking, line.asking_place)
+        if line.seated.entries:
+            line.giving_place = (line.key[0], line.share, line.turn, line.serial)
+            insort(self._giving, line.giving_place)
+        elif not line.asking.entries:
+            del self._lines[line.key], self._by_serial[line.serial]
+
+    # -- who is next, who makes way --------------------------------------------------------------
+
+    def candidate(self) -> Entry | None:
+        """Who gets the next free seat."""
+        if not self._asking:
+            return None
+        return self._by_serial[self._asking[0][3]].asking.entries[0]
+
+    def exchange(self) -> tuple[Entry, Entry] | None:
+        """Who displaces whom, if anybody, when no seat is free or memory has no room for who is
+        next: (asking, seated), as soon as no message in flight carries the latter."""
+        if not self._asking:
+            return None
+        line = self._by_serial[self._asking[0][3]]
+        entry = line.asking.entries[0]
+        victim = self._victim_elsewhere(line)
+        if victim is not None:
+            return entry, victim
+        for place in self._giving:
+            line = self._by_serial[place[3]]
+            victim = self._victim_within(line)
+            if victim is not None:
+                return line.asking.entries[0], victim
+        return None
+
+    def _victim_elsewhere(self, line: SeatLine) -> Entry | None:
+        """Whom the tenant with the most seats for its weight gives up for the first of ``line``."""
+        for place in reversed(self._giving):
+            giver = self._by_serial[place[3]]
+            is_lower = giver.key[0] > line.key[0]
+            is_richer = giver.key[0] == line.key[0] and giver.share > line.next_share
+            if giver is line or not (is_lower or is_richer):
+                return None
+            for entry in reversed(giver.seated.entries):
+                if may_yield(entry):
+                    return entry
+        return None
+
+    def _victim_within(self, line: SeatLine) -> Entry | None:
+        """Whom the first of ``line`` that asks displaces in it."""
+        if not line.asking.entries:
+            return None
+        level = level_of(line.asking.entries[0])
+        for entry in reversed(line.seated.entries):
+            if level_of(entry) <= level:
+                return None
+            if may_yield(entry):
+                return entry
+        return None
+
+    def tenants(self) -> Iterator[LineKey]:
+        """Of those that have seats."""
+        for place in self._giving:
+            yield self._by_serial[place[3]].key
+
+    def check_invariants(self) -> None:
+        assert self.num_free >= 0, "more decodes have a seat than there are sequences"
+        assert self._asking == sorted(self._asking)
+        assert self._giving == sorted(self._giving)
+        for line in self._lines.values():
+            assert self._by_serial[line.serial] is line
+            assert (line.asking_place in self._asking) == bool(line.asking.entries)
+            assert (line.giving_place in self._giving) == bool(line.seated.entries)
+            line.asking.check_invariants()
+            line.seated.check_invariants()
+            assert all(entry in self._seated for entry in line.seated.entries)
+            assert not any(entry in self._seated for entry in line.asking.entries)
+            for entry in (*line.seated.entries, *line.asking.entries):
+                assert self._line_of[entry] is line
+        assert sum(len(line.seated.entries) for line in self._lines.values()) == len(self._seated)
+        assert sum(self._num_of.values()) == len(self._seated)
+        assert len(self._asking) <= len(self._lines)
+        assert len(self._giving) <= len(self._lines)
+
+
+def may_yield(entry: Entry) -> bool:
+    """Whether what reopening ``entry`` costs has been earned since it was opened."""
+    run = entry.run
+    if not isinstance(run, DecodeRun) or not run.is_open:
+        return True
+    num_sampled = len(run.tokens) - run.num_opened_with
+    return num_sampled >= MIN_TOKENS + len(run.tokens) // HISTORY_PER_TOKEN
+
+
+__all__ = ["HISTORY_PER_TOKEN", "MIN_TOKENS", "SeatLine", "Seats", "may_yield"]
