@@ -181,10 +181,9 @@ class Flow:
         return True
 
     def retry_stalled(self, engine: EngineState) -> None:
-        """Something was freed or has ended on ``engine``: look again at who waits for it."""
-        num_ended = -1
-        while engine.stalled and num_ended != self._num_ended:
-            num_ended = self._num_ended
+        """Look again at who waits on ``engine``, if anything has ended since: nothing else helps."""
+        while engine.stalled and engine.num_ended_before != self._num_ended:
+            engine.num_ended_before = self._num_ended
             for queue in list(engine.stalled):
                 self.advance(queue)
         self._feed_starved(engine)

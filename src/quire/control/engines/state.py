@@ -44,7 +44,8 @@ class EngineState:
     ``running``    decodes with an open sequence.
     ``ended``      commands that have ended, ``unlocked`` pages that nobody appends to any more,
                    since the scheduler looked last; ``num_ended``: runs that have, in all.
-    ``stalled``    queues whose next command waits for something else than blocks and embeds.
+    ``stalled``    queues whose next command waits for something else than blocks and embeds;
+    ``num_ended_before``: how many commands had ended when they were last looked at.
     ``starved``    queues whose next command waits for embeds of others, the first first;
     ``num_freed_embeds``: how many had been given back when they were last looked at.
     """
@@ -67,6 +68,7 @@ class EngineState:
         self.unfinished: dict[Entry, None] = {}
         self.running: dict[Entry, DecodeRun] = {}
         self.stalled: dict[CommandQueue, None] = {}
+        self.num_ended_before = -1
         self.starved: dict[CommandQueue, None] = {}
         self.num_freed_embeds = 0
         self.ended: list[Entry] = []
