@@ -19,6 +19,9 @@ from quire.core.batch import (
     OpenSequence,
     SequenceEnd,
     SequenceTokens,
+    SwapIn,
+    SwapOut,
+    TransfersEnded,
 )
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.ids import SequenceId
@@ -79,7 +82,15 @@ class LightEngine:
         self._step_s = step_s
         self._token_s = token_s
         self._sequences: dict[int, _Sequence] = {}
+        self._transfers: list[int] = []
         self.num_tokens = 0
+
+    def transfer(self) -> TransfersEnded | None:
+        """All transfers that messages have begun."""
+        if not self._transfers:
+            return None
+        ended, self._transfers = self._transfers, []
+        return TransfersEnded(transfers=np.array(ended, np.int32))
 
     def execute(self, batch: Batch) -> BatchResult:
         for operation in batch.operations:
@@ -93,6 +104,8 @@ class LightEngine:
             elif isinstance(operation, CloseSequences):
                 for sequence in operation.sequences:
                     self._sequences.pop(sequence, None)
+            elif isinstance(operation, SwapIn | SwapOut):
+                self._transfers += operation.transfers.tolist()
         named: list[tuple[int, int]] = []
         num_prompt = 0
         if batch.forward is not None:

@@ -39,7 +39,7 @@ from quire.core.ids import (
     TenantId,
 )
 
-_ENGINE = EngineId("light")
+_ENGINE, _MODEL = EngineId("light"), ModelId("light")
 _SAMPLER = SamplerSpec(seed=1)
 
 
@@ -94,7 +94,7 @@ class ClosedLoop:
         self._ended: list[ProgramId] = []
         self._handled_s = 0.0
         self.measured = Measured()
-        self._post(EngineUp(time_s=0.0, engine=_ENGINE, model=ModelId("light"), info=engine.info))
+        self._post(EngineUp(time_s=0.0, engine=_ENGINE, model=_MODEL, info=engine.info))
         for _ in range(num_calls):
             self._start_call(more=True)
         self._post(Tick(time_s=self._now_s))
@@ -148,7 +148,7 @@ class ClosedLoop:
             )
         )
         self._post(
-            QueueCreated(time_s=now_s, program=program, queue=queue, engine=_ENGINE, more=True)
+            QueueCreated(time_s=now_s, program=program, queue=queue, model=_MODEL, more=True)
         )
         decode = Decode(
             id=CommandId(2),

@@ -147,15 +147,11 @@ class Reclaimer:
 
     def _waiting(self, requester: Entry) -> list[Program]:
         """Active programs that may hold blocks and are younger than the requester's, youngest
-        first; then older ones that take no part at present, except the oldest."""
-        mine, oldest = requester.program.serial, self.oldest()
+        first; then older ones that wait for a seat alone: until they have one they need none."""
+        mine = requester.program.serial
         holders = list(self._table.active_holders())
         younger = [program for program in holders if program.serial > mine]
-        resting = [
-            program
-            for program in holders
-            if program.serial < mine and program is not oldest and self._rests(program)
-        ]
+        resting = [p for p in holders if p.serial < mine and self._rests(p)]
         return younger + resting
 
     def _rests(self, program: Program) -> bool:
