@@ -48,7 +48,7 @@ lint: install-dev ## ruff and the import layers
 types: install-dev ## mypy --strict
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases benchmarks/*.py \
-		benchmarks/{engine,http,library,pie}/*.py benchmarks/peers/{catalog,process,install}.py
+		benchmarks/{control,engine,http,library,pie}/*.py benchmarks/peers/{catalog,process,install}.py
 	$(BIN)/mypy benchmarks/gpu/*.py
 
 model-eval: install ## measure the shipped model on held-out tasks

@@ -28,6 +28,7 @@ from quire.core.events import (
     QueueCreated,
     StepCompleted,
     Tick,
+    TransfersCompleted,
 )
 from quire.core.ids import (
     CommandId,
@@ -118,6 +119,7 @@ class ClosedLoop:
         self._now_s += result.elapsed_s
         before_s = self._handled_s
         self._post(StepCompleted(time_s=self._now_s, engine=_ENGINE, result=result))
+        self._end_transfers()
         ended, self._ended = self._ended, []
         for program in ended:
             self._post(ProgramEnded(time_s=self._now_s, program=program, more=True))
@@ -131,6 +133,11 @@ class ClosedLoop:
         measured.control_s += spent_s
         measured.engine_s += result.elapsed_s
         measured.slowest_s = max(measured.slowest_s, spent_s)
+
+    def _end_transfers(self) -> None:
+        moved = self._engine.transfer()
+        if moved is not None:
+            self._post(TransfersCompleted(time_s=self._now_s, engine=_ENGINE, ended=moved))
 
     def _start_call(self, *, more: bool) -> None:
         shape, draw, now_s = self._shape, self._random, self._now_s
