@@ -16,6 +16,7 @@ from typer.main import get_command
 
 from quire.cli.app import build_app
 from quire.cli.configuration import tenants
+from quire.programs.library import LIBRARY
 
 BASE_URL = "http://127.0.0.1:8000"
 
@@ -154,7 +155,8 @@ def test_other_servers_options_are_translated_to_ours() -> None:
 
 
 def test_an_error_message_names_only_options_that_exist() -> None:
-    known = options()
+    named = {one.name for program in LIBRARY.values() for one in program.parameters}
+    known = options() | {f"--{name.replace('_', '-')}" for name in named}
     for path in (ROOT / "src" / "quire").rglob("*.py"):
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", path.read_text("utf-8")):
             assert option in known | {"--version", "--help"}, f"{path.name} names {option}"

@@ -80,6 +80,32 @@ async def test_source_runs_and_returns(node: Node) -> None:
     assert handle.record().state is ProgramState.FINISHED
 
 
+async def test_arguments_become_what_the_annotations_say(node: Node) -> None:
+    guest = await node.inspect(
+        program(
+            """
+            from typing import Annotated
+
+            @inferlet()
+            async def main(api, text, n: Annotated[int, "How often."] = 3, *rest: list[str]):
+                return [text, n, rest]
+            """
+        )
+    )
+    assert guest.manifest.parameters is not None
+    assert [one.kind for one in guest.manifest.parameters] == ["text", "integer", "json"]
+    assert guest.manifest.parameters[1].help == "How often."
+    by_place = node.launch(guest, ("x", "5", '["y"]'), tenant=TENANT)
+    assert await by_place.result() == ["x", 5, [["y"]]]
+    by_name = node.launch(guest, ("x",), tenant=TENANT, named={"n": "7"})
+    assert await by_name.result() == ["x", 7, []]
+    assert by_name.record().named == {"n": "7"}
+    with pytest.raises(InvalidArgument, match="argument n of program 'main' is 'many'"):
+        node.launch(guest, ("x", "many"), tenant=TENANT)
+    with pytest.raises(InvalidArgument, match="Expected `array`"):  # its annotations tell alone
+        await node.launch(guest, ("x", "1", "{}"), tenant=TENANT).result()
+
+
 ARGS = {**LIBRARY_ARGS, "async_tools": ("say", "0")}
 
 

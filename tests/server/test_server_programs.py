@@ -118,6 +118,25 @@ def test_a_launch_that_waits_answers_with_the_result(http: httpx.Client) -> None
     assert "done" in json.dumps(ended["result"])
 
 
+def test_arguments_are_json_by_place_and_by_name(http: httpx.Client) -> None:
+    ended = launch(
+        http, program="text_completion", args=["say done"], named_args={"max_tokens": 3}, wait=True
+    )
+    assert (ended["args"], ended["named_args"]) == (["say done"], {"max_tokens": "3"})
+    assert ended["state"] == "finished", ended
+    body = {"program": "text_completion", "named_args": {"max_tokens": ["3"]}}
+    refused = http.post("/v1/programs", json=body)
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "args"
+    assert "argument max_tokens of program 'text_completion' is '[\"3\"]'" in error["message"]
+    known = http.get("/v1/programs/library").json()["data"][0]["parameters"]
+    assert [(one["name"], one["kind"], one["default"]) for one in known] == [
+        ("prompt", "text", "Hello,"),
+        ("max_tokens", "integer", "32"),
+    ]
+
+
 def test_a_launch_that_waits_tells_of_a_failure(api: httpx.Client) -> None:
     ended = launch(api, source=RAISES, wait=True)
     assert (ended["state"], ended["result"]) == ("failed", None)
@@ -232,7 +251,7 @@ def test_other_names_are_404(http: httpx.Client, name: str) -> None:
         {},
         {"program": "react", "source": "x"},
         {"program": "react", "args": ["x"] * 65},
-        {"program": "react", "args": [1]},
+        {"program": "react", "args": {"question": "x"}},
         {"program": "react", "nonsense": 1},
     ],
 )

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from quire.cli import catalogue
@@ -22,6 +23,7 @@ from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.program_arguments import Given, show_help, split
 from quire.client.attachment import Attachment
 from quire.client.wire import code_body
 from quire.core.config import NodeConfig
@@ -29,6 +31,7 @@ from quire.core.errors import InvalidArgument, ProgramCancelled, ProgramFailed, 
 from quire.node import Node, ProgramHandle
 from quire.programs import library
 from quire.programs.inferlet import Inferlet
+from quire.programs.parameters import Parameter
 
 _OF_A_NODE = ("model", "encoder", "mcp_servers", "record")
 """Options that make a node, and mean nothing to one that runs already."""
@@ -40,7 +43,8 @@ def run(
         str | None, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
     ] = None,
     args: Annotated[
-        list[str] | None, typer.Argument(help="Arguments for the program, after --.")
+        list[str] | None,
+        typer.Argument(help="Arguments for the program, after --; --help shows which it takes."),
     ] = None,
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
@@ -60,14 +64,19 @@ def run(
     Without --url a node is started for it in this process's charge and stopped afterwards; --model,
     --encoder, --mcp-servers and --record are for that one. With --url it runs on that node: one of
     the library, one that was pushed ('quire push'), or a file, which runs in the node's sandbox.
-    Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the program
-    failed.
+    Arguments are given by their places or by name (--n 5); behind a further -- each stands for
+    itself. Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the
+    program failed.
 
     Examples:
 
         quire run --list
 
         quire run react -- "What is 17 * 23?"
+
+        quire run best_of_n -- "What is 48 + 17?" --num 3
+
+        quire run best_of_n -- --help
 
         quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
 
@@ -83,6 +92,10 @@ def run(
         return
     if program is None:
         raise InvalidArgument("name a program to run, or list those of the library with --list")
+    given = split(args or ())
+    if given.help:
+        _help(program, None if url is None else NodeClient(url, api_key))
+        return
     if url is None:
         config = NodeConfig(
             engine_configs(model or (), None),
@@ -91,10 +104,10 @@ def run(
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
         found = library.find(program)
-        start = partial(_run_embedded, config, found, args or [], interactive)
+        start = partial(_run_embedded, config, found, given, interactive)
     else:
         _refuse_given(context, url)
-        request = _request(program, args or [])
+        request = {**_code(program), **given.body}
         start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
     try:
         with shown(stream) as show:
@@ -109,13 +122,13 @@ def run(
 
 
 async def _run_embedded(
-    config: NodeConfig, program: Inferlet, args: list[str], interactive: bool, show: Show
+    config: NodeConfig, program: Inferlet, given: Given, interactive: bool, show: Show
 ) -> Any:
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
     try:
-        handle = node.launch(program, args, tenant=DEFAULT_TENANT)
+        handle = node.launch(program, given.args, tenant=DEFAULT_TENANT, named=given.named)
         return await converse(EmbeddedProgram(handle), show, _lines(interactive))
     finally:
         await node.stop()
@@ -183,17 +196,39 @@ def _listed(node: NodeClient) -> list[catalogue.Row]:
     return [catalogue.Row(p["theme"], p["name"], p["summary"]) for p in programs]
 
 
-def _request(program: str, args: list[str]) -> dict[str, Any]:
-    """The body of ``POST /v1/programs``: a file's code, or a name for the node to find.
+def _help(program: str, node: NodeClient | None) -> None:
+    """Show what ``program`` takes: one of this installation, or of a running node.
+
+    Raises:
+        InvalidArgument: there is no such program, or a node has not seen the file yet.
+    """
+    if node is None:
+        found = library.find(program)
+        show_help(program, found.description, found.parameters)
+        return
+    with node:
+        known = {one["name"]: one for one in [*reversed(node.uploads()), *node.library()]}
+    if program not in known:
+        raise InvalidArgument(
+            f"the node knows no program {program!r}: push the file first (quire push FILE), then "
+            "ask for the help of its name"
+        )
+    parameters = known[program]["parameters"]
+    kinds = None if parameters is None else msgspec.convert(parameters, list[Parameter])
+    show_help(program, known[program]["description"], kinds)
+
+
+def _code(program: str) -> dict[str, Any]:
+    """Which program a launch is to start: a file's code, or a name for the node to find.
 
     Raises:
         InvalidArgument: the file cannot be read, or is no program.
     """
     path = Path(program)
     if program in library.LIBRARY or not (path.suffix or "/" in program):
-        return {"program": program, "args": args}
+        return {"program": program}
     try:
-        return {**code_body(path.read_bytes()), "args": args}
+        return code_body(path.read_bytes())
     except OSError as exc:
         raise InvalidArgument(
             f"{program} is neither a program of the library ('quire run --list') nor a file that "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -82,32 +82,36 @@ class Client:
     async def launch(
         self,
         program: str | None = None,
-        args: Sequence[str] = (),
+        args: Sequence[Any] = (),
         *,
+        named: Mapping[str, Any] | None = None,
         code: str | bytes | Path | None = None,
         seed: int | None = None,
         priority: int | None = None,
         client_id: str | None = None,
     ) -> RemoteProgram:
         """Start ``program`` (of the library, or the name or id of an upload), or ``code``: Python
-        text, a module, or a file's path.
+        text, a module, or a file's path. ``args``: its arguments by place, ``named`` by name,
+        strings or other JSON values.
 
         ``priority``: lower runs first. ``seed``: of ``api.random`` in the program. ``client_id``: a
         name of your own in the process table.
 
         Raises:
             InvalidArgument: not one of ``program`` and ``code``.
+                Or an argument is missing, unknown, or not what the program takes.
             UnknownHandle: no program has that name.
         """
-        body = _launch_body(program, args, code, seed, priority, client_id)
+        body = _launch_body(program, args, named, code, seed, priority, client_id)
         launched = await self._call("POST", "/v1/programs", body, CODE_TIMEOUT)
         return RemoteProgram(self, str(launched["id"]))
 
     async def run(
         self,
         program: str | None = None,
-        args: Sequence[str] = (),
+        args: Sequence[Any] = (),
         *,
+        named: Mapping[str, Any] | None = None,
         code: str | bytes | Path | None = None,
         seed: int | None = None,
         priority: int | None = None,
@@ -121,7 +125,7 @@ class Client:
             ProgramCancelled: it was cancelled or terminated.
             QuotaExceeded: it used more than it may.
         """
-        body = _launch_body(program, args, code, seed, priority, client_id)
+        body = _launch_body(program, args, named, code, seed, priority, client_id)
         return result_of(await self._call("POST", "/v1/programs", body | {"wait": True}, FOR_EVER))
 
     async def programs(self) -> list[dict[str, Any]]:
@@ -204,7 +208,8 @@ class RemoteProgram:
 
 def _launch_body(
     program: str | None,
-    args: Sequence[str],
+    args: Sequence[Any],
+    named: Mapping[str, Any] | None,
     code: str | bytes | Path | None,
     seed: int | None,
     priority: int | None,
@@ -213,7 +218,7 @@ def _launch_body(
     if (program is None) == (code is None):
         raise InvalidArgument("launch: give either program (a name) or code")
     chosen = {"program": program} if code is None else code_body(_read(code))
-    optional = {"seed": seed, "priority": priority, "client_id": client_id}
+    optional = {"named_args": named, "seed": seed, "priority": priority, "client_id": client_id}
     given = {name: value for name, value in optional.items() if value is not None}
     return {**chosen, "args": list(args), **given}
 

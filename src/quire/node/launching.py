@@ -5,11 +5,11 @@ Belongs to the edge's loop. Must not know how a program is executed nor what it 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from quire.core.errors import UnknownHandle
+from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.node.admission import Admission
@@ -24,6 +24,7 @@ from quire.node.restarts import Restarts
 from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.sessions import SessionTable
 from quire.node.uploads import UploadTable
+from quire.programs.arguments import check
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.native import NativeRuntime
 from quire.programs.runtime.replay_log import ReplayLog
@@ -88,6 +89,7 @@ class ProgramLauncher:
         restarts = Restarts(ReplayLog()) if program.restartable else None
         connect = partial(self._connector.connect, start, ancestry, self._children, restarts)
         if isinstance(program, GuestProgram):
+            check_guest(program, launch.args, launch.named)
             begin = partial(
                 self._runtimes.sandbox.launch,
                 program,
@@ -95,9 +97,11 @@ class ProgramLauncher:
                 connect,
                 launch.tenant,
                 family,
+                launch.named,
             )
         else:
-            begin = partial(self._runtimes.users.launch, program, launch.args, connect)
+            users = self._runtimes.users
+            begin = partial(users.launch, program, launch.args, connect, launch.named)
         return self._table.launch(program.name, launch, begin, restarts)
 
     def _launch_child(
@@ -114,6 +118,7 @@ class ProgramLauncher:
             parent=self._table.public_id(wanted.parent.program),
             priority=parent.priority,
             seed=wanted.seed,
+            named=wanted.named,
         )
         return self.launch(program, launch, quotas, wanted.family, parent.encoded)
 
@@ -125,6 +130,22 @@ class ProgramLauncher:
         if handle.ended:
             raise UnknownHandle(f"the parent {public_id!r} has ended: launch without it")
         return handle.program
+
+
+def check_guest(program: GuestProgram, args: tuple[str, ...], named: Mapping[str, str]) -> None:
+    """What a native program's runtime finds in its annotations, a guest's manifest says.
+
+    Raises:
+        InvalidArgument: an argument is missing, unknown, or not what the program takes.
+    """
+    if program.is_module and named:
+        raise InvalidArgument(
+            f"program {program.name!r} is a WebAssembly module, which takes its arguments by place "
+            f"alone: give {', '.join(named)} without a name",
+            param="args",
+        )
+    if program.manifest.parameters is not None:
+        check(program.name, program.manifest.parameters, args, named)
 
 
 __all__ = ["ProgramLauncher", "Runtimes"]

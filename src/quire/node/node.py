@@ -7,7 +7,7 @@ Owns what may be asked of a node; what it is made of stands in ``parts``, how it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.decoding import GrammarSpec
@@ -32,6 +32,7 @@ from quire.node.session_handle import SessionHandle, SessionStart
 from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
 from quire.node.uploads import Upload
+from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.host import check_any_model
 from quire.programs.runtime.native import NativeConfig
@@ -214,21 +215,24 @@ class Node:
         quotas: Quotas | None = None,
         seed: int | None = None,
         family: Family | None = None,
+        named: Mapping[str, str] = NO_NAMES,
     ) -> ProgramHandle:
         """Start ``program``: an ``Inferlet`` on the users' loop, a ``GuestProgram`` in the sandbox.
         ``parent`` is a public id of the same tenant.
 
         ``quotas`` may only tighten those of the program and of the tenant. ``seed``: of the
         program's own randomness, chosen if left out. ``family``: of the program that launches it.
+        ``named``: arguments by their names, besides ``args`` by place.
 
         Raises:
+            InvalidArgument: an argument is missing, unknown, or not what the program takes.
             Draining: the node is stopping.
             TraitMissing: the default model lacks a trait that the program needs.
             QuotaExceeded: too many programs of this tenant are running.
             UnknownHandle: no such parent.
         """
         seed = self._names.seed() if seed is None else seed
-        launch = Launch(tenant, tuple(args), client_id, parent, priority, seed)
+        launch = Launch(tenant, tuple(args), client_id, parent, priority, seed, named)
         return self._parts.launcher.launch(program, launch, quotas, family)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:

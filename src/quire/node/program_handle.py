@@ -93,7 +93,7 @@ class ProgramHandle:
             loop = asyncio.get_running_loop()
             restarts.log.on_loss = lambda error: call_on(loop, self._begin_again, error)
         self._take_up(start())
-        num_args = len(self._launch.args)
+        num_args = len(self._launch.args) + len(self._launch.named)
         self._note("info", f"launched with {num_args} argument{'s' * (num_args != 1)}")
 
     def _take_up(self, running: RunningProgram) -> None:
@@ -166,6 +166,7 @@ class ProgramHandle:
             num_messages=self._messages.num_messages,
             num_dropped_messages=self._messages.num_dropped,
             seed=self._launch.seed,
+            named=self._launch.named,
         )
 
     async def send(self, message: str) -> None:
@@ -328,6 +329,7 @@ class ProgramHandle:
             self._messages.num_bytes
             + result_bytes(self._result)
             + sum(map(len, self._launch.args))
+            + sum(map(len, self._launch.named.values()))
             + sum(line.num_bytes for line in self._log)
         )
 

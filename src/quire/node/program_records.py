@@ -96,10 +96,11 @@ class ProgramRecord:
     num_messages: int
     num_dropped_messages: int
     seed: int = 0
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 class Launch(msgspec.Struct, frozen=True):
-    """What a program is launched with, besides its code."""
+    """What a program is launched with, besides its code; ``named``: arguments by their names."""
 
     tenant: TenantId
     args: tuple[str, ...] = ()
@@ -107,6 +108,7 @@ class Launch(msgspec.Struct, frozen=True):
     parent: str | None = None
     priority: int = 0
     seed: int = 0
+    named: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

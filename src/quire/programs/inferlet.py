@@ -18,10 +18,12 @@ from quire.core.errors import InvalidArgument, TraitMissing
 from quire.core.events import Quotas
 from quire.core.traits import VERSIONS, Trait
 from quire.programs.capabilities import Capabilities
+from quire.programs.parameters import Parameter, parameters_of
 from quire.programs.tracebacks import one_line, own_traceback
 
 Main = Callable[..., Awaitable[Any]]
-"""``async def main(api, *args: str)``; returns a string or another JSON value."""
+"""``async def main(api, ...)``; returns a string or another JSON value. What it takes behind
+``api`` is text, or what its annotations say (``n: int = 3``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class Inferlet:
     def capabilities(self) -> Capabilities:
         """Everything: who runs natively is trusted."""
         return Capabilities()
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The arguments that it takes.
+
+        Raises:
+            InvalidArgument: an annotation that cannot be read.
+        """
+        return parameters_of(self.main)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Awaitable[Any]:
         """Call the entry directly, e.g. from another program."""

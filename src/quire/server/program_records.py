@@ -6,10 +6,15 @@ Frames are the same whether they come over a WebSocket or as server-sent events.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
+
+import msgspec
 
 from quire.core.errors import ErrorRecord
 from quire.node import Message, ProcessRecord, ProgramHandle, ProgramRecord
+from quire.programs.parameters import Parameter
+from quire.server.schemas.programs import Parameter as ParameterBody
 from quire.server.schemas.programs import ProcessFigures, Program, ProgramError
 
 
@@ -33,6 +38,7 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
         client_id=record.client_id,
         process=_figures(process),
         args=list(record.args),
+        named_args=dict(record.named),
         parent=record.parent,
         priority=-record.priority,
         created=record.started_s,
@@ -75,8 +81,13 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
     )
 
 
+def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:
+    """The arguments that a program takes, as the API tells of them."""
+    return [ParameterBody(**msgspec.to_builtins(one)) for one in parameters]
+
+
 def _error(record: ErrorRecord | None) -> ProgramError | None:
     return None if record is None else ProgramError(code=record.code, message=record.message)
 
 
-__all__ = ["launched", "message_frame", "record_frame", "session"]
+__all__ = ["launched", "message_frame", "parameters_body", "record_frame", "session"]

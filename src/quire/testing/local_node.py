@@ -21,6 +21,7 @@ from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
 from quire.programs.inferlet import Inferlet, Main, inferlet
+from quire.programs.parameters import as_text
 from quire.programs.runtime.event_port import TimedEvent
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -152,21 +153,25 @@ class LocalNode:
         return [one for model in models for one in model.with_adapters()]
 
     async def run(
-        self, program: Inferlet | Main, *args: str, connect: Connect | None = None
+        self, program: Inferlet | Main, *args: Any, connect: Connect | None = None, **named: Any
     ) -> Any:
         """Run a program to its end on this loop; its result (see ``RunningProgram.result``)."""
-        return await self.launch(program, *args, connect=connect).result()
+        return await self.launch(program, *args, connect=connect, **named).result()
 
     def launch(
-        self, program: Inferlet | Main, *args: str, connect: Connect | None = None
+        self, program: Inferlet | Main, *args: Any, connect: Connect | None = None, **named: Any
     ) -> RunningProgram:
         """Start a program on this loop: an ``@inferlet`` or a plain ``async def main(api, *args)``.
 
+        ``args`` and ``named`` are given as any launch gives them: strings, or other JSON values.
         ``connect`` (of ``self.connect``) says for which tenant and under which quotas.
         """
         assert self._host is not None, "use `async with LocalNode() as node`"
         started = program if isinstance(program, Inferlet) else inferlet()(program)
-        return self._host.launch(started, args, connect or self.connect(started.name))
+        texts = [as_text(arg) for arg in args]
+        by_name = {name: as_text(value) for name, value in named.items()}
+        connect = connect or self.connect(started.name)
+        return self._host.launch(started, texts, connect, by_name)
 
     def programs(self) -> list[RunningProgram]:
         """Those that have not ended, in order of launch."""
@@ -182,7 +187,7 @@ class LocalNode:
             family=wanted.family,
             parent=wanted.parent.program,
         )
-        return LocalChild(self.launch(program, *wanted.args, connect=connect))
+        return LocalChild(self.launch(program, *wanted.args, connect=connect, **wanted.named))
 
     # -- the loop ----------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from library_run import run
 
-from quire.core.errors import ProgramFailed
+from quire.core.errors import InvalidArgument
 
 
 async def test_text_completion_streams() -> None:
@@ -30,6 +30,6 @@ async def test_parallel_generation_joins_its_branches() -> None:
     assert result == {"texts": [" red", " blue"], "joined": "Two colors: 1. red\n 2. blue\n"}
 
 
-async def test_a_bad_argument_fails_the_program() -> None:
-    with pytest.raises(ProgramFailed, match="invalid literal for int"):
+async def test_a_bad_argument_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=r"argument max_tokens .* is 'many': give an integer"):
         await run("text_completion", "Hello", "many")

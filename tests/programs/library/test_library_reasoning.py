@@ -246,7 +246,7 @@ async def test_the_candidate_that_the_model_can_undo_is_kept() -> None:
 
 
 async def test_a_graph_needs_numbers_and_a_candidate() -> None:
-    with pytest.raises(ProgramFailed, match="from 1 to"):
+    with pytest.raises(InvalidArgument, match="from 1 to"):
         await run("graph_of_thought", "1 2", "0", answer=calculator)
     with pytest.raises(ProgramFailed, match="invalid literal"):
         await run("graph_of_thought", "1 two", answer=calculator)

@@ -16,7 +16,7 @@ from library_run import run
 from programs_node import level, node_of
 
 from quire.core.decoding import StopSpec
-from quire.core.errors import ProgramFailed
+from quire.core.errors import InvalidArgument, QuireError
 from quire.programs.library.answers import GREEDY
 from quire.programs.library.reasoning import tree_of_thought as tot
 from quire.programs.library.reasoning.mcts import EXPLORATION, Node, search
@@ -151,7 +151,7 @@ async def test_without_branching_it_is_plain_decoding(breadth: int) -> None:
 
 @pytest.mark.parametrize("bounds", [("0", "1", "1"), ("1", "0", "1"), ("1", "1", "0")])
 async def test_a_tree_has_some_breadth(bounds: tuple[str, str, str]) -> None:
-    with pytest.raises(ProgramFailed, match=r"at least 1|from 1 to"):
+    with pytest.raises(QuireError, match=r"at least 1|from 1 to"):
         await run("tree_of_thought", "Why?", *bounds)
 
 
@@ -277,5 +277,5 @@ async def test_many_turns_find_other_texts_and_free_what_they_held() -> None:
 
 async def test_a_search_needs_a_turn_and_a_way() -> None:
     for bounds in (("0", "1"), ("1", "0")):
-        with pytest.raises(ProgramFailed, match="from 1 to"):
+        with pytest.raises(InvalidArgument, match="from 1 to"):
             await run("mcts", "Why?", *bounds)

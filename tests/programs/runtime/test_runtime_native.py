@@ -100,8 +100,8 @@ async def test_arguments_that_do_not_fit_show_those_that_do(
     async def main(api: Api, text: str, count: str, seed: str = "1") -> None:
         raise AssertionError
 
-    with pytest.raises(ProgramFailed, match=r"given \d arguments and takes text count \[seed\]: "):
-        await host.launch(program(main), args, ports.connect).result()
+    with pytest.raises(InvalidArgument, match=r"given .*: it takes TEXT COUNT \[SEED\]$"):
+        host.launch(program(main), args, ports.connect)
 
 
 async def test_a_type_error_of_its_own_is_the_programs(host: ProgramHost, ports: Ports) -> None:

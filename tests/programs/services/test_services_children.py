@@ -209,8 +209,8 @@ class TestChildren:
                 ({}, InvalidArgument, "either a program or source"),
                 ({"program": "x", "source": "y"}, InvalidArgument, "either a program or source"),
                 ({"program": "no_such"}, UnknownHandle, "no program 'no_such'"),
-                ({"program": echo, "args": "word"}, InvalidArgument, "list of strings"),
-                ({"program": echo, "args": [1]}, InvalidArgument, "Expected `str`"),
+                ({"program": echo, "args": "word"}, InvalidArgument, "args is a list"),
+                ({"program": echo, "named": {"n": 1}}, InvalidArgument, "no argument n"),
             ]:
                 with pytest.raises(error, match=words):
                     await api.launch(**arguments)  # type: ignore[arg-type]

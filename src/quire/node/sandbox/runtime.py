@@ -11,10 +11,10 @@ import itertools
 import logging
 import threading
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -29,6 +29,7 @@ from quire.node.quotas import tightest
 from quire.node.sandbox import messages as s
 from quire.node.sandbox.guest import LIMITS, SandboxedProgram
 from quire.node.sandbox.link import LinkSettings, SandboxLink
+from quire.programs.arguments import NO_NAMES
 from quire.programs.capabilities import Capabilities
 from quire.programs.chat import dialect_of
 from quire.programs.runtime.host import check_traits
@@ -128,6 +129,7 @@ class SandboxRuntime:
         connect: Connect,
         tenant: TenantId,
         family: Family | None = None,
+        named: Mapping[str, str] = NO_NAMES,
     ) -> RunningProgram:
         """See ``Runtime.launch``. ``tenant``: whose it is. ``family``: those whose processor time
         counts with its own.
@@ -159,20 +161,21 @@ class SandboxRuntime:
             self._placed[link] += 1
         running.add_done_callback(self._forget)
         given = self._guest_models(models)
-        self._calls.soon(partial(self._start, guest, program, tuple(args), given, home, tenant))
+        arguments = Arguments(tuple(args), dict(named))
+        self._calls.soon(partial(self._start, guest, program, arguments, given, home, tenant))
         return running
 
     def _start(
         self,
         guest: SandboxedProgram,
         program: GuestProgram,
-        args: tuple[str, ...],
+        arguments: Arguments,
         models: tuple[GuestModel, ...],
         home: _Home,
         tenant: TenantId,
     ) -> None:
         def begin(number: int) -> None:
-            start = self._start_of(program, args, guest.port, number, home, tenant)
+            start = self._start_of(program, arguments, guest.port, number, home, tenant)
             guest.link.start_guest(start, program, models)
 
         guest.start(begin)
@@ -245,7 +248,7 @@ class SandboxRuntime:
     def _start_of(
         self,
         program: GuestProgram,
-        args: tuple[str, ...],
+        arguments: Arguments,
         port: ProgramPort,
         number: int,
         home: _Home,
@@ -258,7 +261,8 @@ class SandboxRuntime:
             digest=program.digest,
             launch=GuestLaunch(
                 program=port.program,
-                args=args,
+                args=arguments.args,
+                named=arguments.named,
                 models=(),
                 quotas=port.quotas,
                 seed=port.seed,
@@ -274,6 +278,13 @@ class SandboxRuntime:
             family=home.family,
             family_cpu_ms=home.cpu_ms,
         )
+
+
+class Arguments(NamedTuple):
+    """Of one launch, by place and by name."""
+
+    args: tuple[str, ...]
+    named: dict[str, str]
 
 
 class _Home(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ from quire.programs.api.model import Model
 from quire.programs.api.queued import TraitFunctions, queued
 from quire.programs.api.reply import Reply
 from quire.programs.inferlet import Inferlet
+from quire.programs.parameters import as_text
 
 logger = logging.getLogger(__name__)
 
@@ -174,14 +175,17 @@ class Core(TraitFunctions):
     async def launch(
         self,
         program: Inferlet | str | None = None,
-        args: Sequence[str] = (),
+        args: Sequence[Any] = (),
         *,
+        named: Mapping[str, Any] | None = None,
         source: str | None = None,
         quotas: Quotas | None = None,
         seed: int | None = None,
     ) -> Child:
         """Start a child: a program of the library or an uploaded one by name, an ``Inferlet``, or
         Python ``source``, which always runs in the sandbox. See ``Child`` for what it offers.
+
+        ``args`` are its arguments by place, ``named`` by name: strings, or other JSON values.
 
         It belongs to the same tenant, reaches nothing that this program may not reach, has no
         larger quotas, and ends when this program ends. A sandboxed program's children are
@@ -190,6 +194,7 @@ class Core(TraitFunctions):
 
         Raises:
             UnknownHandle: no such program.
+            InvalidArgument: an argument is missing, unknown, or not what the program takes.
             QuotaExceeded: the family has as many descendants as ``max_children`` allows, or the
                 tenant as many programs.
             TraitMissing: the default model lacks a trait that the child needs.
@@ -197,10 +202,16 @@ class Core(TraitFunctions):
         if (program is None) == (source is None):
             raise InvalidArgument("launch: give either a program or source")
         if isinstance(args, str):
-            raise InvalidArgument(f"launch: args is a list of strings, not {args!r}")
+            raise InvalidArgument(f"launch: args is a list, not {args!r}")
         asked = {} if quotas is None else _asked(quotas)
         launched = await self._issuer.call(
-            "child.launch", program=program, source=source, args=list(args), quotas=asked, seed=seed
+            "child.launch",
+            program=program,
+            source=source,
+            args=[as_text(arg) for arg in args],
+            quotas=asked,
+            seed=seed,
+            named={name: as_text(value) for name, value in (named or {}).items()},
         )
         return Child(self._issuer, launched["id"], launched["name"])
 

@@ -1,4 +1,4 @@
-"""What several programs of the library share: reading arguments, asking in a context of its own,
+"""What several programs of the library share: a bounded argument, asking in a context of its own,
 reading answers.
 """
 
@@ -6,46 +6,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 
 from quire.core.decoding import SamplerSpec
-from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.sdk import Context, Conversation, greedy
-
-T = TypeVar("T")
 
 GREEDY = greedy()
 
 MAX_COUNT = 1024
 """Contexts side by side, guesses of a step: far more than a technique gains from."""
-
-
-def count(name: str, text: str, most: int = MAX_COUNT) -> int:
-    """An argument that says how many: shipped programs run in the node, and whoever may launch one
-    must not fill it.
-
-    Raises:
-        InvalidArgument: no number from 1 to ``most``.
-    """
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= len(str(most)) else 0
-    if not 1 <= number <= most:
-        raise InvalidArgument(f"{name} is {text[:80]!r}: give a number from 1 to {most}")
-    return number
-
-
-def json_argument(name: str, text: str, kind: type[T], example: str) -> T:
-    """An argument that is JSON of the type ``kind``.
-
-    Raises:
-        InvalidArgument: it is not; the message shows ``example``.
-    """
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as exc:
-        raise InvalidArgument(f"{name} is {text[:80]!r} ({exc}): give e.g. {example}") from exc
+Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+"""An argument that says how many: shipped programs run in the node, and whoever may launch one must
+not fill it."""
 
 
 def final_answer(text: str) -> str:
@@ -81,4 +56,4 @@ async def ask(
         return (await answering).content
 
 
-__all__ = ["GREEDY", "MAX_COUNT", "ask", "commonest", "count", "final_answer", "json_argument"]
+__all__ = ["GREEDY", "MAX_COUNT", "Count", "ask", "commonest", "final_answer"]

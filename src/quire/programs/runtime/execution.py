@@ -7,10 +7,9 @@ loop; only ``request_cancel`` may be called from other threads.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVarTuple
 
@@ -41,14 +40,22 @@ class ProgramTask(asyncio.Task[Any]):
 
 
 class Execution:
-    """Runs ``inferlet`` once. ``grace_s``: how long a cancelled program may clean up."""
+    """Runs ``inferlet`` once, with ``args`` and ``named`` as its entry takes them.
+
+    ``grace_s``: how long a cancelled program may clean up.
+    """
 
     def __init__(
-        self, inferlet: Inferlet, args: tuple[str, ...], issuer: Issuer, grace_s: float
+        self,
+        inferlet: Inferlet,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        issuer: Issuer,
+        grace_s: float,
     ) -> None:
         self.inferlet = inferlet
         self.issuer = issuer
-        self._args = args
+        self._args, self._named = args, named
         self._grace_s = grace_s
         self._loop = issuer.loop
         self._grace: asyncio.TimerHandle | None = None
@@ -107,7 +114,7 @@ class Execution:
         self.running.advance(ProgramState.RUNNING)
         result, failure = None, None
         try:
-            result = await self._called()
+            result = await self.inferlet.main(self.api, *self._args, **self._named)
             _check_json(self.inferlet.name, result)
             await self._drain()
         except asyncio.CancelledError as exc:
@@ -130,20 +137,6 @@ class Execution:
 
     def _failed(self, error: BaseException) -> ProgramFailed:
         return program_failed(self.inferlet.name, self.inferlet.source, error)
-
-    def _called(self) -> Awaitable[Any]:
-        """Raises ``ProgramFailed`` for arguments that the program does not take."""
-        main = self.inferlet.main
-        try:
-            return main(self.api, *self._args)
-        except TypeError as exc:
-            if not inspect.iscoroutinefunction(main):
-                raise
-            # nothing of an async function has run when its call fails
-            raise ProgramFailed(
-                f"program {self.inferlet.name!r} was given {len(self._args)} arguments and takes "
-                f"{_usage(main)}: give them after --, or as args of the launch"
-            ) from exc
 
     async def _drain(self) -> None:
         """Let what was issued end, and tell failures that no await has told."""
@@ -190,18 +183,6 @@ class Execution:
         self.issuer.close(state.value)
         self.ended.set()
         self.running.advance(state, result=result, error=error)
-
-
-def _usage(main: Callable[..., Any]) -> str:
-    """The parameters behind ``api`` as a command line shows them."""
-    shown = []
-    for parameter in list(inspect.signature(main).parameters.values())[1:]:
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            shown.append(f"[{parameter.name} ...]")
-        elif parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            is_needed = parameter.default is parameter.empty
-            shown.append(parameter.name if is_needed else f"[{parameter.name}]")
-    return " ".join(shown) or "none"
 
 
 def _is_plain(error: ProgramFailed) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextvars import Context
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from quire.core.errors import Draining, QuireError, TraitMissing
 from quire.core.interfaces import ServedModel
 from quire.core.traits import ENCODER_TRAITS
 from quire.programs.api import Api, Issuer
+from quire.programs.arguments import NO_NAMES, bind
 from quire.programs.inferlet import Inferlet, StatedTraits, check_versions
 from quire.programs.runtime.execution import (
     Execution,
@@ -62,10 +63,17 @@ class ProgramHost:
         self._previous_factory = loop.get_task_factory()
         loop.set_task_factory(self._new_task)
 
-    def launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+    def launch(
+        self,
+        inferlet: Inferlet,
+        args: Sequence[str],
+        connect: Connect,
+        named: Mapping[str, str] = NO_NAMES,
+    ) -> RunningProgram:
         """Start ``inferlet``; see ``Runtime.launch``.
 
         Raises:
+            InvalidArgument: an argument is missing, unknown, or not what the program takes.
             TraitMissing: the default model lacks a trait that the manifest names.
             EngineLost: no model is loaded yet.
             Draining: the host is closing.
@@ -73,11 +81,18 @@ class ProgramHost:
         with self._lock:  # against a shutdown that would not wait for this program
             if self._closed:
                 raise Draining("this runtime is closing and starts no further program")
-            return self._launch(inferlet, args, connect)
+            return self._launch(inferlet, args, connect, named)
 
-    def _launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+    def _launch(
+        self,
+        inferlet: Inferlet,
+        args: Sequence[str],
+        connect: Connect,
+        named: Mapping[str, str],
+    ) -> RunningProgram:
+        by_place, by_name = bind(inferlet.name, inferlet.main, args, named)
         issuer = Issuer(self.loop)
-        execution = Execution(inferlet, tuple(args), issuer, self._grace_s)
+        execution = Execution(inferlet, by_place, by_name, issuer, self._grace_s)
         issuer.on_end = execution.terminated
         port = connect(issuer, self.loop)
         issuer.attach(port)

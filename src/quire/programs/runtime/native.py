@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
@@ -19,6 +19,7 @@ import httpx
 from quire.core.errors import Draining
 from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import Clock
+from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
@@ -79,11 +80,17 @@ class NativeRuntime:
         self._thread.start()
         ready.result()
 
-    def launch(self, inferlet: Inferlet, args: Sequence[str], connect: Connect) -> RunningProgram:
+    def launch(
+        self,
+        inferlet: Inferlet,
+        args: Sequence[str],
+        connect: Connect,
+        named: Mapping[str, str] = NO_NAMES,
+    ) -> RunningProgram:
         """Start a program and return its handle at once; see ``ProgramHost.launch``."""
         if self._host is None:
             raise Draining("this runtime is not running: start() it first")
-        return self._host.launch(inferlet, args, connect)
+        return self._host.launch(inferlet, args, connect, named)
 
     def programs(self) -> list[RunningProgram]:
         return [] if self._host is None else self._host.programs()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from quire.core.errors import ErrorRecord, QuireError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import ProgramPort, ReplySink
+from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
 from quire.programs.services.mailbox import Mailbox, Sent
 from quire.programs.services.waiting import Waiters
@@ -224,7 +225,11 @@ class Runtime(Protocol):
     """
 
     def launch(
-        self, inferlet: Inferlet, args: Sequence[str], connect: Connect
+        self,
+        inferlet: Inferlet,
+        args: Sequence[str],
+        connect: Connect,
+        named: Mapping[str, str] = NO_NAMES,
     ) -> RunningProgram: ...
 
     def programs(self) -> list[RunningProgram]:

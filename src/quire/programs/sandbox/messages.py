@@ -18,8 +18,9 @@ from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.programs.parameters import Parameter
 
-GUEST_PROTOCOL = 4
+GUEST_PROTOCOL = 5
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
@@ -253,10 +254,12 @@ class GuestLaunch(msgspec.Struct, frozen=True, gc=False):
     mailbox_limit: int
     max_message_bytes: int
     grace_s: float
+    named: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a program says of itself: its ``@inferlet``, as data."""
+    """What a program says of itself: its ``@inferlet``, as data. ``parameters``: the arguments that
+    it takes; ``None`` where it does not say."""
 
     name: str
     description: str = ""
@@ -267,6 +270,7 @@ class Manifest(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
     mcp_servers: tuple[str, ...] = ()
     restartable: bool = False
+    parameters: tuple[Parameter, ...] | None = None
 
 
 class Inspected(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
 
@@ -105,6 +105,7 @@ class ChildWanted:
     args: Sequence[str]
     quotas: Quotas
     seed: int
+    named: Mapping[str, str] = field(default_factory=dict)
 
 
 Spawn = Callable[[ChildWanted], Awaitable[Child]]
@@ -179,12 +180,20 @@ class ChildService(ProgramService):
         args: list[str],
         quotas: dict[str, int | None],
         seed: int | None,
+        named: dict[str, str] | None = None,
     ) -> dict[str, str]:
         self._num_launched += 1
         if seed is None:
             seed = _seed_of(self._seed, self._num_launched)
         wanted = ChildWanted(
-            self.identity, self._family, program, source, tuple(args), _quotas(quotas), seed
+            self.identity,
+            self._family,
+            program,
+            source,
+            tuple(args),
+            _quotas(quotas),
+            seed,
+            named or {},
         )
         child: Child = await self._on_node(self._launch(wanted))
         return {"id": child.id, "name": child.name}

@@ -17,7 +17,7 @@ from quire.server.context import caller_of, context_of
 from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
 from quire.server.program_events import ProgramEvents, place_of
-from quire.server.program_records import launched, session
+from quire.server.program_records import launched, parameters_body, session
 from quire.server.schemas.base import Responses
 from quire.server.schemas.programs import (
     LaunchRequest,
@@ -54,6 +54,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
         priority=-(body.priority or 0),
         parent=body.parent,
         seed=body.seed,
+        named=body.named_args,
     )
     if body.stream:
         return ProgramEvents(handle, context.config.write_timeout_s, is_launch=True)
@@ -83,6 +84,7 @@ async def list_library() -> Response:
             theme=theme_of(name),
             summary=summary_of(program),
             description=program.description,
+            parameters=parameters_body(program.parameters),
         )
         for name, program in LIBRARY.items()
     ]

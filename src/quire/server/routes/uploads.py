@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from quire.node.uploads import Upload
 from quire.server.context import caller_of, context_of
+from quire.server.program_records import parameters_body
 from quire.server.schemas.programs import UploadedProgram, UploadedPrograms, UploadRequest
 from quire.server.strict_json import StrictRoute
 from quire.server.upload import code_of
@@ -63,5 +64,6 @@ def _shown(upload: Upload) -> UploadedProgram:
         num_bytes=len(upload.code),
         traits=manifest.traits,
         hosts=list(manifest.hosts),
+        parameters=(None if manifest.parameters is None else parameters_body(manifest.parameters)),
         created=upload.created_s,
     )

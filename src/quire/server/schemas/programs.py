@@ -4,15 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, model_validator
 
+from quire.programs.parameters import as_text
 from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text
 from quire.server.schemas.generation import Priority
 
 MAX_ARGUMENTS = 64
 MAX_MESSAGE_CHARS = 1 << 20
 
-Argument = Annotated[str, StringConstraints(max_length=1 << 16)]
+MAX_ARGUMENT_CHARS = 1 << 16
+
+
+def _argument(value: Any) -> str:
+    """A string as it is, any other JSON value as its JSON: the program's annotations say what is
+    made of it.
+
+    Raises:
+        ValueError: it is too long.
+    """
+    try:
+        text = as_text(value)
+    except RecursionError as exc:
+        raise ValueError("an argument is nested too deep") from exc
+    if len(text) > MAX_ARGUMENT_CHARS:
+        raise ValueError(f"an argument has at most {MAX_ARGUMENT_CHARS} characters")
+    return text
+
+
+Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=JsonValue)]
 MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
 
 
@@ -22,16 +42,20 @@ class LaunchRequest(RequestModel):
 
     Both run in the sandbox; ``source`` with the rights of the server's own process where that was
     started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
-    caller's process table; ``priority``: as in vLLM, lower runs first. ``seed``: of the program's
-    own randomness (``api.random``); chosen here and told if it is left out. ``wait``: answer when
-    it has ended, with its result or error. ``stream``: answer with its messages as events, as they
-    come. A client of either that leaves before the end ends it.
+    caller's process table. ``args`` are the program's arguments by place, ``named_args`` by name:
+    strings, or other JSON values. ``priority``: as in vLLM, lower runs first. ``seed``: of the
+    program's own randomness (``api.random``); chosen here and told if it is left out. ``wait``:
+    answer when it has ended, with its result or error. ``stream``: answer with its messages as
+    events, as they come. A client of either that leaves before the end ends it.
     """
 
     program: Name | None = None
     source: Text | None = None
     module: Text | None = None
     args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS)] = Field(default_factory=list)
+    named_args: Annotated[dict[Name, Argument], Field(max_length=MAX_ARGUMENTS)] = Field(
+        default_factory=dict
+    )
     client_id: Name | None = None
     parent: Name | None = None
     priority: Priority | None = None
@@ -110,6 +134,7 @@ class Program(ResponseModel):
     client_id: str | None
     process: ProcessFigures | None
     args: list[str] | None = None
+    named_args: dict[str, str] | None = None
     parent: str | None = None
     priority: int | None = None
     created: float | None = None
@@ -140,6 +165,22 @@ class LogLines(ResponseModel):
     data: list[LogLine]
 
 
+class Parameter(ResponseModel):
+    """One argument of a program. ``kind``: what its text is read as. ``by``: how it may be given,
+    by place, by name or either; ``rest`` takes all further places, ``names`` all further names.
+    ``least`` and ``most`` bound a number."""
+
+    name: str
+    kind: Literal["text", "integer", "number", "boolean", "json"]
+    by: Literal["either", "place", "name", "rest", "names"]
+    required: bool
+    default: str
+    help: str
+    choices: list[str]
+    least: float | None
+    most: float | None
+
+
 class LibraryProgram(ResponseModel):
     """``summary`` is the first sentence of ``description``."""
 
@@ -148,6 +189,7 @@ class LibraryProgram(ResponseModel):
     theme: str
     summary: str
     description: str
+    parameters: list[Parameter]
 
 
 class Library(ResponseModel):
@@ -156,7 +198,8 @@ class Library(ResponseModel):
 
 
 class UploadedProgram(ResponseModel):
-    """``id`` is the SHA-256 of the code; its manifest asks for ``hosts`` and ``traits``."""
+    """``id`` is the SHA-256 of the code; its manifest asks for ``hosts`` and ``traits``.
+    ``parameters`` is null for one that does not say which arguments it takes."""
 
     id: str
     object: Literal["uploaded_program"]
@@ -166,6 +209,7 @@ class UploadedProgram(ResponseModel):
     num_bytes: int
     traits: dict[str, int]
     hosts: list[str]
+    parameters: list[Parameter] | None
     created: float
 
 
@@ -197,6 +241,7 @@ __all__ = [
     "LogLine",
     "LogLines",
     "MessageFrame",
+    "Parameter",
     "ProcessFigures",
     "Program",
     "ProgramError",

@@ -150,11 +150,11 @@ def toolbox(delay_s: float) -> Toolbox:
 async def async_tools(
     api: Api,
     question: str = "What is the price of KLM? What time is it in Oslo?",
-    delay_s: str = "0.1",
+    delay_s: float = 0.1,
 ) -> dict[str, Any]:
     """Answer with tools that run while the model is still writing."""
     async with Context(api) as ctx:
-        answer, turns = await converse(ctx, question, toolbox(float(delay_s)))
+        answer, turns = await converse(ctx, question, toolbox(delay_s))
     return {
         "answer": answer,
         "calls": [

@@ -17,18 +17,21 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from types import MappingProxyType
+from typing import Annotated, Literal
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.library.agents.calculator import calc
-from quire.programs.library.answers import final_answer, json_argument
+from quire.programs.library.answers import final_answer
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
 STOP = "Observation:"
 MAX_TURNS = 8
 TURN_TOKENS = 128
+Records = Mapping[str, Mapping[str, object]]
+NO_RECORDS: Records = MappingProxyType({})
 Action = Callable[[str], Awaitable[str]]
 """A tool of the loop: what stands between the parentheses, to the observation."""
 
@@ -112,13 +115,16 @@ async def calculate(expression: str) -> str:
 
 
 @inferlet("react", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
-async def react(api: Api, question: str, records: str = "{}") -> dict[str, object]:
+async def react(
+    api: Api,
+    question: str,
+    records: Annotated[Records, 'What it may look up, e.g. {"Kabo": {"age": 31}}'] = NO_RECORDS,
+) -> dict[str, object]:
     """Answer a question with a calculator and a table of records (JSON: name, key, value).
 
     Each step is sent to the client as it happens.
     """
-    table = json_argument("records", records, dict[str, dict[str, object]], '{"Kabo": {"age": 31}}')
-    actions = {"calc": calculate, "lookup": lookup_in(table)}
+    actions = {"calc": calculate, "lookup": lookup_in(records)}
     system = SYSTEM.format(tools="calc(expression), lookup(name, key)")
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     async with Context(api) as ctx:

@@ -23,12 +23,10 @@ from quire.programs.sdk import inferlet
 
 @inferlet("attention_sink", traits={"OutputText": 1, "Tokenize": 1})
 async def attention_sink(
-    api: Api, question: str, max_tokens: str = "64", num_sinks: str = "4", window: str = "48"
+    api: Api, question: str, max_tokens: int = 64, num_sinks: int = 4, window: int = 48
 ) -> dict[str, object]:
     """Answer greedily with sight of the first tokens and the last ones; the pages it takes."""
-    return await windowed_answer(
-        api, question, int(max_tokens), window=int(window), num_sinks=int(num_sinks)
-    )
+    return await windowed_answer(api, question, max_tokens, window=window, num_sinks=num_sinks)
 
 
 __all__ = ["attention_sink"]

@@ -68,13 +68,13 @@ async def heavy_hitter_steps(
 
 @inferlet("heavy_hitters", traits={"Scores": 1, "OutputText": 1, "Tokenize": 1})
 async def heavy_hitters(
-    api: Api, question: str, budget: str = "4", max_tokens: str = "64"
+    api: Api, question: str, budget: int = 4, max_tokens: int = 64
 ) -> dict[str, object]:
     """Answer greedily on a budget of pages, keeping those that get the most attention."""
     async with Context(api) as ctx:
         prompt = ctx.fill_chat([{"role": "user", "content": question}]).tokens
         ctx.truncate(0)
-        async for dist in heavy_hitter_steps(ctx, prompt, int(max_tokens), budget=int(budget)):
+        async for dist in heavy_hitter_steps(ctx, prompt, max_tokens, budget=budget):
             ctx.fill([dist.max_index()])
         return {
             "text": api.detokenize(ctx.tokens[len(prompt) :], skip_special=True),

@@ -77,7 +77,7 @@ async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> in
 
 @inferlet("hierarchical_attention", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def hierarchical_attention(
-    api: Api, text: str, question: str, max_tokens: str = "32"
+    api: Api, text: str, question: str, max_tokens: int = 32
 ) -> dict[str, object]:
     """Answer a question on a text with headings, each section of which was read by itself."""
     async with Context(api) as ctx:
@@ -86,7 +86,7 @@ async def hierarchical_attention(
         end = chat.rindex(f"\n{question}")
         num_pairs = await read_tree(ctx, sections(chat[:end]), chat[end:])
         start = len(ctx)
-        async for dist in steps(ctx, int(max_tokens)):
+        async for dist in steps(ctx, max_tokens):
             ctx.fill([dist.max_index()])
         return {
             "text": api.detokenize(ctx.tokens[start:], skip_special=True),

@@ -50,14 +50,14 @@ async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
 
 @inferlet("snapkv", traits={"Scores": 1, "Decode": 1, "Tokenize": 1})
 async def snapkv(
-    api: Api, question: str, budget: str = "4", max_tokens: str = "64", window: str = "8"
+    api: Api, question: str, budget: int = 4, max_tokens: int = 64, window: int = 8
 ) -> dict[str, object]:
     """Answer on the pages of the prompt that its last tokens looked at."""
     async with Context(api) as ctx:
         start = len(ctx.fill_chat([{"role": "user", "content": question}]))
-        kept = await compress(ctx, budget=int(budget), window=int(window))
-        if ctx.tokens[-1] not in ctx.model.eos_token_ids and int(max_tokens) > 1:
-            await ctx.generate(max_tokens=int(max_tokens) - 1)
+        kept = await compress(ctx, budget=budget, window=window)
+        if ctx.tokens[-1] not in ctx.model.eos_token_ids and max_tokens > 1:
+            await ctx.generate(max_tokens=max_tokens - 1)
         return {
             "text": api.detokenize(ctx.tokens[start:], skip_special=True),
             "kept_pages": kept,

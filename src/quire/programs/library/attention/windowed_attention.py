@@ -77,10 +77,10 @@ async def windowed_answer(
 
 @inferlet("windowed_attention", traits={"OutputText": 1, "Tokenize": 1})
 async def windowed_attention(
-    api: Api, question: str, max_tokens: str = "64", window: str = "48"
+    api: Api, question: str, max_tokens: int = 64, window: int = 48
 ) -> dict[str, object]:
     """Answer greedily with sight of the last tokens alone; the pages that this takes."""
-    return await windowed_answer(api, question, int(max_tokens), window=int(window), num_sinks=0)
+    return await windowed_answer(api, question, max_tokens, window=window, num_sinks=0)
 
 
 __all__ = ["windowed_answer", "windowed_attention", "windowed_steps"]

@@ -24,11 +24,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.programs.api import Api, KvPage, Queue
-from quire.programs.library.answers import json_argument
 from quire.programs.sdk import inferlet
 
 
@@ -104,11 +104,13 @@ async def compose(
     return decoded.token_ids, imported
 
 
+Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}']
+
+
 @inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
-async def modular_caching(api: Api, schema: str, *prompts: str) -> list[dict[str, object]]:
+async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
     """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text)."""
-    texts = json_argument("schema", schema, dict[str, str], '{"begin": "Read this: "}')
-    modules = place(api, texts)
+    modules = place(api, schema)
     answers: list[dict[str, object]] = []
     for prompt in prompts:
         names, _, question = prompt.partition(": ")

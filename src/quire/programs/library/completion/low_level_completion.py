@@ -19,10 +19,10 @@ from quire.programs.sdk import inferlet
 
 
 @inferlet("low_level_completion", traits={"OutputText": 1, "Tokenize": 1})
-async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: str = "32") -> str:
+async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: int = 32) -> str:
     """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``."""
     tokens = api.tokenize(prompt)
-    limit = len(tokens) + int(max_tokens)
+    limit = len(tokens) + max_tokens
     model = api.available_models()[0]
 
     prompt_emb = api.alloc_emb(len(tokens))

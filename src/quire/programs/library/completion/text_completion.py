@@ -17,12 +17,12 @@ from quire.programs.sdk import Context, inferlet
 
 
 @inferlet("text_completion", traits={"Decode": 1, "Tokenize": 1})
-async def text_completion(api: Api, prompt: str = "Hello,", max_tokens: str = "32") -> str:
+async def text_completion(api: Api, prompt: str = "Hello,", max_tokens: int = 32) -> str:
     """Continue a prompt, greedily, and stream the text to the client."""
     ctx = Context(api)
     ctx.fill(prompt)
     parts = []
-    async for text in ctx.generate(max_tokens=int(max_tokens)):
+    async for text in ctx.generate(max_tokens=max_tokens):
         parts.append(text)
         await api.send(text)
     return "".join(parts)

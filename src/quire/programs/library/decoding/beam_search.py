@@ -23,7 +23,7 @@ from heapq import nlargest
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import count
+from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, inferlet
 from quire.programs.sdk.dists import log_probs
 
@@ -118,13 +118,11 @@ def extend(running: Sequence[Beam], going_on: Sequence[Candidate]) -> list[Beam]
 
 @inferlet("beam_search", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def beam_search(
-    api: Api, question: str, width: str = "3", max_tokens: str = "64", length_penalty: str = "1.0"
+    api: Api, question: str, width: Count = 3, max_tokens: int = 64, length_penalty: float = 1.0
 ) -> list[dict[str, object]]:
     """Answer a question in several ways, the most likely first."""
     ctx = Context(api).fill_chat([{"role": "user", "content": question}])
-    found = await search_beams(
-        ctx, count("width", width), int(max_tokens), length_penalty=float(length_penalty)
-    )
+    found = await search_beams(ctx, width, max_tokens, length_penalty=length_penalty)
     return [
         {"text": api.detokenize(one.tokens, skip_special=True), "score": round(one.score, 4)}
         for one in found

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import count
+from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, Generated, inferlet, temperature
 
 
@@ -61,12 +61,12 @@ def mean_log_prob(generated: Generated) -> float:
 
 @inferlet("best_of_n", traits={"Decode": 1, "Tokenize": 1})
 async def best_of_n(
-    api: Api, question: str, num: str = "5", heat: str = "0.8", max_tokens: str = "64"
+    api: Api, question: str, num: Count = 5, heat: float = 0.8, max_tokens: int = 64
 ) -> dict[str, object]:
     """Answer several times and take the most likely answer; the others with their scores."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        found = await answers(ctx, count("num", num), int(max_tokens), heat=float(heat))
+        found = await answers(ctx, num, max_tokens, heat=heat)
     return {
         "text": found[0].generated.text,
         "all": [{"text": one.generated.text, "score": round(one.score, 4)} for one in found],

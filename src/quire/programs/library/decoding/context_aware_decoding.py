@@ -39,13 +39,13 @@ async def generate_aware(
 
 @inferlet("context_aware_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def context_aware_decoding(
-    api: Api, text: str, question: str, max_tokens: str = "32", alpha: str = "0.5"
+    api: Api, text: str, question: str, max_tokens: int = 32, alpha: float = 0.5
 ) -> str:
     """Answer a question on a text, trusting the text more than the model's memory."""
     async with Context(api) as informed, Context(api) as ignorant:
         informed.fill_chat([{"role": "user", "content": f"{text} {question}"}])
         ignorant.fill_chat([{"role": "user", "content": question}])
-        tokens = await generate_aware(informed, ignorant, int(max_tokens), alpha=float(alpha))
+        tokens = await generate_aware(informed, ignorant, max_tokens, alpha=alpha)
     return api.detokenize(tokens, skip_special=True)
 
 

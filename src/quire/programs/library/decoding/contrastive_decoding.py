@@ -66,7 +66,7 @@ async def generate_contrastive(
 
 @inferlet("contrastive_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def contrastive_decoding(
-    api: Api, question: str, max_tokens: str = "64", beta: str = "0.5", alpha: str = "0.1"
+    api: Api, question: str, max_tokens: int = 64, beta: float = 0.5, alpha: float = 0.1
 ) -> str:
     """Answer with what the first model of the node finds likelier than the second one."""
     large, small = pair_of_models(api)
@@ -75,7 +75,7 @@ async def contrastive_decoding(
         expert.fill_chat([{"role": "user", "content": question}])
         amateur.fill(expert.tokens)
         tokens = await generate_contrastive(
-            expert, amateur, int(max_tokens), alpha=float(alpha), beta=float(beta), window=window
+            expert, amateur, max_tokens, alpha=alpha, beta=beta, window=window
         )
     return api.detokenize(tokens, skip_special=True)
 

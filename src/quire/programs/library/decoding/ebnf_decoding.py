@@ -31,12 +31,12 @@ DIGIT: /[0-9]/
 
 @inferlet("ebnf_decoding", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
 async def ebnf_decoding(
-    api: Api, question: str, grammar: str = ADDITION, max_tokens: str = "64"
+    api: Api, question: str, grammar: str = ADDITION, max_tokens: int = 64
 ) -> str:
     """Answer in the language of a grammar (default: an addition, column by column)."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        generated = await ctx.generate(max_tokens=int(max_tokens), grammar=lark(grammar))
+        generated = await ctx.generate(max_tokens=max_tokens, grammar=lark(grammar))
     if generated.finish_reason != "stop":
         raise InvalidArgument(
             f"the answer was cut after {len(generated.token_ids)} tokens, within a derivation: "

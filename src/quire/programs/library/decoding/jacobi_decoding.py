@@ -18,7 +18,7 @@ are the next guess. The fixed point is greedy decoding, token for token. Traits:
 from __future__ import annotations
 
 from quire.programs.api import Api
-from quire.programs.library.answers import count
+from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 
@@ -36,12 +36,12 @@ async def jacobi(ctx: Context, max_tokens: int, *, block: int = 8) -> tuple[list
 
 @inferlet("jacobi_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def jacobi_decoding(
-    api: Api, question: str, max_tokens: str = "64", block: str = "8"
+    api: Api, question: str, max_tokens: int = 64, block: Count = 8
 ) -> dict[str, object]:
     """Answer greedily in fewer steps, by repairing guesses of whole blocks."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        tokens, num_passes = await jacobi(ctx, int(max_tokens), block=count("block", block))
+        tokens, num_passes = await jacobi(ctx, max_tokens, block=block)
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),

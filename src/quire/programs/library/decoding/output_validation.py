@@ -73,7 +73,7 @@ def _text(ctx: Context, start: int) -> str:
 
 @inferlet("output_validation", traits={"Decode": 1, "Tokenize": 1})
 async def output_validation(
-    api: Api, question: str, forbidden: str, max_tokens: str = "64"
+    api: Api, question: str, forbidden: str, max_tokens: int = 64
 ) -> dict[str, object]:
     """Answer without any of the words between ``|``, in whatever case; how many pieces were taken
     back."""
@@ -87,7 +87,7 @@ async def output_validation(
 
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        result = await generate_validated(ctx, check, int(max_tokens))
+        result = await generate_validated(ctx, check, max_tokens)
     return {
         "text": result.text,
         "is_valid": result.is_valid,

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 
 from quire.programs.api import Api
-from quire.programs.library.answers import count
+from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 MIN_TOKENS = 4
@@ -84,14 +84,12 @@ async def generate_by_lookup(
 
 @inferlet("prompt_lookup", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def prompt_lookup(
-    api: Api, question: str, max_tokens: str = "64", num_guessed: str = "16"
+    api: Api, question: str, max_tokens: int = 64, num_guessed: Count = 16
 ) -> dict[str, object]:
     """Answer greedily in fewer steps, guessing from the text so far."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        tokens, num_steps = await generate_by_lookup(
-            ctx, int(max_tokens), num_guessed=count("num_guessed", num_guessed)
-        )
+        tokens, num_steps = await generate_by_lookup(ctx, max_tokens, num_guessed=num_guessed)
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),

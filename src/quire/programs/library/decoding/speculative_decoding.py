@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api, Model
-from quire.programs.library.answers import count
+from quire.programs.library.answers import Count
 from quire.programs.sdk import Context, ends, inferlet, verify
 
 
@@ -69,16 +69,14 @@ def pair_of_models(api: Api) -> tuple[Model, Model]:
 
 @inferlet("speculative_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def speculative_decoding(
-    api: Api, question: str, max_tokens: str = "64", num_guessed: str = "4"
+    api: Api, question: str, max_tokens: int = 64, num_guessed: Count = 4
 ) -> dict[str, object]:
     """Answer as the first model of the node would, with guesses of the second one."""
     model, small = pair_of_models(api)
     async with Context(model) as ctx, Context(small) as draft:
         ctx.fill_chat([{"role": "user", "content": question}])
         draft.fill(ctx.tokens)
-        done = await speculate(
-            ctx, draft, int(max_tokens), num_guessed=count("num_guessed", num_guessed)
-        )
+        done = await speculate(ctx, draft, max_tokens, num_guessed=num_guessed)
     return {
         "text": api.detokenize(done.tokens, skip_special=True),
         "num_tokens": len(done.tokens),

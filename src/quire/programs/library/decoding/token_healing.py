@@ -58,14 +58,14 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) ->
 
 @inferlet("token_healing", traits={"Decode": 1, "Tokenize": 1})
 async def token_healing(
-    api: Api, prompt: str, max_tokens: str = "32", num_taken: str = "2"
+    api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2
 ) -> dict[str, object]:
     """Continue a prompt that may end within a word; which tokens took the place of its last."""
     async with Context(api) as ctx:
         before = ctx.fill(prompt).tokens
-        healed = await heal(ctx, api.get_vocabs(), int(num_taken))
+        healed = await heal(ctx, api.get_vocabs(), num_taken)
         kept = before[: len(ctx) - len(healed)]
-        await ctx.generate(max_tokens=int(max_tokens))
+        await ctx.generate(max_tokens=max_tokens)
         return {
             "text": ctx.text,
             "taken_back": [api.detokenize(token) for token in before[len(kept) :]],

@@ -81,16 +81,14 @@ async def generate_marked(
 
 @inferlet("watermarking", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def watermarking(
-    api: Api, question: str, max_tokens: str = "96", bias: str = "2.0", heat: str = "0.7",
+    api: Api, question: str, max_tokens: int = 96, bias: float = 2.0, heat: float = 0.7,
     key: str = "quire",
 ) -> dict[str, object]:  # fmt: skip
     """Answer with a watermark, and say how strong it came out."""
     mark = Watermark(key)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        tokens = await generate_marked(
-            ctx, mark, int(max_tokens), bias=float(bias), heat=float(heat)
-        )
+        tokens = await generate_marked(ctx, mark, max_tokens, bias=bias, heat=heat)
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),

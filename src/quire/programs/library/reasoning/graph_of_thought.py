@@ -27,7 +27,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, ask, count, final_answer
+from quire.programs.library.answers import GREEDY, Count, ask, final_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.sdk import inferlet, temperature
 
@@ -89,10 +89,10 @@ class Graph:
 
 
 @inferlet("graph_of_thought", traits={"Decode": 1, "Tokenize": 1})
-async def graph_of_thought(api: Api, amounts: str, num_candidates: str = "2") -> dict[str, Any]:
+async def graph_of_thought(api: Api, amounts: str, num_candidates: Count = 2) -> dict[str, Any]:
     """Set incomings off against outgoings: split, solve the parts, merge."""
     numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
-    graph = Graph(api, count("num_candidates", num_candidates))
+    graph = Graph(api, num_candidates)
     incoming, outgoing = await asyncio.gather(
         graph.aggregate([number for number in numbers if number >= 0]),
         graph.aggregate([-number for number in numbers if number < 0]),

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from quire.programs.api import Api
-from quire.programs.library.answers import count, final_answer
+from quire.programs.library.answers import Count, final_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.library.reasoning.tree_of_thought import (
     Thought,
@@ -157,10 +157,9 @@ class ThoughtPlay:
 
 
 @inferlet("mcts", traits={"Decode": 1, "Tokenize": 1})
-async def mcts(api: Api, question: str, num_turns: str = "32", width: str = "4") -> dict[str, Any]:
+async def mcts(api: Api, question: str, num_turns: Count = 32, width: Count = 4) -> dict[str, Any]:
     """Answer a question by Monte Carlo tree search over lines of thought."""
-    turns = count("num_turns", num_turns)
-    playing = ThoughtPlay(api, question, count("width", width))
+    playing = ThoughtPlay(api, question, width)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         await ctx.prefill()
@@ -168,7 +167,7 @@ async def mcts(api: Api, question: str, num_turns: str = "32", width: str = "4")
             Thought(ctx, (), (), finished=False),
             expand=playing.expand,
             play=playing.play,
-            num_turns=turns,
+            num_turns=num_turns,
         )
         _drop_below(top)
     best = playing.best

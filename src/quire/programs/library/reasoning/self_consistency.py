@@ -20,26 +20,24 @@ import asyncio
 from typing import Any
 
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, commonest, count, final_answer
+from quire.programs.library.answers import GREEDY, Count, commonest, final_answer
 from quire.programs.sdk import Context, inferlet, temperature
 
 
 @inferlet("self_consistency", traits={"Decode": 1, "Tokenize": 1})
 async def self_consistency(
-    api: Api, question: str, num_voices: str = "5", heat: str = "0.8", max_tokens: str = "256"
+    api: Api, question: str, num_voices: Count = 5, heat: float = 0.8, max_tokens: int = 256
 ) -> dict[str, Any]:
     """Answer a question by the vote of several thoughts on one copy of it."""
     samplers = [GREEDY]
-    samplers += [
-        temperature(float(heat), seed=seed) for seed in range(1, count("num_voices", num_voices))
-    ]
+    samplers += [temperature(heat, seed=seed) for seed in range(1, num_voices)]
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
         await ctx.prefill()
         voices = [ctx.fork() for _ in samplers]
         texts = await asyncio.gather(
             *(
-                voice.generate_until(max_tokens=int(max_tokens), sampler=sampler)
+                voice.generate_until(max_tokens=max_tokens, sampler=sampler)
                 for voice, sampler in zip(voices, samplers, strict=True)
             )
         )

@@ -67,7 +67,7 @@ async def skeleton_of_thought(
     question: str = "List the steps to make tea.",
     expand: str = EXPAND,
     common: str = "",
-    max_tokens: str = "128",
+    max_tokens: int = 128,
 ) -> dict[str, Any]:
     """Outline an answer, then write all of its points side by side.
 
@@ -79,7 +79,7 @@ async def skeleton_of_thought(
             f"expand has {len(expand)} characters, each of its names may become a whole question: "
             f"at most {MAX_EXPAND_CHARS} are taken"
         )
-    outline = await ask(api, question, max_tokens=int(max_tokens))
+    outline = await ask(api, question, max_tokens=max_tokens)
     points = points_of(outline)
     if not points:
         raise InvalidArgument(
@@ -94,7 +94,7 @@ async def skeleton_of_thought(
         for number, point in enumerate(points, 1)
     ]
     texts = await side_by_side(
-        api, [[*system, {"role": "user", "content": prompt}] for prompt in prompts], int(max_tokens)
+        api, [[*system, {"role": "user", "content": prompt}] for prompt in prompts], max_tokens
     )
     return {"points": points, "texts": texts, "answer": "\n".join(texts)}
 

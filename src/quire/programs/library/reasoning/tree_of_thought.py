@@ -26,7 +26,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, count, final_answer
+from quire.programs.library.answers import GREEDY, Count, final_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.sdk import Context, inferlet, temperature
 
@@ -131,7 +131,7 @@ def _drop(thoughts: Iterable[Thought]) -> None:
 
 @inferlet("tree_of_thought", traits={"Decode": 1, "Tokenize": 1})
 async def tree_of_thought(
-    api: Api, question: str, breadth: str = "3", branching: str = "3", depth: str = "24"
+    api: Api, question: str, breadth: Count = 3, branching: Count = 3, depth: int = 24
 ) -> dict[str, Any]:
     """Answer a question by the best of several lines of thought."""
 
@@ -143,9 +143,9 @@ async def tree_of_thought(
         await root.prefill()
         best = await tree_search(
             root,
-            breadth=count("breadth", breadth),
-            branching=count("branching", branching),
-            depth=int(depth),
+            breadth=breadth,
+            branching=branching,
+            depth=depth,
             check=check,
         )
         text = "" if best is None else text_of(best)

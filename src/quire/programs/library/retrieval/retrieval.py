@@ -20,16 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import mul
-from typing import Any
+from typing import Annotated, Any
 
 from quire.programs.api import Api
-from quire.programs.library.answers import ask, final_answer, json_argument
+from quire.programs.library.answers import Count, ask, final_answer
 from quire.programs.sdk import inferlet
 
 CANDIDATES = 4
 """Passages that are ranked for each one that is read: ranking costs a pass over each."""
 
 Vector = Sequence[float]
+Texts = Annotated[list[str], 'To read from, e.g. ["The sky is blue."]']
 
 
 def cosine(one: Vector, other: Vector) -> float:
@@ -71,11 +72,12 @@ class Passages:
 
 
 @inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1})
-async def retrieval(api: Api, question: str, passages: str, num_read: str = "3") -> dict[str, Any]:
+async def retrieval(
+    api: Api, question: str, passages: Texts, num_read: Count = 3
+) -> dict[str, Any]:
     """Answer a question from a JSON list of passages, reading those that bear on it."""
-    texts = json_argument("passages", passages, list[str], '["The sky is blue."]')
-    found = await (await Passages.of(api, texts)).relevant(question, int(num_read))
-    context = " ".join(texts[index] for index in reversed(found))
+    found = await (await Passages.of(api, passages)).relevant(question, num_read)
+    context = " ".join(passages[index] for index in reversed(found))
     reply = await ask(api, f"Context: {context}\nQuestion: {question}")
     return {"answer": final_answer(reply) or reply, "read": found}
 

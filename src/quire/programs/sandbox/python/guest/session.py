@@ -57,6 +57,7 @@ class GuestSession:
         self._redirect()
         try:
             program = self._load(source)
+            parameters = program.parameters
         except QuireError as exc:
             return _json(m.Inspected(error=exc.record()))
         manifest = m.Manifest(
@@ -69,6 +70,7 @@ class GuestSession:
             stores=program.stores,
             mcp_servers=program.mcp_servers,
             restartable=program.restartable,
+            parameters=parameters,
         )
         return _json(m.Inspected(manifest=manifest))
 
@@ -147,7 +149,7 @@ class GuestSession:
             self._issuer = sink
             return self._port
 
-        self._running = host.launch(program, launch.args, connect)
+        self._running = host.launch(program, launch.args, connect, launch.named)
         self._running.listen_log(self._log)
         self._running.add_done_callback(self._ended)
 

@@ -23,10 +23,19 @@ class ValidationError(DecodeError):
 
 
 class Meta:
-    """Notes on a type; only ``description`` is read."""
+    """Notes on a type; only those below are read, and no conversion checks a bound."""
 
-    def __init__(self, *, description: str | None = None, **_: Any) -> None:
+    def __init__(
+        self,
+        *,
+        description: str | None = None,
+        ge: float | None = None,
+        le: float | None = None,
+        **_: Any,
+    ) -> None:
         self.description = description
+        self.ge = ge
+        self.le = le
 
 
 def field(**options: Any) -> Any:

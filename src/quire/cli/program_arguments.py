@@ -1,0 +1,79 @@
+"""What stands behind ``--`` of ``quire run``: a program's arguments, and a request for its help."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.text import Text
+
+from quire.cli.console import escaped, output, table
+from quire.core.errors import InvalidArgument
+from quire.programs.parameters import Parameter, usage
+
+_NAMED = re.compile(r"--([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
+
+
+class Given(NamedTuple):
+    """Arguments by place and by name; ``help``: ``--help`` is all that was given."""
+
+    args: list[str]
+    named: dict[str, str]
+    help: bool = False
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """As a launch request carries them."""
+        return {"args": self.args, "named_args": self.named}
+
+
+def split(texts: Sequence[str]) -> Given:
+    """``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by its name, ``--NAME`` alone gives it
+    ``true``. Behind a further ``--`` every text stands for itself.
+
+    Raises:
+        InvalidArgument: a name was given twice.
+    """
+    if list(texts) == ["--help"]:
+        return Given([], {}, help=True)
+    args: list[str] = []
+    named: dict[str, str] = {}
+    at = 0
+    while at < len(texts):
+        text, at = texts[at], at + 1
+        if text == "--":
+            args += texts[at:]
+            break
+        found = _NAMED.fullmatch(text)
+        if found is None:
+            args.append(text)
+            continue
+        name, value = found[1], found[2]
+        if value is None:
+            has_value = at < len(texts) and texts[at] != "--" and not _NAMED.fullmatch(texts[at])
+            value, at = (texts[at], at + 1) if has_value else ("true", at)
+        if name in named:
+            raise InvalidArgument(f"--{name} was given twice: give it once")
+        named[name] = value
+    return Given(args, named)
+
+
+def show_help(program: str, description: str, parameters: Sequence[Parameter] | None) -> None:
+    """What a program does and takes; ``parameters`` are ``None`` where it does not say."""
+    console = output()
+    console.print(escaped(description or program))
+    console.print()
+    shown = "[ARGUMENT ...]" if parameters is None else usage(parameters)
+    console.print(escaped(f"usage: quire run {program} -- {shown}"))
+    if not parameters:
+        return
+    listed = table("argument", "what it is", "default", wrap=("what it is",))
+    for one in parameters:
+        words = f"{one.help.rstrip('.')}: {one.expected}" if one.help else one.expected
+        default = "" if one.required or one.by in ("rest", "names") else one.default
+        listed.add_row(escaped(one.name), Text(escaped(words)), escaped(default))
+    console.print(listed)
+
+
+__all__ = ["Given", "show_help", "split"]

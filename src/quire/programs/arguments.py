@@ -1,0 +1,150 @@
+"""A program's arguments: what a launch gives, checked and made into what the program takes.
+
+Arguments travel as texts, by place and by name, whoever launches a program. Owns that translation
+and its errors, which name the argument. Must not know who launches, nor where the program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from quire.core.errors import InvalidArgument
+from quire.programs.parameters import Kind, Parameter, typed_parameters, usage
+
+_SHOWN_CHARS = 80
+_PLACES = ("either", "place")
+_NAMES = ("either", "name")
+
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
+"""Of a launch that gives every argument by its place."""
+
+
+def check(
+    program: str,
+    parameters: Sequence[Parameter],
+    args: Sequence[str],
+    named: Mapping[str, str] = NO_NAMES,
+) -> None:
+    """Whether a launch gives what ``program`` takes, as far as ``parameters`` say.
+
+    Raises:
+        InvalidArgument: one is missing, unknown, given twice or cannot be read; it is named.
+    """
+    for parameter, text in _placed(program, parameters, args, named):
+        _read(program, parameter, _READ_AS[parameter.kind], text)
+
+
+def bind(
+    program: str,
+    main: Callable[..., Any],
+    args: Sequence[str],
+    named: Mapping[str, str] = NO_NAMES,
+) -> tuple[list[Any], dict[str, Any]]:
+    """The values to call ``main`` with behind its ``api``, by place and by name.
+
+    Raises:
+        InvalidArgument: see ``check``; or an annotation that cannot be read.
+    """
+    entry = typed_parameters(main)
+    placed = _placed(program, entry.parameters, args, named)
+    values = [_read(program, one, entry.hints[one.name], text) for one, text in placed]
+    names = [_parameter_name(name, entry.parameters) for name in named]
+    return values[: len(args)], dict(zip(names, values[len(args) :], strict=True))
+
+
+def _placed(
+    program: str, parameters: Sequence[Parameter], args: Sequence[str], named: Mapping[str, str]
+) -> list[tuple[Parameter, str]]:
+    """Each text with what it is for: those by place, then those by name."""
+
+    def refused(why: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"program {program!r} {why}: it takes {usage(parameters) or 'no arguments'}",
+            param="args",
+        )
+
+    in_order = [one for one in parameters if one.by in _PLACES]
+    rest = next((one for one in parameters if one.by == "rest"), None)
+    if len(args) > len(in_order) and rest is None:
+        raise refused(f"was given {len(args)} arguments by place")
+    filled = in_order[: len(args)]
+    placed = [(in_order[at] if at < len(in_order) else rest, arg) for at, arg in enumerate(args)]
+    by_name = {one.name: one for one in parameters if one.by in _NAMES}
+    others = next((one for one in parameters if one.by == "names"), None)
+    given = {one.name for one in filled}
+    for name, text in named.items():
+        found = _parameter_name(name, parameters)
+        parameter = by_name.get(found, others)
+        if parameter is None:
+            raise refused(f"has no argument {name}")
+        if found in given:
+            raise refused(f"was given the argument {name} twice")
+        given.add(found)
+        placed.append((parameter, text))
+    missing = [one.name for one in parameters if one.required and one.name not in given]
+    if missing:
+        raise refused(f"was not given {', '.join(missing)}")
+    return [(parameter, text) for parameter, text in placed if parameter is not None]
+
+
+def _parameter_name(name: str, parameters: Iterable[Parameter]) -> str:
+    """``max-tokens`` for ``max_tokens``, as command lines spell it."""
+    spelled = name.replace("-", "_")
+    return spelled if any(one.name == spelled for one in parameters) else name
+
+
+_READ_AS: Mapping[Kind, Any] = {
+    "text": str,
+    "integer": int | None,
+    "number": float | None,
+    "boolean": bool | None,
+    "json": Any,
+}
+"""As far as a manifest tells: whether an argument may be null, its annotation alone says."""
+
+
+def _read(program: str, parameter: Parameter, hint: Any, text: str) -> Any:
+    def refused(why: str = "") -> InvalidArgument:
+        shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+        return InvalidArgument(
+            f"argument {parameter.name} of program {program!r} is {shown!r}: "
+            f"give {parameter.expected}{why}",
+            param="args",
+        )
+
+    if parameter.kind == "text":
+        if parameter.choices and text not in parameter.choices:
+            raise refused()
+        return text
+    try:
+        value = _decoded(parameter.kind, hint, text)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as exc:
+        helping = f": {parameter.help}" if parameter.help else ""
+        raise refused(f" ({exc}){helping}" if parameter.kind == "json" else "") from exc
+    if parameter.kind in ("integer", "number") and value is not None:
+        is_below = parameter.least is not None and value < parameter.least
+        if is_below or (parameter.most is not None and value > parameter.most):
+            raise refused()
+    return value
+
+
+def _decoded(kind: Kind, hint: Any, text: str) -> Any:
+    if kind == "boolean":
+        text = text.lower()
+    try:
+        return msgspec.json.decode(text, type=hint)
+    except msgspec.MsgspecError:
+        if kind != "json":
+            raise
+        try:
+            return msgspec.convert(text, hint)  # what JSON writes as a string: a date, an Enum
+        except msgspec.MsgspecError:
+            pass
+        raise
+
+
+__all__ = ["NO_NAMES", "bind", "check"]
