@@ -155,6 +155,16 @@ async def test_two_interrupts_give_up_waiting() -> None:
     assert isinstance(await conversation, KeyboardInterrupt)
 
 
+async def test_an_interrupt_of_one_who_looks_on_leaves_the_program_running() -> None:
+    program = Scripted()
+    looking = converse(program, print, NeverEnding(), cancels=False)
+    conversation = asyncio.create_task(_outcome(looking))
+    await program.listening.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+    assert isinstance(await conversation, KeyboardInterrupt)
+    assert not program.cancel_asked.is_set()
+
+
 async def _outcome(conversation: Any) -> Any:
     """A KeyboardInterrupt that left a task would stop the loop itself."""
     try:

@@ -8,6 +8,8 @@ import pytest
 from cli_invoke import invoke
 from terminal_screen import screen_of
 
+from quire.cli.loading import loading_progress
+
 WIDTH = 160
 
 
@@ -32,3 +34,15 @@ def test_the_bars_are_gone_when_the_node_is_ready(
         "loading quire-mini ..., listening on http://node",
         "Quire serves quire-mini on http://node (OpenAI clients: base_url=http://node/v1)",
     ]
+
+
+def test_a_stage_that_begins_later_is_a_line_of_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first program of a node has its sandbox built, long after the models are there."""
+    with loading_progress() as progress:
+        progress("quire-mini: starting", 0.5)
+    assert capsys.readouterr().err == "", "there is no terminal"
+    for fraction in (0.0, 0.5, 1.0):
+        progress("building the sandbox", fraction)
+    assert capsys.readouterr().err == "building the sandbox ...\n"

@@ -65,6 +65,30 @@ def test_attach_shows_messages_and_sends_lines(
     assert ran.out == 'ready for you\nONE\nTWO\n{\n  "lines": 2\n}\n'
 
 
+def test_a_detached_program_goes_on_and_takes_lines_later(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, tmp_path: Path
+) -> None:
+    path = tmp_path / "waiter.py"
+    path.write_text(WAITER, encoding="utf-8")
+    ran = invoke(
+        capsys, "run", str(path), "--url", node.url, "-d", "--seed", "7", "--", "for", "you"
+    )
+    public_id = ran.out.strip()
+    record = next(one for one in node.programs() if one["id"] == public_id)
+    assert record["seed"] == 7
+    assert record["ended"] is None
+    monkeypatch.setattr("sys.stdin", io.StringIO("one\n"))
+    attached = invoke(capsys, "attach", public_id, "-i", "--url", node.url)
+    assert attached.out == 'ready for you\nONE\n{\n  "lines": 1\n}\n'
+
+
+def test_what_detached_cannot_do_is_refused(capsys: Capture, node: NodeClient) -> None:
+    ran = invoke(capsys, "run", "react", "--detach")
+    assert (ran.code, "--url" in ran.err) == (2, True)
+    ran = invoke(capsys, "run", "react", "--detach", "--interactive", "--url", node.url)
+    assert (ran.code, "quire attach" in ran.err) == (2, True)
+
+
 def test_logs_say_what_happened(capsys: Capture, node: NodeClient, waiter: str) -> None:
     node.terminate(waiter)
     ran = invoke(capsys, "logs", waiter, "--url", node.url)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -55,6 +56,36 @@ async def test_a_library_program_with_a_result(tmp_path: Path) -> None:
     assert b"the same actions throughout" in out
 
 
+WHERE = """
+import sys
+from quire.programs.sdk import inferlet
+
+@inferlet()
+async def where(api, *, n: int = 1):
+    return [sys.platform, n, api.random().random()]
+"""
+
+
+async def test_a_file_runs_in_the_sandbox_as_it_runs_trusted(
+    tmp_path: Path, sandbox_cache: Path
+) -> None:
+    path = tmp_path / "where.py"
+    path.write_text(WHERE, encoding="utf-8")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "quire").symlink_to(sandbox_cache)
+    results = []
+    for options in ([], ["--sandbox"]):
+        process = await _start(
+            "run", str(path), *options, "--seed", "7", "--", "--n", "5", HOME=str(tmp_path)
+        )
+        out, said = await process.communicate()
+        assert process.returncode == 0, said
+        results.append(json.loads(out))
+    trusted, sandboxed = results
+    assert (trusted[0], sandboxed[0]) == (sys.platform, "wasi")
+    assert trusted[1:] == sandboxed[1:], "the same arguments, the same seed"
+
+
 EMBEDS = """
 from quire.programs.sdk import inferlet
 
@@ -102,10 +133,17 @@ async def test_what_cannot_be_loaded_is_told_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "option", [("--encoder", "x"), ("--model", "x"), ("--record", "x"), ("--mcp-servers", "x")]
+    "option",
+    [
+        ("--encoder", "x"),
+        ("--model", "x"),
+        ("--record", "x"),
+        ("--mcp-servers", "x"),
+        ("--sandbox",),
+    ],
 )
 def test_options_of_a_node_are_refused_for_one_that_runs(
-    capsys: pytest.CaptureFixture[str], option: tuple[str, str]
+    capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
 ) -> None:
     url = "http://127.0.0.1:9"
     ran = invoke(capsys, "run", "react", *option, "--url", url)
@@ -123,7 +161,7 @@ def test_options_out_of_the_environment_may_stand(
     assert "http://127.0.0.1:9" in ran.err
 
 
-async def _start(*arguments: str) -> asyncio.subprocess.Process:
+async def _start(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -132,4 +170,5 @@ async def _start(*arguments: str) -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **environment},
     )

@@ -46,7 +46,12 @@ class Program(Protocol):
 
 
 async def converse(
-    program: Program, show: Show, lines: AsyncIterator[str] | None, *, ends_input: bool = True
+    program: Program,
+    show: Show,
+    lines: AsyncIterator[str] | None,
+    *,
+    ends_input: bool = True,
+    cancels: bool = True,
 ) -> Any:
     """Show the program's messages as they come, send it ``lines``, and return its result.
 
@@ -54,16 +59,17 @@ async def converse(
     not say so: others may send to it.
 
     A first interrupt cancels the program and waits for its end; a second one gives up waiting.
+    Without ``cancels`` the first one gives up, and the program goes on.
 
     Raises:
         QuireError: what the program ended with; ``ProgramCancelled`` after an interrupt.
-        KeyboardInterrupt: interrupted twice.
+        KeyboardInterrupt: interrupted twice, or once without ``cancels``.
     """
     listening = asyncio.create_task(_listen(program, show))
     feeding = asyncio.create_task(_feed(program, lines, ends_input))
     listening.add_done_callback(lambda _: feeding.cancel())
     try:
-        with _InterruptHandler(program, listening) as handler:
+        with _InterruptHandler(program, listening, cancels) as handler:
             await asyncio.wait({listening, feeding}, return_when=asyncio.FIRST_EXCEPTION)
             if handler.gave_up:
                 raise KeyboardInterrupt
@@ -98,9 +104,11 @@ async def _feed(program: Program, lines: AsyncIterator[str] | None, ends_input: 
 
 
 class _InterruptHandler:
-    """While entered, SIGINT cancels the program; a second one cancels ``waiting`` as well."""
+    """While entered, SIGINT cancels the program (if it ``cancels``); the next one cancels
+    ``waiting``."""
 
-    def __init__(self, program: Program, waiting: asyncio.Task[Any]) -> None:
+    def __init__(self, program: Program, waiting: asyncio.Task[Any], cancels: bool) -> None:
+        self._cancels = cancels
         self._program = program
         self._waiting = waiting
         self._loop = asyncio.get_running_loop()
@@ -120,7 +128,7 @@ class _InterruptHandler:
         self._loop.remove_signal_handler(signal.SIGINT)
 
     def _interrupted(self) -> None:
-        if self._cancelling is None:
+        if self._cancels and self._cancelling is None:
             self._cancelling = self._loop.create_task(self._cancel())
         else:
             self.gave_up = True

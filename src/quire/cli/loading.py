@@ -1,4 +1,4 @@
-"""Progress bars on stderr while models load; nothing where stderr is no terminal."""
+"""Progress on stderr: bars while models load, a line for each stage that begins later."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from quire.cli.console import live
+from quire.cli.console import live, messages
 
 ShowProgress = Callable[[str, float], None]
 """Called with a stage and how far it is, 0 to 1; from any thread."""
@@ -15,21 +15,41 @@ ShowProgress = Callable[[str, float], None]
 
 @contextmanager
 def loading_progress() -> Iterator[ShowProgress]:
-    """What to give ``Node.start``. The bars vanish at the end."""
+    """What to give ``Node.start``. The bars vanish at the end, and are none where stderr is no
+    terminal. What a node reports behind that, such as the building of its sandbox for the first
+    program that needs it, is a line."""
+    shown = _Shown()
     console = live()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    if not console.is_terminal:
-        yield lambda stage, fraction: None
-        return
-    with Progress(*columns, console=console, transient=True) as progress:
-        tasks: dict[str, TaskID] = {}
+    try:
+        if not console.is_terminal:
+            yield shown
+            return
+        with Progress(*columns, console=console, transient=True) as progress:
+            shown.progress = progress
+            yield shown
+    finally:
+        shown.is_over = True
 
-        def show(stage: str, fraction: float) -> None:
-            if stage not in tasks:
-                tasks[stage] = progress.add_task(stage, total=1.0)
-            progress.update(tasks[stage], completed=fraction)
 
-        yield show
+class _Shown:
+    """Stages in bars of ``progress``, and as lines once ``is_over``."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+        self.is_over = False
+        self._tasks: dict[str, TaskID] = {}
+        self._told: set[str] = set()
+
+    def __call__(self, stage: str, fraction: float) -> None:
+        if self.is_over:
+            if stage not in self._told and fraction < 1.0:
+                self._told.add(stage)
+                messages().print(f"{stage} ...")
+        elif self.progress is not None:
+            if stage not in self._tasks:
+                self._tasks[stage] = self.progress.add_task(stage, total=1.0)
+            self.progress.update(self._tasks[stage], completed=fraction)
 
 
 __all__ = ["ShowProgress", "loading_progress"]

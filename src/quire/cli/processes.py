@@ -16,6 +16,7 @@ from rich.text import Text
 from quire.cli.client import NodeClient
 from quire.cli.console import (
     escaped,
+    messages,
     output,
     print_result,
     show_message,
@@ -24,6 +25,7 @@ from quire.cli.console import (
     waiting,
 )
 from quire.cli.conversation import Show, converse, read_lines
+from quire.cli.exit_codes import EXIT_INTERRUPTED
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
@@ -65,13 +67,16 @@ def push(
             output().print(f"deleted {node.delete_upload(delete)['id']}")
         for file in files or ():
             code = read_program(file)
-            with waiting(
-                f"{file} is checked; a node's first program waits until a sandbox is built"
-            ):
+            with waiting(first_build(file)):
                 pushed = node.push(code)
             output().print(f"{pushed['name']} {pushed['id']}")
         if not files and delete is None:
             output().print(upload_table(node.uploads()))
+
+
+def first_build(program: object) -> str:
+    """What one waits for who brings code to a node."""
+    return f"{program} is checked; a node's first program waits until a sandbox is built"
 
 
 def read_program(path: Path) -> bytes:
@@ -125,8 +130,9 @@ def attach(
 ) -> None:
     """Show a running program's messages as they come, then its result.
 
-    Ctrl-C cancels the program. With --interactive each line of stdin is sent to it, and the end of
-    stdin tells it that no more will come; without, others may go on sending to it.
+    Ctrl-C leaves the program running; 'quire kill' ends it. With --interactive each line of stdin
+    is sent to it, and the end of stdin tells it that no more will come; without, others may go on
+    sending to it.
 
     Examples:
 
@@ -137,10 +143,14 @@ def attach(
         lines = read_lines(sys.stdin) if interactive else None
         with NodeClient(url, api_key) as node:
             async with Attachment(node.url, node.headers, node.full_id(program)) as remote:
-                return await converse(remote, show, lines, ends_input=interactive)
+                return await converse(remote, show, lines, ends_input=interactive, cancels=False)
 
-    with shown(stream) as show:
-        result = asyncio.run(follow(show))
+    try:
+        with shown(stream) as show:
+            result = asyncio.run(follow(show))
+    except KeyboardInterrupt as exc:
+        messages().print(f"{program} goes on: 'quire attach' shows it again, 'quire kill' ends it")
+        raise typer.Exit(EXIT_INTERRUPTED) from exc
     print_result(result)
 
 
@@ -208,4 +218,14 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isalnum() else json.dumps(value)
 
 
-__all__ = ["attach", "kill", "logs", "process_table", "ps", "push", "read_program", "upload_table"]
+__all__ = [
+    "attach",
+    "first_build",
+    "kill",
+    "logs",
+    "process_table",
+    "ps",
+    "push",
+    "read_program",
+    "upload_table",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,12 +17,13 @@ from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli.client import NodeClient
 from quire.cli.configuration import DEFAULT_TENANT, encoder_configs, engine_configs
-from quire.cli.console import print_error, print_result, shown
+from quire.cli.console import output, print_error, print_result, shown, waiting
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_FAILED, EXIT_INTERRUPTED
 from quire.cli.loading import loading_progress
 from quire.cli.log_output import configure_logging, errors_of_starting_raised_only
 from quire.cli.mcp_servers import read_mcp_servers
+from quire.cli.processes import first_build, read_program
 from quire.cli.program_arguments import Given, show_help, split
 from quire.client.attachment import Attachment
 from quire.client.wire import code_body
@@ -33,14 +34,14 @@ from quire.programs import library
 from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
 
-_OF_A_NODE = ("model", "encoder", "mcp_servers", "record")
+_OF_A_NODE = ("model", "encoder", "mcp_servers", "record", "sandbox")
 """Options that make a node, and mean nothing to one that runs already."""
 
 
 def run(
     context: typer.Context,
     program: Annotated[
-        str | None, typer.Argument(help="A Python file with one @inferlet, or a program's name.")
+        str | None, typer.Argument(help="A Python file, a .wasm module, or a name.")
     ] = None,
     args: Annotated[
         list[str] | None,
@@ -54,6 +55,18 @@ def run(
     stream: o.Stream = False,
     mcp_servers: po.McpServers = None,
     record: o.Record = None,
+    sandbox: Annotated[
+        bool,
+        typer.Option("--sandbox", help="Run it as a node runs what others bring, not trusted."),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, max=(1 << 63) - 1, help="Of the program's own randomness."),
+    ] = None,
+    detach: Annotated[
+        bool,
+        typer.Option("--detach", "-d", help="Print the program's id and leave it running."),
+    ] = False,
     list_programs: Annotated[
         bool, typer.Option("--list", help="List the library's programs by theme, and run none.")
     ] = False,
@@ -62,7 +75,8 @@ def run(
     """Run a program: show its messages as they come, then its result.
 
     Without --url a node is started for it in this process's charge and stopped afterwards; --model,
-    --encoder, --mcp-servers and --record are for that one. With --url it runs on that node: one of
+    --encoder, --mcp-servers, --record and --sandbox are for that one. A WebAssembly module always
+    runs in the sandbox. With --url it runs on that node: one of
     the library, one that was pushed ('quire push'), or a file, which runs in the node's sandbox.
     Arguments are given by their places or by name (--n 5); behind a further -- each stands for
     itself. Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the
@@ -80,7 +94,11 @@ def run(
 
         quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
 
+        quire run my_agent.py --sandbox -- "some question"
+
         quire run my_agent.py --url http://127.0.0.1:8000 --interactive
+
+        quire run my_agent --url http://127.0.0.1:8000 --detach --seed 7
 
         quire run my_chat.py --stream -- "some question"
 
@@ -96,19 +114,29 @@ def run(
     if given.help:
         _help(program, None if url is None else NodeClient(url, api_key))
         return
-    if url is None:
+    if url is not None:
+        _refuse_given(context, url)
+        request = {**_code(program), **given.body, **({} if seed is None else {"seed": seed})}
+        if detach:
+            _leave(NodeClient(url, api_key), request, interactive=interactive or stream)
+            return
+        start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
+    elif detach:
+        raise InvalidArgument("--detach leaves a program on a running node: name it with --url")
+    else:
         config = NodeConfig(
             engine_configs(model or (), None),
             encoders=encoder_configs(encoder or ()),
             record_path=record,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )
-        found = library.find(program)
-        start = partial(_run_embedded, config, found, given, interactive)
-    else:
-        _refuse_given(context, url)
-        request = {**_code(program), **given.body}
-        start = partial(_run_remote, NodeClient(url, api_key), request, interactive)
+        wanted = _wanted(program, sandbox)
+        start = partial(_run_embedded, config, wanted, given, seed, interactive)
+    _follow(start, stream)
+
+
+def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], stream: bool) -> None:
+    """Show the program that ``start`` runs, to its end."""
     try:
         with shown(stream) as show:
             result = asyncio.run(start(show))
@@ -121,14 +149,36 @@ def run(
         raise typer.Exit(EXIT_FAILED) from exc
 
 
+def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> None:
+    """Launch a program, and print its id alone.
+
+    Raises:
+        InvalidArgument: its messages were asked for too.
+    """
+    if interactive:
+        raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
+    with node, waiting(first_build(request.get("program", "the file"))):
+        launched = node.launch(request)
+    output().print(launched["id"])
+
+
 async def _run_embedded(
-    config: NodeConfig, program: Inferlet, given: Given, interactive: bool, show: Show
+    config: NodeConfig,
+    program: Inferlet | bytes,
+    given: Given,
+    seed: int | None,
+    interactive: bool,
+    show: Show,
 ) -> Any:
+    """``program``: code is for the sandbox."""
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
     try:
-        handle = node.launch(program, given.args, tenant=DEFAULT_TENANT, named=given.named)
+        chosen = await node.inspect(program) if isinstance(program, bytes) else program
+        handle = node.launch(
+            chosen, given.args, tenant=DEFAULT_TENANT, named=given.named, seed=seed
+        )
         return await converse(EmbeddedProgram(handle), show, _lines(interactive))
     finally:
         await node.stop()
@@ -138,7 +188,8 @@ async def _run_remote(
     node: NodeClient, request: dict[str, Any], interactive: bool, show: Show
 ) -> Any:
     with node:
-        launched = node.launch(request)
+        with waiting(first_build(request.get("program", "the file"))):
+            launched = node.launch(request)
         async with Attachment(node.url, node.headers, launched["id"]) as program:
             return await converse(program, show, _lines(interactive))
 
@@ -168,6 +219,22 @@ class EmbeddedProgram:
 
     async def result(self) -> Any:
         return await self._handle.result()
+
+
+def _wanted(program: str, sandbox: bool) -> Inferlet | bytes:
+    """The trusted program that is meant, or code for the sandbox.
+
+    Raises:
+        InvalidArgument: there is no such program.
+    """
+    is_file = program not in library.LIBRARY and (program.endswith(".wasm") or sandbox)
+    if is_file and (program.endswith((".py", ".wasm")) or "/" in program):
+        return read_program(Path(program))
+    found = library.find(program)
+    if not sandbox:
+        return found
+    assert found.source is not None, "a shipped program has a file"
+    return Path(found.source).read_bytes()
 
 
 def _refuse_given(context: typer.Context, url: str) -> None:
