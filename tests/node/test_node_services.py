@@ -129,8 +129,8 @@ async def test_another_tenants_topic_is_another_topic(node: Node, tmp_path: Path
         await listener.result()
 
 
-async def test_a_topic_outside_the_manifest_is_forbidden_to_a_guest(
-    node: Node, tmp_path: Path
+async def test_a_topic_outside_the_manifest_is_forbidden(
+    node: Node, form: str, tmp_path: Path
 ) -> None:
     body = """
     @inferlet("nosy", topics=["mine.*"])
@@ -138,7 +138,7 @@ async def test_a_topic_outside_the_manifest_is_forbidden_to_a_guest(
         assert await api.broadcast("mine.own", "m") == 0
         await api.broadcast("news", "m")
     """
-    handle = await launch(node, "sandboxed", tmp_path, body)
+    handle = await launch(node, form, tmp_path, body)
     with pytest.raises(ProgramFailed, match="topic 'news' is not allowed for this program"):
         await handle.result()
 
@@ -365,15 +365,15 @@ async def test_what_one_program_stores_another_finds(node: Node, form: str, tmp_
     assert found == ["new", ["key"], True, None]
 
 
-async def test_a_store_outside_the_manifest_is_forbidden_to_a_guest(
-    node: Node, tmp_path: Path
+async def test_a_store_outside_the_manifest_is_forbidden(
+    node: Node, form: str, tmp_path: Path
 ) -> None:
     body = """
     @inferlet("nosy")
     async def main(api):
         await api.store_get("key")
     """
-    handle = await launch(node, "sandboxed", tmp_path, body)
+    handle = await launch(node, form, tmp_path, body)
     with pytest.raises(ProgramFailed, match="store 'default' is not allowed for this program"):
         await handle.result()
 
@@ -402,7 +402,7 @@ async def test_an_answer_is_read_while_it_comes(
 
 
 async def test_a_stream_from_a_host_outside_the_manifest_is_forbidden(
-    node: Node, tmp_path: Path, web: WebStub
+    node: Node, form: str, tmp_path: Path, web: WebStub
 ) -> None:
     body = """
     @inferlet("nosy", hosts=["example.org"])
@@ -410,7 +410,7 @@ async def test_a_stream_from_a_host_outside_the_manifest_is_forbidden(
         async with api.http_stream(url):
             pass
     """
-    handle = await launch(node, "sandboxed", tmp_path, body, web.url("/events"))
+    handle = await launch(node, form, tmp_path, body, web.url("/events"))
     with pytest.raises(ProgramFailed, match=r"host '127\.0\.0\.1' is not allowed"):
         await handle.result()
     assert web.paths == []

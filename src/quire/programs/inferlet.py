@@ -34,7 +34,7 @@ class Inferlet:
     ``quotas``: bounds it asks for; the tenant's own bounds still hold. ``hosts``: those that it
     reaches over HTTP (``*.example.org`` for subdomains), ``topics`` those that it hears or tells
     and its work queues, ``stores`` its namespaces, ``mcp_servers`` those of the node that it uses
-    (``news.*`` for all that begin so); a sandboxed program reaches no other.
+    (``news.*`` for all that begin so); it reaches no other, natively or sandboxed.
     ``restartable``: after its engine was lost it begins again and is told what it was told before,
     to where it was; for programs that decide by what the API tells them alone.
     ``source``: its file, for tracebacks.
@@ -54,8 +54,9 @@ class Inferlet:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Everything: who runs natively is trusted."""
-        return Capabilities()
+        """What its manifest names. A native program is trusted, and keeps to it all the same: it
+        reaches no more where it is tried than in a sandbox."""
+        return Capabilities(self.hosts, self.topics, self.stores, self.mcp_servers)
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:

@@ -105,6 +105,8 @@ class ProgramHost:
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)
         execution.running = running
         network = self._network
+        if isinstance(network, Network):  # a guest's asks its host, which has the manifest
+            network = network.within(inferlet.hosts)
         if isinstance(port, ReplayPort) and network is not None:
             network = port.network(network)
         execution.api = Api(issuer, args=args, mailbox=mailbox, network=network, log=running.log)

@@ -13,14 +13,14 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import httpx
 
 from quire.core.errors import Forbidden, InvalidArgument, ProgramError, QuotaExceeded
-from quire.programs.capabilities import host_within
+from quire.programs.capabilities import Capabilities, host_within
 from quire.programs.services.pinned import pinned
 from quire.programs.services.request_headers import ACCEPTED_CODINGS, checked_headers
 
@@ -151,6 +151,11 @@ class Network:
         self._policy = policy or NetworkPolicy()
         self._resolve = resolve
 
+    def within(self, hosts: tuple[str, ...]) -> Network:
+        """The same, for a program whose manifest names ``hosts``: no others are reached."""
+        both = Capabilities(hosts=hosts).narrowed(Capabilities(hosts=self._policy.hosts))
+        return Network(self._client, replace(self._policy, hosts=both.hosts), self._resolve)
+
     async def request(
         self,
         method: str,
@@ -221,8 +226,8 @@ class Network:
         """
         if not self._policy.allows_host(url.host):
             raise Forbidden(
-                f"host {url.host!r} is not allowed for this program: add it to the hosts of its "
-                "network policy"
+                f"host {url.host!r} is not allowed for this program: name it in "
+                "@inferlet(hosts=[...])"
             )
         if self._policy.allow_private:
             return None
