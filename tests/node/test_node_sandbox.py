@@ -106,6 +106,37 @@ async def test_arguments_become_what_the_annotations_say(node: Node) -> None:
         await node.launch(guest, ("x", "1", "{}"), tenant=TENANT).result()
 
 
+async def test_the_standard_library_is_there_and_what_is_not_says_so(node: Node) -> None:
+    handle = await launch(
+        node,
+        """
+        import argparse, csv, decimal, fractions, graphlib, statistics, tomllib, uuid, zoneinfo
+        import html.parser, sqlite3, unittest, xml.etree.ElementTree as tree
+
+        @inferlet()
+        async def main(api):
+            missing = {}
+            for name in ("ssl", "multiprocessing", "bz2", "no_such_module"):
+                try:
+                    __import__(name)
+                except ModuleNotFoundError as exc:
+                    missing[name] = str(exc)
+            rows = sqlite3.connect(":memory:").execute("select 6 * 7").fetchall()
+            figures = [statistics.mean([1, 2]), str(decimal.Decimal("0.1") + 1), rows[0][0]]
+            texts = [tomllib.loads("a = 1"), next(csv.reader(["a,b"])), tree.fromstring("<a/>").tag]
+            return [figures, texts, "\\u20ac".encode("cp1252").hex(), missing]
+        """,
+    )
+    figures, texts, encoded, missing = await handle.result()
+    assert figures == [1.5, "1.1", 42]
+    assert texts == [{"a": 1}, ["a", "b"], "a"]
+    assert encoded == "80"
+    assert missing["ssl"].startswith("the sandbox has no module 'ssl': it needs what")
+    assert missing["multiprocessing"].startswith("the sandbox has no module 'multiprocessing'")
+    assert missing["bz2"].startswith("the sandbox has no module '_bz2'")
+    assert missing["no_such_module"] == "No module named 'no_such_module'"
+
+
 ARGS = {**LIBRARY_ARGS, "async_tools": ("say", "0")}
 
 

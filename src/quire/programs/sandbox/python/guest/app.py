@@ -1,7 +1,8 @@
 """The component's exports. Runs inside a guest alone: ``wit_world`` is made when it is built.
 
 What is imported here stands in the memory image that every guest starts from, so that a launch
-imports nothing: the API, the SDK, the library, and the standard modules that programs use most.
+imports nothing: the API, the SDK, the library, and the standard modules that programs use most. The
+other ones are kept as code (``standard_library``).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import array  # noqa: F401  # fmt: skip
 import random
 import socket
+import sys
 import time
 from collections.abc import Callable
 
@@ -19,6 +21,7 @@ from quire.programs.library import LIBRARY
 from quire.programs.sandbox.python.guest.image import settle
 from quire.programs.sandbox.python.guest.rehearsal import rehearse, warm
 from quire.programs.sandbox.python.guest.session import GuestSession
+from quire.programs.sandbox.python.guest.standard_library import StandardLibrary, interpreter_folder
 
 
 class WitWorld(wit_world.WitWorld):  # type: ignore[misc]
@@ -61,6 +64,8 @@ socket.socket.__init__ = _refuse_socket  # type: ignore[method-assign]
 _ask: Callable[[str], str] = wit_world.ask
 PROGRAMS = dict(LIBRARY)  # looked up, and so imported, while there still is a file system
 rehearse()
+# last: what is imported by now needs no copy
+sys.meta_path.append(StandardLibrary(interpreter_folder()))
 _session = GuestSession(_ask)
 _seed = random.seed
 random.seed = _seed_later  # type: ignore[assignment]
