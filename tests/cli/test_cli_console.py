@@ -16,7 +16,8 @@ from terminal_screen import screen_of
 
 from quire.cli.console import output, print_error, print_result, show_message, waiting
 from quire.cli.console import shown as shown_by
-from quire.cli.processes import process_table, upload_table
+from quire.cli.process_table import process_table
+from quire.cli.processes import upload_table
 from quire.core.errors import ProgramFailed
 
 HOSTILE = "a\x1b]0;title\x07b\x1b[2Jc\rd\x9b1me\x7f"
@@ -124,7 +125,7 @@ def test_names_that_clients_make_up_are_text_in_tables(capsys: pytest.CaptureFix
         "id": "prog-1", "name": "[/red] :x: \x1b[2J", "form": "session", "state": "idle",
         "process": None,
     }  # fmt: skip
-    output().print(process_table([program]))
+    output().print(process_table([program], 0.0))
     assert r"[/red] :x: \u001b[2J" in capsys.readouterr().out
 
 
@@ -136,7 +137,7 @@ def test_what_nobody_has_named_has_no_name_and_no_name_cuts_a_figure(
         {"id": 30 * "1", "name": 30 * "1", "form": "session", "state": "idle", "process": figures},
         {"id": 30 * "2", "name": 90 * "n", "form": "session", "state": "idle", "process": figures},
     ]
-    output().print(process_table(programs))
+    output().print(process_table(programs, 0.0))
     shown = capsys.readouterr().out
     assert shown.count("1" * 12) == 1
     assert "".join(re.findall(r"n{5,}", shown)) == 90 * "n"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cli_invoke import invoke
@@ -54,6 +56,28 @@ def test_ps_lists_programs_with_short_ids(capsys: Capture, node: NodeClient, wai
     assert "waiter" in line
     assert "inferlet" in line
     assert waiter in invoke(capsys, "ps", "--long", "--url", node.url).out
+
+
+def test_ps_filters_and_tells_in_json(capsys: Capture, node: NodeClient, waiter: str) -> None:
+    ran = invoke(
+        capsys, "ps", "--json", "--state", "running", "--name", "waiter", "--url", node.url
+    )
+    records = json.loads(ran.out)
+    assert waiter in [one["id"] for one in records]
+    assert {(one["state"], one["name"]) for one in records} == {("running", "waiter")}
+    assert invoke(capsys, "ps", "--json", "--state", "idle-not", "--url", node.url).out == "[]\n"
+    assert invoke(capsys, "ps", "--json", "--watch", "--url", node.url).code == 2
+
+
+def test_a_log_is_followed_to_the_programs_end(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, node: NodeClient, waiter: str
+) -> None:
+    """Between two looks the program is ended: what that has put into the log is shown, once."""
+    clock = SimpleNamespace(sleep=lambda _: node.terminate(waiter))
+    monkeypatch.setattr("quire.cli.processes.time", clock)
+    ran = invoke(capsys, "logs", waiter, "--follow", "--url", node.url)
+    assert ran.out.count("launched with 2 arguments") == 1
+    assert ran.out.count("warning terminate") == 1
 
 
 def test_attach_shows_messages_and_sends_lines(

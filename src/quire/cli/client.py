@@ -99,6 +99,10 @@ class NodeClient:
         """Forget an uploaded program, by its id or its name."""
         return self._call("DELETE", upload_path(name))
 
+    def program(self, public_id: str) -> dict[str, Any]:
+        """The record of one launched program."""
+        return self._call("GET", program_path(public_id))
+
     def logs(self, public_id: str) -> list[dict[str, Any]]:
         """What the node has noted about the program, oldest first."""
         return list(self._call("GET", f"{program_path(public_id)}/logs")["data"])

@@ -20,7 +20,7 @@ from rich.text import Text
 from quire.cli.console import live, output, table
 from quire.cli.demonstration import Demonstration, Tell, demonstrate
 from quire.cli.exit_codes import EXIT_FAILED
-from quire.cli.processes import process_table
+from quire.cli.process_table import process_table
 from quire.cli.server_process import server_process
 from quire.core.errors import EngineLost, QuireError
 from quire.node import SHIPPED_MODEL
@@ -118,7 +118,7 @@ def report(console: Console, shown: Demonstration) -> None:
     _heading(console, "What the chat cost (tokens, pieces streamed, times)")
     console.print(_figures(shown))
     _heading(console, f"The process table while both were at work ({shown.overlap_s:.2f} s)")
-    console.print(process_table(shown.agent.programs))
+    console.print(process_table(shown.agent.programs, time.time()))
     _heading(console, "Where to go next")
     steps = next_steps()
     width = max(len(command) for command, _ in steps)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.live import Live
 from rich.table import Table
-from rich.text import Text
 
 from quire.cli.client import NodeClient
 from quire.cli.console import (
@@ -27,6 +29,7 @@ from quire.cli.console import (
 from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_INTERRUPTED
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
+from quire.cli.process_table import SHORT_ID_CHARS, chosen, process_table
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 
@@ -34,10 +37,9 @@ Program = Annotated[
     str, typer.Argument(help="The id that 'quire ps' shows, or enough of its beginning.")
 ]
 
-_SHORT_ID_CHARS = 12
-_LONG_WIDTH = 140
-
-_STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
+_LONG_WIDTH = 160
+_WATCH_S = 2.0
+_FOLLOW_S = 1.0
 
 
 def push(
@@ -94,7 +96,7 @@ def upload_table(uploads: list[dict[str, Any]]) -> Table:
     )
     for upload in uploads:
         described = upload["description"].partition("\n")[0]
-        short = upload["id"][:_SHORT_ID_CHARS]
+        short = upload["id"][:SHORT_ID_CHARS]
         name, num_bytes = escaped(upload["name"]), str(upload["num_bytes"])
         listed.add_row(name, upload["kind"], num_bytes, short, escaped(described))
     return listed
@@ -104,21 +106,51 @@ def ps(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Show whole ids.")] = False,
+    state: Annotated[
+        str | None, typer.Option(help="Those in this state alone, e.g. running or failed.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Those of this name alone.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The records as the node gives them.")
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show the list again and again, until Ctrl-C.")
+    ] = False,
 ) -> None:
     """List the programs of a running node: inferlets and sessions, running and just ended.
 
-    Tokens (computed, found in the cache, generated) and pages are those of programs that have not
-    ended.
+    The newest stands first, a child below its parent. Tokens (computed, found in the cache,
+    generated) and pages are those of programs that have not ended.
 
     Examples:
 
         quire ps
 
+        quire ps --state running --watch
+
         quire ps --long --url http://127.0.0.1:8080
+
+        quire ps --json --name react
     """
+    if watch and as_json:
+        raise InvalidArgument("--watch shows a table: leave out --json")
+    console = output(_LONG_WIDTH if long else None)
     with NodeClient(url, api_key) as node:
-        console = output(_LONG_WIDTH if long else None)
-        console.print(process_table(node.programs(), long=long))
+
+        def listed() -> list[dict[str, Any]]:
+            return chosen(node.programs(), state, name)
+
+        if as_json:
+            console.print(escaped(json.dumps(listed(), indent=2, ensure_ascii=False)))
+            return
+        if not watch:
+            console.print(process_table(listed(), time.time(), long=long))
+            return
+        with Live(console=console, auto_refresh=False) as shown_again:
+            while True:
+                rows = process_table(listed(), time.time(), long=long)
+                shown_again.update(rows, refresh=True)
+                time.sleep(_WATCH_S)
 
 
 def attach(
@@ -154,7 +186,14 @@ def attach(
     print_result(result)
 
 
-def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> None:
+def logs(
+    program: Program,
+    url: Url = DEFAULT_URL,
+    api_key: ApiKey = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on with what comes, until the program ends.")
+    ] = False,
+) -> None:
     """Print a program's log: what it logged and printed, and what the node noted about it.
 
     Only a sandboxed program's prints are known to be its own; what a trusted one prints goes to the
@@ -163,10 +202,36 @@ def logs(program: Program, url: Url = DEFAULT_URL, api_key: ApiKey = None) -> No
     Examples:
 
         quire logs prog-7f3a
+
+        quire logs prog-7f3a --follow
     """
     with NodeClient(url, api_key) as node:
-        for line in node.logs(node.full_id(program)):
+        whole = node.full_id(program)
+        for line in _lines_of(node, whole) if follow else node.logs(whole):
             show_message(_log_line(line))
+
+
+def _lines_of(node: NodeClient, public_id: str) -> Iterator[dict[str, Any]]:
+    """The lines of a program's log as they come, until it has ended."""
+    seen: list[dict[str, Any]] = []
+    while True:
+        has_ended = node.program(public_id)["ended"] is not None  # before the lines: none is missed
+        lines = node.logs(public_id)
+        yield from behind(seen, lines)
+        if has_ended:
+            return
+        seen = lines
+        time.sleep(_FOLLOW_S)
+
+
+def behind(seen: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What of ``lines`` is new: a node keeps the newest, so that the oldest of ``seen`` may be
+    gone."""
+    for dropped in range(len(seen)):
+        kept = seen[dropped:]
+        if lines[: len(kept)] == kept:
+            return lines[len(kept) :]
+    return lines
 
 
 def kill(
@@ -190,24 +255,6 @@ def kill(
                 output().print(f"{whole} had ended before: {left['state']}")
 
 
-def process_table(programs: list[dict[str, Any]], *, long: bool = False) -> Table:
-    """``/v1/programs`` as a table; an ended program has no figures, and a session that nobody has
-    named (its name is its id) no name."""
-    columns = ("computed", "cached", "generated", "pages")
-    listed = table("program", "name", "form", "state", *columns, right=columns, wrap=("name",))
-    for program in programs:
-        public_id = program["id"] if long else program["id"][:_SHORT_ID_CHARS]
-        state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
-        process = program["process"] or {}
-        figures = (str(process.get(name, "")) for name in _FIGURES)
-        name = "" if program["name"] == program["id"] else escaped(program["name"])
-        listed.add_row(public_id, name, program["form"], state, *figures)
-    return listed
-
-
-_FIGURES = ("num_prefilled_tokens", "num_cached_tokens", "num_generated_tokens", "num_pages")
-
-
 def _log_line(line: dict[str, Any]) -> str:
     moment = datetime.fromtimestamp(line["time"]).astimezone()
     fields = "".join(f" {name}={_shown(value)}" for name, value in line["fields"].items())
@@ -223,7 +270,6 @@ __all__ = [
     "first_build",
     "kill",
     "logs",
-    "process_table",
     "ps",
     "push",
     "read_program",

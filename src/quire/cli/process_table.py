@@ -1,0 +1,97 @@
+"""``/v1/programs`` as a table: which programs, in which order, with what beside them.
+
+Newest first, a child below its parent. Must not know how the list was asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from quire.cli.console import escaped, table
+
+Program = dict[str, Any]
+"""One record of ``GET /v1/programs``."""
+
+SHORT_ID_CHARS = 12
+_STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
+_FIGURES = ("num_prefilled_tokens", "num_cached_tokens", "num_generated_tokens", "num_pages")
+_COLUMNS = ("computed", "cached", "generated", "pages")
+_UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
+
+def chosen(
+    programs: Sequence[Program], state: str | None = None, name: str | None = None
+) -> list[Program]:
+    """Those in ``state`` that are called ``name``, newest first."""
+    found = [
+        one
+        for one in programs
+        if state in (None, one["state"]) and (name is None or one["name"] == name)
+    ]
+    return sorted(found, key=lambda one: one.get("created") or 0.0, reverse=True)
+
+
+def process_table(programs: Sequence[Program], now_s: float, *, long: bool = False) -> Table:
+    """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
+
+    An ended program has no figures, and a session that nobody has named (its name is its id) no
+    name.
+    """
+    figures = ("age", "took", *_COLUMNS)
+    listed = table("program", "name", "form", "state", *figures, right=figures, wrap=("name",))
+    for program, depth in _tree(programs):
+        public_id = program["id"] if long else program["id"][:SHORT_ID_CHARS]
+        state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
+        process = program["process"] or {}
+        name = "" if program["name"] == program["id"] else escaped(program["name"])
+        listed.add_row(
+            public_id,
+            f"{'  ' * (depth - 1)}└{name}" if depth else name,
+            program["form"],
+            state,
+            *_times(program, now_s),
+            *(str(process.get(figure, "")) for figure in _FIGURES),
+        )
+    return listed
+
+
+def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:
+    """Each with its depth below a program whose parent is not listed."""
+    children: dict[str, list[Program]] = {}
+    listed = {one["id"] for one in programs}
+    roots = []
+    for one in programs:
+        parent = one.get("parent")
+        if parent is not None and parent in listed:
+            children.setdefault(parent, []).append(one)
+        else:
+            roots.append(one)
+    waiting = [(one, 0) for one in reversed(roots)]
+    while waiting:
+        program, depth = waiting.pop()
+        yield program, depth
+        waiting += [(one, depth + 1) for one in reversed(children.get(program["id"], []))]
+
+
+def _times(program: Program, now_s: float) -> tuple[str, str]:
+    """How long ago it was launched; how long it took, once it has ended."""
+    created, ended = program.get("created"), program.get("ended")
+    if created is None:
+        return "", ""
+    return duration(now_s - created), "" if ended is None else duration(ended - created)
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that it fills: ``3 min``; below ten seconds with a decimal."""
+    seconds = max(seconds, 0.0)
+    if seconds < 10.0:
+        return f"{seconds:.1f} s"
+    unit, length = next((unit, length) for unit, length in _UNITS if seconds >= length)
+    return f"{int(seconds // length)} {unit}"
+
+
+__all__ = ["SHORT_ID_CHARS", "chosen", "duration", "process_table"]

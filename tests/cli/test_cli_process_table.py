@@ -1,0 +1,80 @@
+"""``quire ps``: the order of programs, their ages, children below their parents; ``logs``."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from quire.cli.console import output
+from quire.cli.process_table import chosen, duration, process_table
+from quire.cli.processes import behind
+
+
+def record(public_id: str, created: float | None = None, **more: Any) -> dict[str, Any]:
+    known = {"id": public_id, "name": public_id + "-n", "form": "inferlet", "state": "running"}
+    return known | {"process": None, "created": created, "ended": None, "parent": None} | more
+
+
+def names(programs: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    output().print(process_table(programs, 1000.0))
+    shown = capsys.readouterr().out
+    return [found[0] for found in re.finditer(r"└?\w+-n", shown)]
+
+
+def test_the_newest_stands_first_and_a_child_below_its_parent(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    programs = chosen(
+        [
+            record("old", 1.0),
+            record("child", 5.0, parent="old"),
+            record("grandchild", 6.0, parent="child"),
+            record("younger", 7.0, parent="old"),
+            record("orphan", 2.0, parent="gone"),
+            record("new", 8.0),
+            record("session"),
+        ]
+    )
+    assert [name.replace("-n", "") for name in names(programs, capsys)] == [
+        "new", "orphan", "old", "└younger", "└child", "└grandchild", "session"
+    ]  # fmt: skip
+    output().print(process_table(programs, 1000.0))
+    assert "  └grandchild-n" in capsys.readouterr().out
+
+
+def test_filters() -> None:
+    programs = [record("a", 1.0, state="failed"), record("b", 2.0), record("c", 3.0, name="x")]
+    assert [one["id"] for one in chosen(programs, state="running")] == ["c", "b"]
+    assert [one["id"] for one in chosen(programs, name="x")] == ["c"]
+    assert chosen(programs, state="failed", name="x") == []
+
+
+def test_ages_and_durations_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    output().print(process_table([record("a", 880.0, ended=883.5)], 1000.0))
+    assert re.search(r"running +2 min +3\.5 s", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (-1, "0.0 s"),
+        (9.96, "10.0 s"),
+        (59.9, "59 s"),
+        (3599, "59 min"),
+        (86399, "23 h"),
+        (2e5, "2 d"),
+    ],
+)
+def test_a_duration_has_one_unit(seconds: float, shown: str) -> None:
+    assert duration(seconds) == shown
+
+
+def test_what_of_a_log_is_new() -> None:
+    lines = [{"text": str(number)} for number in range(6)]
+    assert behind([], lines[:2]) == lines[:2]
+    assert behind(lines[:2], lines[:4]) == lines[2:4]
+    assert behind(lines[:4], lines[2:6]) == lines[4:6], "the node has dropped the oldest"
+    assert behind(lines[:2], lines[3:6]) == lines[3:6]
+    assert behind(lines, lines) == []
