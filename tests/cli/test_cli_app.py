@@ -112,3 +112,24 @@ def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
     for dispatch in get_args(DispatchOption):
         assert create_dispatch_policy(SchedulerConfig(dispatch=dispatch)).name == dispatch
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("quire ru", ["run"]),
+        ("quire run --se", ["--seed"]),
+        ("quire run tree", ["tree_of_thought"]),
+    ],
+)
+def test_a_shell_completes_commands_options_and_programs(
+    words: str,
+    completed: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("_QUIRE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    monkeypatch.setattr("sys.argv", ["quire"])
+    assert invoke(capsys).out.split() == completed

@@ -55,7 +55,7 @@ def build_app(only: str | None = None) -> typer.Typer:
         help="Quire serves LLM programs, not prompts.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=only is None,
         rich_markup_mode="markdown",
     )
     app.callback()(_root)
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         choose_form()
-        build_app(_named(given))(given)
+        build_app(_named(given))(given, prog_name="quire")
     except QuireError as exc:
         print_error(exc)
         sys.exit(EXIT_ERROR)

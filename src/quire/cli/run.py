@@ -38,10 +38,16 @@ _OF_A_NODE = ("model", "encoder", "mcp_servers", "record", "sandbox")
 """Options that make a node, and mean nothing to one that runs already."""
 
 
+def _names(beginning: str) -> list[str]:
+    """For the shell: programs of the library."""
+    return [name for name in library.LIBRARY if name.startswith(beginning)]
+
+
 def run(
     context: typer.Context,
     program: Annotated[
-        str | None, typer.Argument(help="A Python file, a .wasm module, or a name.")
+        str | None,
+        typer.Argument(help="A Python file, a .wasm module, or a name.", autocompletion=_names),
     ] = None,
     args: Annotated[
         list[str] | None,
