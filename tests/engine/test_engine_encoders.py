@@ -365,6 +365,23 @@ def test_texts_are_cut_at_their_end_and_keep_the_mark(tmp_path: Path) -> None:
     assert len(whole.tokens) == 14, "the first text is never cut"
 
 
+def test_many_pairs_share_a_bound_of_tokens() -> None:
+    """The first text stands in each of them."""
+    texts = EncoderTexts(make_tokenizer(), 10_000, "")
+    assert len(texts.encode_pairs("cat " * 3000, ["sky"] * 2)) == 2
+    with pytest.raises(PromptTooLong, match="reads 2048 of each of 2048 pairs"):
+        texts.encode_pairs("cat " * 3000, ["sky"] * 2048)
+
+
+def test_lower_case_is_the_directorys_word(tmp_path: Path) -> None:
+    make_encoder(tmp_path, "bert")
+    tokenizer = json.loads((tmp_path / "tokenizer.json").read_text())
+    (tmp_path / "tokenizer.json").write_text(json.dumps({**tokenizer, "normalizer": None}))
+    assert load_texts(str(tmp_path)).encode(["SKY"])[0].tokens == (2, 1, 3)
+    (tmp_path / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    assert load_texts(str(tmp_path)).encode(["SKY"])[0].tokens == (2, 15, 3)
+
+
 @pytest.mark.parametrize("second_type", [0, 1])
 def test_pairs_are_those_that_the_tokenizer_makes_of_both_texts(second_type: int) -> None:
     tokenizer = make_tokenizer(second_type)

@@ -74,6 +74,18 @@ PACKERS: dict[str, tuple[dict[str, Any], Callable[[torch.Tensor], Packed]]] = {
         {"quant_method": "fp8", "weight_block_size": [16, 16]},
         lambda weight: packed_weights.float8(weight, "block"),
     ),
+    "compressed fp8 blocks": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "float-quantized",
+            "config_groups": {
+                "group_0": {
+                    "weights": {"num_bits": 8, "type": "float", "block_structure": [16, 16]}
+                }
+            },
+        },
+        lambda weight: packed_weights.float8(weight, "block"),
+    ),
     "fp8 tensor": (
         {"quant_method": "fp8"},
         lambda weight: packed_weights.float8(weight, "tensor"),
