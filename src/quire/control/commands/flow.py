@@ -181,7 +181,7 @@ class Flow:
         return True
 
     def retry_stalled(self, engine: EngineState) -> None:
-        """Look again at who waits on ``engine``, if anything has ended since: nothing else helps."""
+        """Look again at who waits on ``engine``, if anything has ended: nothing else helps."""
         while engine.stalled and engine.num_ended_before != self._num_ended:
             engine.num_ended_before = self._num_ended
             for queue in list(engine.stalled):
