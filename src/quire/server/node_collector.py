@@ -89,6 +89,7 @@ _OWN_GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = 
     ("kv_blocks_free", "Device blocks that hold nothing", lambda e: e.pool.num_free),
     ("kv_blocks_cached", "Device blocks kept for the prefix index", lambda e: e.pool.num_cached),
     ("host_blocks_free", "Free blocks of the host tier", lambda e: e.pool.num_host_free),
+    ("transfers_in_flight", "Blocks on their way between tiers", lambda e: e.pool.num_transfers),
     ("batches_in_flight", "Messages sent and not answered", lambda e: e.num_in_flight),
 )
 _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (
@@ -96,8 +97,18 @@ _OWN_COUNTERS: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] 
     ("batch_tokens", "Tokens dispatched", lambda e: e.num_tokens),
     ("swapped_out_blocks", "Blocks moved to the host tier", lambda e: e.pool.num_swapped_out),
     ("swapped_in_blocks", "Blocks moved back", lambda e: e.pool.num_swapped_in),
+    (
+        "swapped_out_bytes",
+        "Bytes moved to the host",
+        lambda e: _bytes(e.pool, e.pool.num_swapped_out),
+    ),
+    ("swapped_in_bytes", "Bytes moved back", lambda e: _bytes(e.pool, e.pool.num_swapped_in)),
     ("prefix_evictions", "Indexed pages dropped", lambda e: e.prefix.num_evicted),
 )
+
+
+def _bytes(pool: PoolStatistics, num_blocks: int) -> float:
+    return num_blocks * pool.bytes_per_block
 
 
 def _usage(pool: PoolStatistics) -> float:
