@@ -128,7 +128,7 @@ class Store:
         upload = self.files.begin(tenant)
         try:
             upload.write(content)
-        except QuotaExceeded:
+        except (NeverWithinQuota, QuotaExceeded):
             upload.abandon()
             raise
         upload.close()

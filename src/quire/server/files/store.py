@@ -197,7 +197,9 @@ class Upload:
         self._file: BinaryIO = path.open("xb")
 
     def write(self, content: bytes) -> None:
-        """Raises ``QuotaExceeded``: the file, or all of the tenant's together, become too large."""
+        """Raises:
+        NeverWithinQuota, QuotaExceeded: the file, or all of the tenant's, become too large.
+        """
         self._num_bytes += len(content)
         if self._num_bytes > self._limits.max_file_bytes:
             raise NeverWithinQuota(
