@@ -16,7 +16,7 @@ from benchmarks.control.light_engine import LightEngine
 from quire.control import Controller
 from quire.core.actions import Deliver, Dispatch, Fail, SetTimer
 from quire.core.batch import Batch
-from quire.core.commands import AllocPages, Decode
+from quire.core.commands import AllocPages, Command, Decode
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import (
@@ -166,7 +166,7 @@ class ClosedLoop:
             sampler=_SAMPLER,
             stop=StopSpec(max_tokens=num_output),
         )
-        commands = [AllocPages(id=CommandId(1), pages=pages), decode]
+        commands: list[Command] = [AllocPages(id=CommandId(1), pages=pages), decode]
         self._post(
             CommandsIssued(time_s=now_s, program=program, queue=queue, commands=commands, more=more)
         )

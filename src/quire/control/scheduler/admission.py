@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
+from quire.control.memory.content import Content
+from quire.control.memory.pages import Page
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
 from quire.core.commands import Decode
@@ -70,20 +72,24 @@ class Admission:
 
     def _num_away(self, entry: Entry) -> int:
         """Blocks that what ``entry`` names has to come back to."""
-        contents = {id(page.content): page.content for page in entry.pages if page.content}
-        return sum(content.block is None for content in contents.values())
+        return sum(content.block is None for content in _contents(entry.pages))
 
     def _has_idle(self, num_blocks: int) -> bool:
-        """Whether idle programs can make so many blocks free."""
+        """Whether idle programs can make so many blocks free. Who has none is not looked at again
+        until it has been active, so that a thousand idle programs cost nothing."""
         memory = self._engine.memory
-        num_host = memory.num_host_available
         holders = self._table.holders.get(self._engine.id)
-        for program in () if holders is None else holders.values():
-            for page in program.pages.values():
-                content = page.content
-                if content is None or not memory.can_move_out(content):
-                    continue
+        if not holders:
+            return False
+        num_host: int | None = None
+        for program in list(holders.values()):
+            movable = [c for c in _contents(program.pages.values()) if memory.can_move_out(c)]
+            if not movable:
+                del holders[program.id]
+            for content in movable:
                 if not (content.canonical and content.tokens):
+                    if num_host is None:  # counting is worth it only for what cannot be dropped
+                        num_host = memory.num_host_available
                     if not num_host:
                         continue
                     num_host -= 1
@@ -93,9 +99,14 @@ class Admission:
         return False
 
 
+def _contents(pages: Iterable[Page]) -> list[Content]:
+    """What ``pages`` mean, once each."""
+    found = {id(page.content): page.content for page in pages if page.content is not None}
+    return list(found.values())
+
+
 def _num_resident(entry: Entry) -> int:
-    contents = {id(page.content): page.content for page in entry.pages if page.content}
-    return sum(content.block is not None for content in contents.values())
+    return sum(content.block is not None for content in _contents(entry.pages))
 
 
 __all__ = ["Admission"]

@@ -68,13 +68,16 @@ class Reclaimer:
         num_movable = len(self._left_contents())
         if num_movable >= num_blocks:
             return True
-        num_host = self._engine.memory.num_host_available
+        num_host: int | None = None
         for content in self._candidates(claim, kept):
             if content.canonical and content.tokens:
                 num_movable += 1
-            elif num_host:
-                num_host -= 1
-                num_movable += 1
+            else:
+                if num_host is None:  # counting is worth it only for what cannot be dropped
+                    num_host = self._engine.memory.num_host_available
+                if num_host:
+                    num_host -= 1
+                    num_movable += 1
             if num_movable >= num_blocks:
                 return True
         return False
