@@ -16,7 +16,7 @@ import numpy as np
 
 from quire.core.errors import ProtocolMismatch
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 Frame = bytes | memoryview
 

@@ -1,8 +1,41 @@
 #include "model_abi.h"
 
+#include <cstring>
 #include <vector>
 
 namespace {
+
+// Whether slots i to i + 15 are a tile, in order.
+bool is_tile(const int64_t* slots, int64_t i, int64_t count) {
+  if (count - i < quire::kTileSlots || slots[i] % quire::kTileSlots != 0) return false;
+  for (int64_t lane = 1; lane < quire::kTileSlots; lane++)
+    if (slots[i + lane] != slots[i] + lane) return false;
+  return true;
+}
+
+// Between two caches, as all swaps are: whole tiles as they lie, which is most of a block.
+template <class T>
+void copy_between(const quire::KVShape& shape, const quire::CacheView& from, const int64_t* source,
+                  const quire::CacheView& to, const int64_t* target, int64_t count) {
+  const size_t bytes = static_cast<size_t>(shape.tile_elements()) * sizeof(T);
+  for (int64_t layer = 0; layer < from.num_layers; layer++) {
+    const T *keys = static_cast<const T*>(from.keys[layer]),
+            *values = static_cast<const T*>(from.values[layer]);
+    T *to_keys = static_cast<T*>(to.keys[layer]), *to_values = static_cast<T*>(to.values[layer]);
+    for (int64_t i = 0; i < count;) {
+      if (is_tile(source, i, count) && is_tile(target, i, count)) {
+        const int64_t a = source[i] / quire::kTileSlots * shape.tile_elements();
+        const int64_t b = target[i] / quire::kTileSlots * shape.tile_elements();
+        std::memcpy(to_keys + b, keys + a, bytes);
+        std::memcpy(to_values + b, values + a, bytes);
+        i += quire::kTileSlots;
+      } else {
+        quire::copy_slot(shape, keys, values, source[i], to_keys, to_values, target[i]);
+        i++;
+      }
+    }
+  }
+}
 
 template <class T>
 void copy_slots(const quire::CacheView& from, const int64_t* source, const quire::CacheView& to,
@@ -10,6 +43,10 @@ void copy_slots(const quire::CacheView& from, const int64_t* source, const quire
   const quire::KVShape shape{from.num_kv_heads, from.head_dim,
                              quire::padded_head_dim(from.head_dim),
                              static_cast<quire::KVType>(from.type)};
+  if (from.keys[0] != to.keys[0]) {
+    copy_between<T>(shape, from, source, to, target, count);
+    return;
+  }
   // By way of memory of its own, so that sources may be targets too.
   const int64_t tiles = (count + quire::kTileSlots - 1) / quire::kTileSlots;
   std::vector<T> keys(static_cast<size_t>(tiles * shape.tile_elements()));
