@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compiled chaos lint types bench bench-pie model-eval install install-dev lock docs clean
+.PHONY: help demo test test-compiled chaos mutate lint types bench bench-pie model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -20,6 +20,7 @@ COMPILED_TESTS := tests/control tests/testing \
 BENCH_ARGS ?=
 CHAOS_S ?= 3600
 CHAOS_SEED ?= 12
+MUTATE_ARGS ?=
 
 help: ## list the recipes
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +40,9 @@ test-compiled: install-dev ## control's tests and some of the node's on control 
 
 chaos: install-dev ## faults for an hour, behind which everything is at its level (CHAOS_S=, CHAOS_SEED=)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/faults -s --chaos-s $(CHAOS_S) --chaos-seed $(CHAOS_SEED)
+
+mutate: install-dev ## which of 400 seeded faults the tests do not notice (MUTATE_ARGS='--minutes 30')
+	$(BIN)/python -m tools.mutation $(MUTATE_ARGS)
 
 lint: install-dev ## ruff and the import layers
 	$(BIN)/ruff check .

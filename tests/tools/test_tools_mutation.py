@@ -1,0 +1,150 @@
+"""``make mutate``: its faults, its sample, and that the real tree stays as it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import check_output
+
+import pytest
+
+from tools.mutation.coverage_map import CoverageMap
+from tools.mutation.ledger import Ledger, Outcome, Result
+from tools.mutation.operators import Mutant, mutants_of, source_with
+from tools.mutation.overlay import Overlay
+from tools.mutation.processes import TIMED_OUT, forked
+from tools.mutation.report import Tried, report, share
+from tools.mutation.sample import sample
+from tools.mutation.targets import GROUPS, SOURCE
+
+MODULE = '''
+"""Words."""
+LIMIT = 3
+
+class Clock:
+    def advance(self, by: int = 1) -> None:
+        assert by
+        if by > LIMIT:
+            raise ValueError(f"too far: {by + 1}")
+        self.now += by
+        self.tell(by)
+
+    def again(self):
+        self.now += 1
+        self.now += 1
+'''
+
+
+@pytest.fixture
+def mutants(tmp_path: Path) -> list[Mutant]:
+    (tmp_path / "clock.py").write_text(MODULE)
+    return mutants_of(tmp_path / "clock.py", tmp_path)
+
+
+def test_faults_are_forgotten_statements_conditions_and_numbers(mutants: list[Mutant]) -> None:
+    found = {(mutant.before, mutant.after) for mutant in mutants}
+    assert {
+        ("self.tell(by)", "pass"),
+        ("self.now += by", "pass"),
+        ("by > LIMIT", "not (by > LIMIT)"),
+        ("3", "4"),
+    } <= found
+    assert not any("by + 1" in before or before == "assert by" for before, _ in found)
+
+
+def test_each_is_one_change_of_a_module_that_still_compiles(
+    mutants: list[Mutant], tmp_path: Path
+) -> None:
+    sources = [source_with(mutant, tmp_path) for mutant in mutants]
+    assert len(set(sources)) == len(mutants) == len({mutant.identity() for mutant in mutants})
+    for source in sources:
+        compile(source, "clock.py", "exec")
+        assert source != MODULE
+
+
+def test_a_piece_of_code_that_moves_stays_the_same_mutant(
+    mutants: list[Mutant], tmp_path: Path
+) -> None:
+    (tmp_path / "clock.py").write_text("import os\n\n\n" + MODULE)
+    moved = mutants_of(tmp_path / "clock.py", tmp_path)
+    assert [one.identity() for one in moved] == [one.identity() for one in mutants]
+    assert [one.start for one in moved] == [one.start + 3 for one in mutants]
+
+
+def test_a_seed_decides_the_sample() -> None:
+    groups = [group for group in GROUPS if group.name == "stopping"]
+    first = sample(groups, 12, seed=1)
+    assert sample(groups, 12, seed=1) == first
+    assert {m.identity() for _, m in sample(groups, 6, seed=1)} < {m.identity() for _, m in first}
+    assert sample(groups, 12, seed=2) != first
+
+
+def test_a_fault_is_seen_beside_the_real_tree_which_stays(tmp_path: Path) -> None:
+    path = "quire/engine/stopping.py"
+    real = (SOURCE / path).read_bytes()
+    with Overlay(tmp_path / "tree") as overlay:
+        with overlay.fault(path, "FAULT = 1\n"):
+            assert (overlay.root / path).read_text() == "FAULT = 1\n"
+            assert (SOURCE / path).read_bytes() == real
+            asked = "from quire.engine import stopping; print(stopping.FAULT)"
+            environment = {**os.environ, "PYTHONPATH": str(overlay.root)}
+            assert check_output([sys.executable, "-c", asked], env=environment) == b"1\n"
+        assert (overlay.root / path).read_bytes() == real
+        assert (overlay.root / path).is_symlink()
+    assert not overlay.root.exists()
+
+
+def test_a_run_that_hangs_is_ended(tmp_path: Path) -> None:
+    def hang(_: Sequence[str]) -> int:
+        import signal
+
+        signal.pause()
+        return 0
+
+    log = tmp_path / "log"
+    assert forked([], path=tmp_path, log=log, limit_s=0.01, run=hang) == TIMED_OUT
+    assert forked([], path=tmp_path, log=log, limit_s=60, run=lambda _: 3) == 3
+
+
+def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
+    found = CoverageMap()
+    found.add(
+        {
+            "seconds": {"slow": 9.0, "quick": 0.1, "other": 0.1},
+            "lines": {"a.py": {"1": [""], "5": ["slow", "quick"], "6": ["other"]}},
+            "modules": ["json"],
+        }
+    )
+
+    def tests_at(line: int, budget_s: float = 60.0) -> list[str]:
+        return found.tests_of(Mutant("a.py", "f", "o", "b", "c", 0, line, line), budget_s)
+
+    assert tests_at(5) == ["quick", "slow"]
+    assert tests_at(5, budget_s=5.0) == ["quick"]
+    assert sorted(tests_at(1)) == ["other", "quick", "slow"]
+    assert tests_at(7) == []
+
+
+def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -> None:
+    file = tmp_path / "results.jsonl"
+    Ledger(file).add(Result("a", "module", "tests", Outcome.SURVIVED, 1.0))
+    Ledger(file).add(Result("b", "module", "tests", Outcome.KILLED, 1.0))
+    ledger = Ledger(file)
+    assert ledger.result("a", "module", "tests") is not None
+    assert ledger.result("a", "module", "more tests") is None
+    assert ledger.result("b", "module", "more tests") is not None
+    assert ledger.result("b", "another module", "tests") is None
+
+
+def test_what_is_no_fault_is_told_apart_and_counts_as_missed() -> None:
+    mutants = [Mutant("a.py", "f", "o", "x", str(n), 0, 7, 7) for n in range(4)]
+    outcomes = [Outcome.KILLED, Outcome.TIMED_OUT, Outcome.SURVIVED, Outcome.NOT_RUN]
+    tried = [Tried("g", *pair) for pair in zip(mutants, outcomes, strict=True)]
+    assert share(tried) == 0.5
+    text = report(tried, {("a.py", "f", "x", "2"): "it is a cache"})
+    listed, equivalent = text.split("## Not noticed: no faults: 1")
+    assert "why: it is a cache" in equivalent
+    assert "+ 3" in listed
+    assert "+ 2" not in listed

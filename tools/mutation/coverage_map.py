@@ -1,0 +1,168 @@
+"""Which tests run which line, and how long each takes: a mutant meets those that run its line.
+
+The test files are run once with every line traced, and what was found of one is kept until it or
+the package changes. A test that fails without any fault is told and notices nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tools.mutation.operators import Mutant
+from tools.mutation.processes import foreign_modules, forked
+from tools.mutation.targets import ROOT, SOURCE, WORK, Group
+
+LIMIT_S = 900.0
+
+
+class CoverageMap:
+    """Of one group. ``seconds``: by test; ``lines``: by path below ``src`` and line, its tests;
+    ``modules``: what the tests import of others."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.lines: dict[str, dict[int, set[str]]] = {}
+        self.modules: dict[str, None] = {}
+
+    def tests_of(self, mutant: Mutant, budget_s: float) -> list[str]:
+        """The quickest of those that run one of the mutant's lines, for ``budget_s`` in all.
+
+        A line that is run while its module is imported is everybody's.
+        """
+        lines = self.lines.get(mutant.path, {})
+        found: set[str] = set()
+        for line in range(mutant.start, mutant.end + 1):
+            found |= lines.get(line, set())
+        if "" in found:
+            found = set().union(*lines.values())
+        chosen, total_s = [], 0.0
+        for test in sorted(found & self.seconds.keys(), key=lambda test: self.seconds[test]):
+            total_s += self.seconds[test]
+            if chosen and total_s > budget_s:
+                break
+            chosen.append(test)
+        return chosen
+
+    def add(self, found: dict[str, Any]) -> None:
+        self.seconds.update(found["seconds"])
+        self.modules.update(dict.fromkeys(found["modules"]))
+        for path, lines in found["lines"].items():
+            of_path = self.lines.setdefault(path, {})
+            for line, tests in lines.items():
+                of_path.setdefault(int(line), set()).update(tests)
+
+
+def coverage_map(group: Group) -> CoverageMap:
+    kept = {file: WORK / "coverage" / f"{_key(group, file)}.json" for file in group.test_files()}
+    missing = {file: place for file, place in kept.items() if not place.exists()}
+    if missing:
+        print(f"tracing {len(missing)} test files of {group.name}", flush=True)
+        _trace([str(file) for file in group.source_files()], missing)
+    made = CoverageMap()
+    for place in kept.values():
+        made.add(json.loads(place.read_text(encoding="utf-8")))
+    return made
+
+
+def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
+    (WORK / "coverage").mkdir(parents=True, exist_ok=True)
+    log, all_of_them = WORK / "trace.log", WORK / "trace.json"
+    all_of_them.unlink(missing_ok=True)
+
+    def run(arguments: Sequence[str]) -> int:
+        return _traced(arguments, sources, all_of_them)
+
+    forked([str(file) for file in kept], path=SOURCE, log=log, limit_s=LIMIT_S, run=run)
+    if not all_of_them.exists():
+        raise SystemExit(f"the tests cannot be run, see {log}")
+    found = json.loads(all_of_them.read_text(encoding="utf-8"))
+    for test in found["failed"]:
+        print(f"  fails without any fault, and is left out: {test}")
+    for file, place in kept.items():
+        place.write_text(json.dumps(_part(found, file)), encoding="utf-8")
+
+
+def _part(found: dict[str, Any], file: Path) -> dict[str, Any]:
+    """What was found of the tests of one file; lines that imports run belong to all."""
+    prefix = f"{file.relative_to(ROOT)}::"
+    lines: dict[str, dict[str, list[str]]] = {}
+    for path, tests_by_line in found["lines"].items():
+        for line, tests in tests_by_line.items():
+            if own := [test for test in tests if not test or test.startswith(prefix)]:
+                lines.setdefault(path, {})[line] = own
+    seconds = {test: s for test, s in found["seconds"].items() if test.startswith(prefix)}
+    return {"seconds": seconds, "lines": lines, "modules": found["modules"]}
+
+
+class _Contexts:
+    """For pytest: names the running test to ``coverage``, and times it."""
+
+    def __init__(self, coverage: Any) -> None:
+        self._coverage = coverage
+        self.seconds: dict[str, float] = {}
+        self.failed: set[str] = set()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._coverage.switch_context(nodeid)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        before_s = self.seconds.get(report.nodeid, 0.0)
+        self.seconds[report.nodeid] = before_s + report.duration
+        if report.failed:
+            self.failed.add(report.nodeid)
+
+
+def _traced(arguments: Sequence[str], sources: list[str], kept: Path) -> int:
+    import pytest
+    from coverage import Coverage
+
+    coverage = Coverage(data_file=None, include=sources, config_file=False)
+    contexts = _Contexts(coverage)
+    coverage.start()
+    status = int(pytest.main([*arguments], plugins=[contexts]))
+    coverage.stop()
+    passed = {test: s for test, s in contexts.seconds.items() if test not in contexts.failed}
+    lines = {
+        str(Path(path).relative_to(SOURCE)): coverage.get_data().contexts_by_lineno(path)
+        for path in coverage.get_data().measured_files()
+    }
+    found = {
+        "seconds": passed,
+        "failed": sorted(contexts.failed),
+        "lines": lines,
+        "modules": foreign_modules(),
+    }
+    kept.write_text(json.dumps(found), encoding="utf-8")
+    return status
+
+
+def _key(group: Group, file: Path) -> str:
+    digest = hashlib.sha256(_package().encode() + group.name.encode())
+    digest.update(str(file).encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+@cache
+def _package() -> str:
+    return digest_of(sorted((SOURCE / "quire").rglob("*.py")))
+
+
+def digest_of(files: Iterable[Path]) -> str:
+    digest = hashlib.sha256()
+    for part in _parts(files):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(files: Iterable[Path]) -> Iterator[bytes]:
+    for file in files:
+        yield str(file).encode()
+        yield file.read_bytes()
+
+
+__all__ = ["CoverageMap", "coverage_map", "digest_of"]

@@ -1,0 +1,61 @@
+"""What has been tried already, so that an interrupted run goes on where it was.
+
+A result holds while the mutant's module is as it was, and, where nothing noticed it, while the
+group's tests are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+
+class Outcome(StrEnum):
+    KILLED = "killed"
+    TIMED_OUT = "timed out"
+    SURVIVED = "survived"
+    NOT_RUN = "run by no test"
+
+    @property
+    def is_noticed(self) -> bool:
+        return self in (Outcome.KILLED, Outcome.TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """``module`` and ``tests`` are digests; ``seconds`` that it took."""
+
+    identity: str
+    module: str
+    tests: str
+    outcome: Outcome
+    seconds: float
+
+
+class Ledger:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._results: dict[str, Result] = {}
+        if file.exists():
+            for line in file.read_text(encoding="utf-8").splitlines():
+                fields = json.loads(line)
+                result = Result(**{**fields, "outcome": Outcome(fields["outcome"])})
+                self._results[result.identity] = result
+
+    def result(self, identity: str, module: str, tests: str) -> Result | None:
+        """What was found, if it holds for this state of module and tests."""
+        known = self._results.get(identity)
+        if known is None or known.module != module:
+            return None
+        return known if known.outcome.is_noticed or known.tests == tests else None
+
+    def add(self, result: Result) -> None:
+        self._results[result.identity] = result
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(result)) + "\n")
+
+
+__all__ = ["Ledger", "Outcome", "Result"]

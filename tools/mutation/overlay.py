@@ -1,0 +1,47 @@
+"""A package tree beside the real one, in which one module has a fault.
+
+The tree is links to the real files, of which none is ever written. It comes first on the path of
+the tests and of the processes that they start.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tools.mutation.targets import SOURCE
+
+
+class Overlay:
+    """A context: the tree is gone at its end."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(SOURCE / "quire", root / "quire", copy_function=os.symlink)
+
+    def __enter__(self) -> Overlay:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    @contextmanager
+    def fault(self, path: str, source: str) -> Iterator[None]:
+        """``path``, below ``src``, has another ``source`` meanwhile."""
+        file = self.root / path
+        for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
+            compiled.unlink()
+        file.unlink()
+        file.write_text(source, encoding="utf-8")
+        try:
+            yield
+        finally:
+            file.unlink()
+            file.symlink_to(SOURCE / path)
+
+
+__all__ = ["Overlay"]

@@ -1,0 +1,112 @@
+"""Test runs in forked processes: what they import of others is read once, Quire anew each time.
+
+This process never imports Quire, so that a run begins with the modules of its overlay.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import select
+import signal
+import sys
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import NoReturn
+
+from tools.mutation.targets import ROOT
+
+TIMED_OUT = -1
+"""Instead of an exit status: ended by its limit."""
+
+PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
+"""Assertions of packages that are read already are not rewritten; none of ours is."""
+
+RunTests = Callable[[Sequence[str]], int]
+"""Takes pytest's arguments, returns its exit status."""
+
+
+def preload(modules: Iterable[str]) -> None:
+    """Read what the runs would read each for itself, pytest and its plugins first."""
+    plugins = [point.module for point in entry_points(group="pytest11")]
+    for name in ("pytest", *plugins, *modules):
+        with suppress(ImportError):  # parts of a package that cannot be read alone
+            importlib.import_module(name)
+    if any(name.split(".")[0] == "quire" for name in sys.modules):
+        raise RuntimeError("a package that is no part of Quire imports it")
+
+
+def foreign_modules() -> list[str]:
+    """What this process has read of installed packages and of Python."""
+    places = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(sys.base_prefix))
+    return [
+        name
+        for name, module in sys.modules.items()
+        if (getattr(module, "__file__", None) or "").startswith(places) and name != "__main__"
+    ]
+
+
+def run_tests(arguments: Sequence[str]) -> int:
+    import pytest
+
+    return int(pytest.main([*arguments]))
+
+
+def forked(
+    arguments: Sequence[str], *, path: Path, log: Path, limit_s: float, run: RunTests = run_tests
+) -> int:
+    """Run tests with ``path`` first on the path; the exit status. Their output goes to ``log``."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        _child(arguments, path, log, run)
+    ended = os.pidfd_open(pid)
+    try:
+        in_time = bool(select.select([ended], [], [], limit_s)[0])
+    finally:
+        os.close(ended)
+        _kill_group(pid)  # also what the tests have left behind
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) if in_time else TIMED_OUT
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # the child has not made its group yet, or is gone with it
+    except PermissionError:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _child(arguments: Sequence[str], path: Path, log: Path, run: RunTests) -> NoReturn:
+    status = 70
+    try:
+        os.setpgid(0, 0)
+        with log.open("wb") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.chdir(ROOT)
+        os.environ.update(
+            PYTHONPATH=str(path),
+            PYTHONDONTWRITEBYTECODE="1",
+            OMP_NUM_THREADS="1",
+            HYPOTHESIS_STORAGE_DIRECTORY=str(log.parent / "hypothesis"),
+        )
+        sys.dont_write_bytecode = True
+        sys.path[:] = [str(path), *(entry for entry in sys.path if entry != str(ROOT))]
+        status = run(["-q", "-p", "no:cacheprovider", "-W", PRELOADED, *arguments])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+__all__ = ["TIMED_OUT", "RunTests", "foreign_modules", "forked", "preload", "run_tests"]

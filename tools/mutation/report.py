@@ -1,0 +1,79 @@
+"""What is told of a run: shares by group, and every mutant that nothing noticed."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.mutation.ledger import Outcome
+from tools.mutation.operators import Mutant
+
+EQUIVALENT = Path(__file__).with_name("equivalent.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    group: str
+    mutant: Mutant
+    outcome: Outcome
+
+
+def reasons(file: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
+    """Why a mutant is no fault, by its path, function and code."""
+    entries = tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", [])
+    return {
+        (entry["path"], entry["function"], entry["before"], entry["after"]): entry["why"]
+        for entry in entries
+    }
+
+
+def report(tried: Iterable[Tried], why: dict[tuple[str, str, str, str], str]) -> str:
+    tried = list(tried)
+    lines = ["# Mutants", "", "| group | tried | killed | timed out | survived | share |"]
+    lines.append("|---|---:|---:|---:|---:|---:|")
+    for group in [*dict.fromkeys(one.group for one in tried), "all"]:
+        of_group = [one for one in tried if group in (one.group, "all")]
+        num_killed, num_late = (
+            sum(one.outcome is outcome for one in of_group)
+            for outcome in (Outcome.KILLED, Outcome.TIMED_OUT)
+        )
+        num_survived = len(of_group) - num_killed - num_late
+        lines.append(
+            f"| {group} | {len(of_group)} | {num_killed} | {num_late} | {num_survived} | "
+            f"{share(of_group):.1%} |"
+        )
+    unnoticed = [one for one in tried if not one.outcome.is_noticed]
+    lines += _listed("Not noticed", [one for one in unnoticed if _key(one.mutant) not in why], why)
+    lines += _listed("Not noticed: no faults", [o for o in unnoticed if _key(o.mutant) in why], why)
+    return "\n".join(lines) + "\n"
+
+
+def share(tried: Iterable[Tried]) -> float:
+    """Of those that were noticed; mutants that are no faults count as missed."""
+    noticed = [one.outcome.is_noticed for one in tried]
+    return sum(noticed) / len(noticed) if noticed else 1.0
+
+
+def _key(mutant: Mutant) -> tuple[str, str, str, str]:
+    return mutant.path, mutant.function, mutant.before, mutant.after
+
+
+def _listed(title: str, tried: list[Tried], why: dict[tuple[str, str, str, str], str]) -> list[str]:
+    lines = ["", f"## {title}: {len(tried)}"]
+    for one in tried:
+        mutant = one.mutant
+        lines += ["", f"src/{mutant.path}:{mutant.start} {mutant.function} ({mutant.operator}, "]
+        lines[-1] += f"{one.outcome}, {mutant.identity()})"
+        if reason := why.get(_key(mutant)):
+            lines.append(f"why: {reason}")
+        lines += ["```diff", *_prefixed("-", mutant.before), *_prefixed("+", mutant.after), "```"]
+    return lines
+
+
+def _prefixed(sign: str, code: str) -> list[str]:
+    return [f"{sign} {line}" for line in code.splitlines()]
+
+
+__all__ = ["EQUIVALENT", "Tried", "reasons", "report", "share"]

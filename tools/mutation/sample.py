@@ -1,0 +1,56 @@
+"""Which mutants are tried: a sample that a seed decides, and that stays while the code does.
+
+A mutant's place in the sample is a hash of the seed and of itself: a change somewhere else takes no
+other mutant in or out, but for the last ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from heapq import nsmallest
+from pathlib import Path
+
+from tools.mutation.operators import Mutant, mutants_of
+from tools.mutation.targets import SOURCE, WORK, Group
+
+OFTEN = {"operator_arg_removal": 4, "operator_assignment": 4}
+"""Of these every fourth is kept: they would be three of five, and most break at once."""
+
+
+def sample(groups: Sequence[Group], size: int, seed: int) -> list[tuple[Group, Mutant]]:
+    """``size`` of all mutants of ``groups``, those of the first group first."""
+    all_of_them = (
+        (_place(mutant, seed), index, mutant)
+        for index, group in enumerate(groups)
+        for file in group.source_files()
+        for mutant in _remembered(file)
+        if _is_kept(mutant)
+    )
+    chosen = nsmallest(size, all_of_them, key=lambda entry: entry[0])
+    chosen.sort(key=lambda entry: (entry[1], entry[2].path, entry[2].start, entry[0]))
+    return [(groups[index], mutant) for _, index, mutant in chosen]
+
+
+def _place(mutant: Mutant, seed: int) -> str:
+    return hashlib.sha256(f"{seed} {mutant.identity()}".encode()).hexdigest()
+
+
+def _is_kept(mutant: Mutant) -> bool:
+    return int(mutant.identity(), 16) % OFTEN.get(mutant.operator, 1) == 0
+
+
+def _remembered(file: Path) -> list[Mutant]:
+    """Finding them takes a second a file: kept until the file changes, or the operators do."""
+    content = file.read_bytes() + Path(__file__).with_name("operators.py").read_bytes()
+    kept = WORK / "mutants" / f"{hashlib.sha256(str(file).encode() + content).hexdigest()}.json"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        found = [asdict(mutant) for mutant in mutants_of(file, SOURCE)]
+        kept.write_text(json.dumps(found), encoding="utf-8")
+    return [Mutant(**fields) for fields in json.loads(kept.read_text(encoding="utf-8"))]
+
+
+__all__ = ["sample"]
