@@ -54,6 +54,7 @@ types: install-dev ## mypy --strict
 	$(BIN)/mypy --explicit-package-bases benchmarks/*.py \
 		benchmarks/{control,engine,http,library,pie}/*.py benchmarks/peers/{catalog,process,install}.py
 	$(BIN)/mypy benchmarks/gpu/*.py
+	$(BIN)/mypy --explicit-package-bases tools/mutation/*.py
 
 model-eval: install ## measure the shipped model on held-out tasks
 	$(BIN)/python -m training.evaluate

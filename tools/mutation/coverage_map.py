@@ -40,7 +40,8 @@ class CoverageMap:
             found |= lines.get(line, set())
         if "" in found:
             found = set().union(*lines.values())
-        chosen, total_s = [], 0.0
+        chosen: list[str] = []
+        total_s = 0.0
         for test in sorted(found & self.seconds.keys(), key=lambda test: self.seconds[test]):
             total_s += self.seconds[test]
             if chosen and total_s > budget_s:
