@@ -1,45 +1,28 @@
 """``ControlHarness``: the controller, fake engines and a fake clock, moved by hand.
 
-The synchronous shell around ``quire.control``: events go in through ``post``; dispatched messages
+A thin layer over ``quire.simulation``'s shell: events go in through ``post``; dispatched messages
 wait until ``step_engine`` lets the engine run one, so a test decides what is in flight when
-something happens. Owns the clock and every command's outcome, and fails at once when a command is
-answered twice or an engine receives a message that breaks its contract. Knows no asyncio.
+something happens. Owns every command's outcome, and fails at once when a command is answered twice
+or an engine receives a message that breaks its contract. Knows no asyncio.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
-from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
-from quire.core.batch import Batch
+from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, Terminate
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
-from quire.core.errors import EngineFault, EngineLost, ErrorRecord
-from quire.core.events import (
-    CommandsIssued,
-    EngineDown,
-    EngineUp,
-    Event,
-    StepCompleted,
-    Tick,
-    TransfersCompleted,
-)
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
+from quire.core.errors import EngineFault, ErrorRecord
+from quire.core.events import CommandsIssued, Event
+from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+from quire.simulation import ControlCore, VirtualShell
 from quire.testing.clock import FakeClock
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation
 
 Status = Literal["pending", "done", "failed", "cancelled"]
-
-
-class ControlCore(Protocol):
-    """What the harness needs of ``quire.control.Controller``."""
-
-    def handle(self, event: Event) -> list[Action]: ...
-
-    def check_invariants(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -91,14 +74,19 @@ class ControlHarness:
         on_answer: Callable[[Deliver | Fail | Terminate], None] | None = None,
     ) -> None:
         self.controller = controller
-        self.clock = clock or FakeClock()
+        self.shell = VirtualShell(
+            controller,
+            clock=clock or FakeClock(),
+            check=check,
+            on_answer=self._answered,
+            on_dispatch=self._dispatched,
+            on_fault=self._faulted,
+        )
+        self.clock = self.shell.clock
         self.engines: dict[EngineId, FakeEngine] = {}
         self.outcomes: dict[tuple[ProgramId, CommandId], Outcome] = {}
         self.terminated: dict[ProgramId, ErrorRecord] = {}
         self.dispatched: list[Dispatch] = []
-        self._in_flight: dict[EngineId, deque[Batch]] = {}
-        self._timer_s: float | None = None
-        self._check = check
         self._late_transfers = late_transfers
         self._on_answer = on_answer
         self._num_pending = 0
@@ -115,12 +103,7 @@ class ControlHarness:
         """Hand ``event`` to the controller and carry its actions out; the actions it gave."""
         if isinstance(event, CommandsIssued):
             self._expect(event)
-        actions = self.controller.handle(event)
-        for action in actions:
-            self._carry_out(action)
-        if self._check:
-            self.controller.check_invariants()
-        return actions
+        return self.shell.post(event)
 
     def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[Outcome]:
         """Issue commands on a queue; their outcomes, which fill as the test goes on."""
@@ -132,21 +115,17 @@ class ControlHarness:
     def start_engine(self, engine_id: EngineId, engine: FakeEngine) -> None:
         """Bring an engine up, for the first time or again after ``lose_engine``."""
         self.engines[engine_id] = engine
-        self._in_flight[engine_id] = deque()
-        model = ModelId(engine.info.model)
-        self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=model, info=engine.info))
+        self.shell.start_engine(engine_id, engine)
 
     def lose_engine(self, engine_id: EngineId, reason: str = "lost by the test") -> None:
         """The engine is gone with its memory and everything in flight on it."""
-        self.engines.pop(engine_id).close()
-        del self._in_flight[engine_id]
-        error = EngineLost(f"engine {engine_id} is lost: {reason}").record()
-        self.post(EngineDown(time_s=self.now_s, engine=engine_id, error=error))
+        del self.engines[engine_id]
+        self.shell.lose_engine(engine_id, reason)
 
     # -- engines -----------------------------------------------------------------------------------
 
     def num_in_flight(self, engine_id: EngineId) -> int:
-        return len(self._in_flight.get(engine_id, ()))
+        return self.shell.num_in_flight(engine_id)
 
     def step_engine(self, engine_id: EngineId) -> bool:
         """Let the engine run its oldest message and post the result; False if there is none.
@@ -154,42 +133,32 @@ class ControlHarness:
         Raises:
             ProtocolViolation: control sent a message that breaks the batch contract.
         """
-        waiting = self._in_flight.get(engine_id)
-        if not waiting:
+        if not self.num_in_flight(engine_id):
             return False
-        try:
-            result = self.engines[engine_id].execute(waiting.popleft())
-        except ProtocolViolation:
-            raise
-        except EngineFault as exc:
-            self.lose_engine(engine_id, exc.message)
-            return True
-        self.clock.advance(result.elapsed_s)
-        self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
-        if not self._late_transfers:
+        if self.shell.finish_message(engine_id) and not self._late_transfers:
             self.step_transfers(engine_id)
         return True
+
+    def _faulted(self, engine_id: EngineId, fault: EngineFault) -> None:
+        if isinstance(fault, ProtocolViolation):
+            raise fault
+        self.lose_engine(engine_id, fault.message)
 
     def step_transfers(self, engine_id: EngineId) -> bool:
         """Let the engine go on with its transfers and post those that end; False if there are
         none."""
-        engine = self.engines.get(engine_id)
-        ended = None if engine is None else engine.transfer()
-        if ended is None:
-            return False
-        self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
-        return True
+        return self.shell.go_on_with_transfers(engine_id)
 
     @property
     def can_step(self) -> bool:
         """Whether ``step`` would move anything."""
         moves = any(engine.memory.swaps for engine in self.engines.values())
-        return any(self._in_flight.values()) or moves or self._timer_is_due
+        return self.shell.is_busy or moves or self._timer_is_due
 
     @property
     def _timer_is_due(self) -> bool:
         # Without pending commands only idle TTLs are left, which a test fires by itself.
-        return self._timer_s is not None and self._num_pending > 0
+        return self.shell.timer_s is not None and self._num_pending > 0
 
     def step(self) -> bool:
         """One move: the engine with the longest wait runs a message, or else one goes on with its
@@ -206,10 +175,7 @@ class ControlHarness:
 
     def fire_timer(self) -> None:
         """Let time pass until the timer and post its tick."""
-        assert self._timer_s is not None, "no timer is set"
-        self.clock.advance_to(self._timer_s)
-        self._timer_s = None
-        self.post(Tick(time_s=self.now_s))
+        self.shell.fire_timer()
 
     def run_until_idle(self, max_steps: int = 10_000) -> int:
         """Step until nothing moves; the number of steps.
@@ -235,20 +201,13 @@ class ControlHarness:
             self.outcomes[key] = Outcome(command)
             self._num_pending += 1
 
-    def _carry_out(self, action: Action) -> None:
-        match action:
-            case Dispatch(engine=engine_id, batch=batch):
-                assert engine_id in self._in_flight, (
-                    f"dispatch to engine {engine_id}, which is down"
-                )
-                self.dispatched.append(action)
-                self._in_flight[engine_id].append(batch)
-            case SetTimer(at_s=at_s):
-                self._timer_s = at_s
-            case Deliver() | Fail() | Terminate():
-                self._account(action)
-                if self._on_answer is not None:
-                    self._on_answer(action)
+    def _dispatched(self, dispatch: Dispatch) -> None:
+        self.dispatched.append(dispatch)
+
+    def _answered(self, action: Deliver | Fail | Terminate) -> None:
+        self._account(action)
+        if self._on_answer is not None:
+            self._on_answer(action)
 
     def _account(self, action: Deliver | Fail | Terminate) -> None:
         match action:

@@ -1,0 +1,207 @@
+"""``VirtualShell``: a controller and its engines in virtual time, one event after another.
+
+Owns the clock, the messages on their way to engines and the controller's timer. Engines run side by
+side: a message begins when it is sent or when the one before it on the same engine ends, and takes
+what its result says. Which event comes next is up to whoever drives the shell: ``Simulation`` takes
+the earliest, a test moves engines by hand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.core.actions import Action, Deliver, Dispatch, Fail, SetTimer, Terminate
+from quire.core.batch import Batch, BatchResult
+from quire.core.errors import EngineFault, EngineLost
+from quire.core.events import (
+    EngineDown,
+    EngineUp,
+    Event,
+    StepCompleted,
+    Tick,
+    TransfersCompleted,
+)
+from quire.core.ids import EngineId, ModelId
+from quire.core.interfaces import EngineCore
+from quire.simulation.clock import VirtualClock
+
+Answer = Deliver | Fail | Terminate
+"""What goes back to programs."""
+
+
+class ControlCore(Protocol):
+    """What the shell needs of ``quire.control.Controller``."""
+
+    def handle(self, event: Event) -> list[Action]: ...
+
+    def check_invariants(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Message:
+    """``result`` is there once the engine has been asked how long the message takes."""
+
+    batch: Batch
+    sent_s: float
+    result: BatchResult | None = None
+
+
+class _Engine:
+    """An engine that is up, the messages sent to it, and when it ended the last one."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self.messages: deque[_Message] = deque()
+        self.free_s = 0.0
+
+
+class VirtualShell:
+    """``on_answer`` is told what goes to programs, ``on_dispatch`` what goes to engines, ``on_fault``
+    which engine faults; without it that engine is lost. ``check``: the controller's invariants
+    behind every event."""
+
+    def __init__(
+        self,
+        controller: ControlCore,
+        *,
+        clock: VirtualClock | None = None,
+        check: bool = False,
+        on_answer: Callable[[Answer], None] | None = None,
+        on_dispatch: Callable[[Dispatch], None] | None = None,
+        on_fault: Callable[[EngineId, EngineFault], None] | None = None,
+    ) -> None:
+        self.controller = controller
+        self.clock = clock or VirtualClock()
+        self.timer_s: float | None = None
+        self._check = check
+        self._on_answer = on_answer
+        self._on_dispatch = on_dispatch
+        self._on_fault = on_fault or self._lose_faulty
+        self._engines: dict[EngineId, _Engine] = {}
+
+    @property
+    def now_s(self) -> float:
+        return self.clock.now_s()
+
+    def post(self, event: Event) -> list[Action]:
+        """Hand ``event`` to the controller and carry its actions out; the actions it gave."""
+        actions = self.controller.handle(event)
+        for action in actions:
+            self._carry_out(action)
+        if self._check:
+            self.controller.check_invariants()
+        return actions
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Dispatch(engine=engine_id, batch=batch):
+                engine = self._engines.get(engine_id)
+                assert engine is not None, f"dispatch to engine {engine_id}, which is down"
+                engine.messages.append(_Message(batch, self.now_s))
+                if self._on_dispatch is not None:
+                    self._on_dispatch(action)
+            case SetTimer(at_s=at_s):
+                self.timer_s = at_s
+            case Deliver() | Fail() | Terminate():
+                if self._on_answer is not None:
+                    self._on_answer(action)
+
+    # -- engines -----------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> dict[EngineId, EngineCore]:
+        """Those that are up."""
+        return {engine_id: engine.core for engine_id, engine in self._engines.items()}
+
+    def start_engine(
+        self, engine_id: EngineId, engine: EngineCore, model: ModelId | None = None
+    ) -> None:
+        """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: what
+        queues call it, its own name if it is not given."""
+        self._engines[engine_id] = _Engine(engine)
+        name = model or ModelId(engine.info.model)
+        self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=name, info=engine.info))
+
+    def lose_engine(self, engine_id: EngineId, reason: str) -> None:
+        """The engine is gone with its memory and everything in flight on it."""
+        self._engines.pop(engine_id).core.close()
+        error = EngineLost(f"engine {engine_id} is lost: {reason}").record()
+        self.post(EngineDown(time_s=self.now_s, engine=engine_id, error=error))
+
+    def _lose_faulty(self, engine_id: EngineId, fault: EngineFault) -> None:
+        self.lose_engine(engine_id, fault.message)
+
+    def num_in_flight(self, engine_id: EngineId) -> int:
+        engine = self._engines.get(engine_id)
+        return 0 if engine is None else len(engine.messages)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any engine has a message to run."""
+        return any(engine.messages for engine in self._engines.values())
+
+    def next_end(self) -> tuple[float, EngineId] | None:
+        """When the first of the running messages ends, and whose it is; ties go to the engine that
+        came up first. An engine that faults as it runs is lost on the way."""
+        ends = []
+        for number, engine_id in enumerate(list(self._engines)):
+            end_s = self._end_s(engine_id)
+            if end_s is not None:
+                ends.append((end_s, number, engine_id))
+        if not ends:
+            return None
+        end_s, _, engine_id = min(ends)
+        return end_s, engine_id
+
+    def finish_message(self, engine_id: EngineId) -> bool:
+        """Let time pass until the engine's oldest message has run and post its result; False if it
+        has none."""
+        end_s = self._end_s(engine_id)
+        if end_s is None:
+            return False
+        engine = self._engines[engine_id]
+        result = engine.messages.popleft().result
+        assert result is not None
+        engine.free_s = end_s
+        self.clock.advance_to(end_s)
+        self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+        return True
+
+    def go_on_with_transfers(self, engine_id: EngineId) -> bool:
+        """Let the engine go on with its transfers, and post those that end; False if there are
+        none. What that takes is in the engine's messages."""
+        engine = self._engines.get(engine_id)
+        ended = None if engine is None else engine.core.transfer()
+        if ended is None:
+            return False
+        self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
+        return True
+
+    def _end_s(self, engine_id: EngineId) -> float | None:
+        """When the engine's oldest message ends; None: it has none, or is lost over it."""
+        engine = self._engines.get(engine_id)
+        if engine is None or not engine.messages:
+            return None
+        message = engine.messages[0]
+        if message.result is None:
+            try:
+                message.result = engine.core.execute(message.batch)
+            except EngineFault as exc:
+                self._on_fault(engine_id, exc)
+                return None
+        return max(message.sent_s, engine.free_s) + message.result.elapsed_s
+
+    # -- the timer ---------------------------------------------------------------------------------
+
+    def fire_timer(self) -> None:
+        """Let time pass until the timer and post its tick."""
+        assert self.timer_s is not None, "no timer is set"
+        self.clock.advance_to(self.timer_s)
+        self.timer_s = None
+        self.post(Tick(time_s=self.now_s))
+
+
+__all__ = ["Answer", "ControlCore", "VirtualShell"]

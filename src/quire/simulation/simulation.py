@@ -1,0 +1,67 @@
+"""``Simulation``: what happens next, in the order of virtual time.
+
+Owns the agenda, calls that are due at given times, and the choice of the next thing: an agenda's
+call, the end of a message, or the controller's timer, whichever is first. Programs are whatever
+puts calls on the agenda and listens to answers.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+from quire.simulation.shell import VirtualShell
+
+
+class Simulation:
+    """Drives ``shell`` from one moment to the next."""
+
+    def __init__(self, shell: VirtualShell) -> None:
+        self.shell = shell
+        self.num_events = 0
+        self._agenda: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    @property
+    def now_s(self) -> float:
+        return self.shell.now_s
+
+    def at(self, time_s: float, call: Callable[[], None]) -> None:
+        """Make ``call`` at ``time_s``; calls of the same moment in the order in which they came."""
+        heapq.heappush(self._agenda, (max(time_s, self.now_s), next(self._numbers), call))
+
+    def after(self, duration_s: float, call: Callable[[], None]) -> None:
+        self.at(self.now_s + duration_s, call)
+
+    def step(self, until_s: float = float("inf")) -> bool:
+        """The next thing, unless it comes after ``until_s``; False if there is none. Of what
+        happens at the same moment, calls come first, then ends of messages, then the timer."""
+        shell = self.shell
+        call_s = self._agenda[0][0] if self._agenda else float("inf")
+        end = shell.next_end()
+        end_s = float("inf") if end is None else end[0]
+        timer_s = float("inf") if shell.timer_s is None else shell.timer_s
+        first_s = min(call_s, end_s, timer_s)
+        if first_s > until_s or first_s == float("inf"):
+            return False
+        self.num_events += 1
+        if call_s == first_s:
+            shell.clock.advance_to(call_s)
+            heapq.heappop(self._agenda)[2]()
+        elif end is not None and end_s == first_s:
+            shell.finish_message(end[1])
+            shell.go_on_with_transfers(end[1])
+        else:
+            shell.fire_timer()
+        return True
+
+    def run(self, until_s: float = float("inf")) -> None:
+        """Go on until nothing is left to happen, or until ``until_s``; then it is that late."""
+        while self.step(until_s):
+            pass
+        if until_s != float("inf"):
+            self.shell.clock.advance_to(until_s)
+
+
+__all__ = ["Simulation"]
