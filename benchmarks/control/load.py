@@ -12,7 +12,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 
-from benchmarks.control.light_engine import LightEngine
 from quire.control import Controller
 from quire.core.actions import Deliver, Dispatch, Fail, SetTimer
 from quire.core.batch import Batch
@@ -39,6 +38,7 @@ from quire.core.ids import (
     QueueId,
     TenantId,
 )
+from quire.simulation import LightEngine
 
 _ENGINE, _MODEL = EngineId("light"), ModelId("light")
 _SAMPLER = SamplerSpec(seed=1)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.control.light_engine import LightEngine
 from benchmarks.control.load import ClosedLoop, Measured, Shape
 from benchmarks.measurement import figure, take_turns
 from benchmarks.options import plain_parser, rounds_of
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
 from quire.core.config import SchedulerConfig
+from quire.simulation import LightEngine, StepCost, light_pool
 
 NUM_BLOCKS = 85
 NUM_HOST_BLOCKS = 2730
@@ -32,11 +32,8 @@ NUM_MESSAGES, WARM_UP = 400, 200
 
 def measure(num_requests: int, policy: str) -> Measured:
     engine = LightEngine(
-        num_blocks=NUM_BLOCKS,
-        num_host_blocks=NUM_HOST_BLOCKS,
-        max_sequences=256,
-        step_s=STEP_S,
-        token_s=TOKEN_S,
+        light_pool(num_blocks=NUM_BLOCKS, num_host_blocks=NUM_HOST_BLOCKS, max_sequences=256),
+        StepCost(message_s=0.0, step_s=STEP_S, row_s=0.0, prompt_token_s=TOKEN_S),
     )
     config = SchedulerConfig(policy=policy, max_steps_per_message=1)
     loop = ClosedLoop(engine, config, num_requests, Shape((32, 128), (32, 128)))

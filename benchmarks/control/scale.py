@@ -35,11 +35,11 @@ WARM_UP = 150
 
 def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]:
     """In this process, which has chosen its form."""
-    from benchmarks.control.light_engine import LightEngine
     from benchmarks.control.load import ClosedLoop, Shape
     from quire.core.config import SchedulerConfig
+    from quire.simulation import LightEngine, light_pool
 
-    engine = LightEngine(num_blocks=100_000, max_sequences=num_sequences)
+    engine = LightEngine(light_pool(num_blocks=100_000, max_sequences=num_sequences))
     config = SchedulerConfig(policy=policy, max_steps_per_message=1)
     loop = ClosedLoop(engine, config, num_calls, Shape((32, 64), (256, 768)))
     loop.run(WARM_UP)

@@ -300,7 +300,7 @@ def test_a_lone_decode_takes_many_steps_per_message() -> None:
 
 def test_a_thousand_idle_programs_are_not_looked_at() -> None:
     world = World()
-    world.harness._check = False
+    world.harness.shell.check = False
     for program in range(2, 1002):
         world.program(program)
     world.program(1)

@@ -92,7 +92,8 @@ class _Sequence:
 
 
 class LightEngine:
-    """An ``EngineCore``. It trusts its controller: a message that breaks the contract may pass."""
+    """An ``EngineCore``. It trusts its controller: a message that breaks the contract may pass.
+    ``num_tokens``: sampled by sequences since it was made."""
 
     def __init__(
         self,
@@ -121,6 +122,7 @@ class LightEngine:
         self._cost = cost or StepCost()
         self._sequences: dict[SequenceId, _Sequence] = {}
         self._moving: list[I32] = []
+        self.num_tokens = 0
         self._closed = False
 
     @property
@@ -149,6 +151,7 @@ class LightEngine:
         named = self._named(batch)
         runs = [self._advance(sequence, epoch, steps) for sequence, epoch, steps in named]
         counts = [len(tokens) for tokens, _ in runs]
+        self.num_tokens += sum(counts)
         num_prompt = 0 if batch.forward is None else len(batch.forward.tokens)
         result = BatchResult(
             step=batch.step,

@@ -59,9 +59,9 @@ class _Engine:
 
 
 class VirtualShell:
-    """``on_answer`` is told what goes to programs, ``on_dispatch`` what goes to engines, ``on_fault``
-    which engine faults; without it that engine is lost. ``check``: the controller's invariants
-    behind every event."""
+    """``on_answer`` is told what goes to programs, ``on_dispatch`` what goes to engines,
+    ``on_fault`` which engine faults; without it that engine is lost. ``check``: the controller's
+    invariants behind every event."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class VirtualShell:
         self.controller = controller
         self.clock = clock or VirtualClock()
         self.timer_s: float | None = None
-        self._check = check
+        self.check = check
         self._on_answer = on_answer
         self._on_dispatch = on_dispatch
         self._on_fault = on_fault or self._lose_faulty
@@ -91,7 +91,7 @@ class VirtualShell:
         actions = self.controller.handle(event)
         for action in actions:
             self._carry_out(action)
-        if self._check:
+        if self.check:
             self.controller.check_invariants()
         return actions
 

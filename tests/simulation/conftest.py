@@ -1,0 +1,90 @@
+"""One light engine, and the events that programs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from quire.control import Controller
+from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.commands import AllocPages, Command, Decode
+from quire.core.config import SchedulerConfig
+from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
+from quire.core.events import CommandsIssued, ProgramStarted, QueueCreated
+from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
+from quire.simulation import LightEngine, Simulation, StepCost, VirtualShell, light_pool
+
+ENGINE = EngineId("light#0")
+COST = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
+"""A step takes a second, whatever stands in it."""
+
+
+class World:
+    """A controller, light engines, and programs of one decode each."""
+
+    def __init__(self, num_engines: int = 1, cost: StepCost = COST, **pool: int) -> None:
+        self.tokens: dict[int, list[int]] = {}
+        self.ended_s: dict[int, float] = {}
+        self.failed: dict[int, str] = {}
+        config = SchedulerConfig(max_steps_per_message=1, run_ahead=False)
+        self.shell = VirtualShell(Controller(config), check=True, on_answer=self._answered)
+        self.simulation = Simulation(self.shell)
+        for index in range(num_engines):
+            engine = LightEngine(light_pool(**{"num_blocks": 64, **pool}), cost)
+            self.shell.start_engine(EngineId(f"light#{index}"), engine)
+
+    def launch(self, program: int, prompt: Sequence[int], num_tokens: int) -> Callable[[], None]:
+        """A call for the agenda."""
+
+        def begin() -> None:
+            now_s = self.shell.now_s
+            owner, queue = ProgramId(program), QueueId(1)
+            self.tokens[program] = []
+            self.shell.post(
+                ProgramStarted(
+                    time_s=now_s, program=owner, tenant=TenantId("t"), form="inferlet", name="p"
+                )
+            )
+            self.shell.post(
+                QueueCreated(time_s=now_s, program=owner, queue=queue, model=ModelId("light"))
+            )
+            pages = [PageId(n) for n in range(-(-(len(prompt) + num_tokens) // 16))]
+            self.issue(program, AllocPages(id=CommandId(1), pages=pages))
+            self.issue(
+                program,
+                Decode(
+                    id=CommandId(2),
+                    context=pages,
+                    output=pages,
+                    tokens=list(prompt),
+                    position=0,
+                    sampler=SamplerSpec(seed=program),
+                    stop=StopSpec(num_tokens),
+                ),
+            )
+
+        return begin
+
+    def issue(self, program: int, *commands: Command) -> None:
+        self.shell.post(
+            CommandsIssued(
+                time_s=self.shell.now_s,
+                program=ProgramId(program),
+                queue=QueueId(1),
+                commands=list(commands),
+            )
+        )
+
+    def _answered(self, action: Deliver | Fail | Terminate) -> None:
+        if isinstance(action, Fail):
+            self.failed[action.program] = action.error.message
+        elif isinstance(action, Deliver) and isinstance(action.reply, DecodeChunk):
+            self.tokens[action.program] += action.reply.token_ids
+            if action.last:
+                self.ended_s[action.program] = self.shell.now_s
+
+
+@pytest.fixture
+def make_world() -> type[World]:
+    return World

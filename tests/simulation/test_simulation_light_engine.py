@@ -1,0 +1,86 @@
+"""The light engine answers as an engine does, as far as it goes; what it cannot do it says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quire.core.batch import Batch, DistRows, ForwardRows, SampleRows, SwapOut
+from quire.core.decoding import SamplerSpec
+from quire.core.interfaces import EngineCore
+from quire.simulation import LightEngine, StepCost, light_pool
+
+
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def test_it_is_an_engine() -> None:
+    assert isinstance(LightEngine(light_pool(num_blocks=4)), EngineCore)
+
+
+def test_tokens_stay_the_same_in_another_batch_and_after_a_preemption(make_world: Any) -> None:
+    """Three blocks for two decodes of two blocks each: one of them has to wait or to yield."""
+    alone = make_world()
+    alone.simulation.at(0.0, alone.launch(1, range(8), 20))
+    alone.simulation.run()
+    crowded = make_world(num_blocks=3)
+    for program in (2, 1):
+        crowded.simulation.at(0.0, crowded.launch(program, range(program, program + 8), 20))
+    crowded.simulation.run()
+    assert crowded.tokens[1] == alone.tokens[1]
+    assert len(crowded.tokens[2]) == 20
+    assert crowded.tokens[1] != crowded.tokens[2]
+
+
+def test_samples_and_distributions_have_the_shape_that_was_asked_for() -> None:
+    engine = LightEngine(light_pool(num_blocks=4), vocab_size=100)
+    result = engine.execute(
+        Batch(
+            step=1,
+            dists=DistRows(embeds=i32(0, 1), top_k=i32(3, 2)),
+            samples=SampleRows(
+                embeds=i32(0, 1),
+                sampler_index=i32(0, 0),
+                samplers=[SamplerSpec(seed=5)],
+                positions=i32(1, 2),
+                token_slots=i32(-1, -1),
+            ),
+        )
+    )
+    assert result.dist_starts.tolist() == [0, 3, 5]
+    assert result.dist_ids.tolist() == [0, 1, 2, 0, 1]
+    assert np.isclose(result.dist_probs[:3].sum(), 1.0)
+    first, second = result.samples.tolist()
+    assert first != second
+    assert all(0 <= token < 100 for token in (first, second))
+
+
+def test_scores_are_refused_row_by_row() -> None:
+    engine = LightEngine(light_pool(num_blocks=4))
+    rows = ForwardRows(
+        row_starts=i32(0, 1, 2, 3),
+        tables=i32(-1, -1, -1),
+        sequences=i32(-1, -1, -1),
+        tokens=i32(1, 2, 3),
+        embeds=i32(-1, -1, -1),
+        positions=i32(0, 0, 0)[None, :],
+        slots=i32(-1, -1, -1)[None, :],
+        outputs=i32(-1, -1, -1),
+        score_targets=i32(-1, 4, -1),
+        attention_rows=i32(2),
+    )
+    result = engine.execute(Batch(step=1, forward=rows))
+    assert [failure.index for failure in result.failures] == [1, 2]
+    assert all("no log probabilities" in failure.error.message for failure in result.failures)
+
+
+def test_moves_take_time_and_end() -> None:
+    engine = LightEngine(light_pool(num_blocks=4), StepCost(message_s=0.0, moved_block_s=0.5))
+    swap = SwapOut(transfers=i32(7, 8), blocks=i32(0, 1), host_blocks=i32(0, 1))
+    assert engine.execute(Batch(step=1, operations=[swap])).elapsed_s == 1.0
+    ended = engine.transfer()
+    assert ended is not None
+    assert ended.transfers.tolist() == [7, 8]
+    assert engine.transfer() is None
