@@ -79,7 +79,34 @@ async def test_good_grammars_pass(checker: GrammarChecker, grammar: GrammarSpec)
         (GrammarSpec("regex", "(a"), "unclosed group"),
         (GrammarSpec("regex", "(?=a)b"), "look-around"),
         (GrammarSpec("json_schema", '{"type": "foo"}'), "foo"),
-        (GrammarSpec("json_schema", '{"$ref": "http://example.com/x"}'), "example.com"),
+        (
+            GrammarSpec("json_schema", '{"$ref": "http://example.com/x"}'),
+            "#: http://example.com/x is not part of the schema, and nothing is fetched",
+        ),
+        (
+            GrammarSpec("json_schema", '{"items": {"oneOf": [{"const": 1}, {"const": 2}]}}'),
+            "#/items: oneOf: answers can only be held to alternatives that no value fits twice",
+        ),
+        (
+            GrammarSpec("json_schema", '{"items": {"$ref": "#/$defs/a"}}'),
+            "#/items: nothing stands at #/$defs/a: correct the reference",
+        ),
+        (
+            GrammarSpec("json_schema", '{"type": "string", "pattern": "(a"}'),
+            "#: a pattern cannot be read: unclosed group: correct it",
+        ),
+        (
+            GrammarSpec("json_schema", '{"type": "string", "pattern": "^(?!a)"}'),
+            "#: look-around and word boundaries in patterns are not supported",
+        ),
+        (
+            GrammarSpec("json_schema", '{"type": "string", "minLength": 5, "maxLength": 2}'),
+            "no value fits the schema: minLength (5) is greater than maxLength (2): correct it",
+        ),
+        (
+            GrammarSpec("lark", 'start: %json {"items": {"uniqueItems": true}}'),
+            "#/items: uniqueItems: answers cannot be held to it",
+        ),
         (GrammarSpec("lark", "start: nowhere"), "nowhere"),
         (GrammarSpec("regex", "a" * (MAX_SOURCE_BYTES + 1)), "at most"),
     ],

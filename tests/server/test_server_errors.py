@@ -200,8 +200,7 @@ def test_what_is_wrong_is_said_of_the_shape_that_was_given(
         (
             "completions",
             {"prompt": "x", "structured_outputs": {"json": {"uniqueItems": True}}},
-            "structured_outputs: Unimplemented keys: "
-            '["uniqueItems"]: answers cannot be held to them',
+            "structured_outputs: #: uniqueItems: answers cannot be held to it",
         ),
         (
             "responses",

@@ -9,13 +9,13 @@ long an ambiguous grammar's items are sought.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
+from quire.engine.sampling.json_schema import read_schema, read_schemas_in_lark
 from quire.engine.tokenizer import HuggingFaceTokenizer
 
 MAX_SOURCE_BYTES = 1 << 18
@@ -150,21 +150,11 @@ def _source(spec: GrammarSpec) -> str:
     _check_text(spec)
     match spec.kind:
         case "json_schema":
-            _check_json(spec.source)
-            return str(LLMatcher.grammar_from_json_schema(spec.source))
+            return str(LLMatcher.grammar_from_json_schema(read_schema(spec.source)))
         case "regex":
             return str(LLMatcher.grammar_from_regex(spec.source))
         case "lark":
-            return str(LLMatcher.grammar_from_lark(spec.source))
-
-
-def _check_json(source: str) -> None:
-    """The library pastes the source into a text of its own: what is no JSON by itself could be some
-    there, of another meaning."""
-    try:
-        json.loads(source)
-    except (ValueError, RecursionError) as exc:
-        raise GrammarError(f"the JSON schema is not valid JSON: {exc}; correct it") from exc
+            return str(LLMatcher.grammar_from_lark(read_schemas_in_lark(spec.source)))
 
 
 def _check_text(spec: GrammarSpec) -> None:

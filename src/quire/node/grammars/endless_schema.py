@@ -19,13 +19,14 @@ _EMBEDDED = "%json "
 def endless_reference(grammar: GrammarSpec) -> str | None:
     """The first reference on the way from a schema to itself, such as ``#/$defs/node``, if what a
     value must have leads back to it; ``None`` if no schema of ``grammar`` does that."""
-    for schema in _schemas(grammar):
+    for schema in schemas_of(grammar):
         if (found := _endless(schema)) is not None:
             return found
     return None
 
 
-def _schemas(grammar: GrammarSpec) -> Iterator[Any]:
+def schemas_of(grammar: GrammarSpec) -> Iterator[Any]:
+    """The schemas of a JSON schema or a Lark grammar, those that can be read."""
     if grammar.kind == "json_schema":
         texts = [grammar.source]
     else:
@@ -96,4 +97,4 @@ def _parts_of_every_value(schema: dict[str, Any]) -> list[Any]:
     return parts
 
 
-__all__ = ["endless_reference"]
+__all__ = ["endless_reference", "schemas_of"]

@@ -1,18 +1,81 @@
-"""What a refused grammar is told: the compiler's words, or ours where it has only a name for it."""
+"""What a refused grammar is told: what its author can change, and where.
+
+Owns the translation of the compiler's words about JSON schemas. What the table has no entry for
+is told as the compiler says it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
-from quire.node.grammars.endless_schema import endless_reference
+from quire.node.grammars.endless_schema import endless_reference, schemas_of
 
-_NOTHING_FITS = "NoExtensionBias"
-"""llguidance's name for a grammar that lets nothing follow."""
+_MAX_PLACES = 3
+"""Named in a message."""
 
-_NOT_ENFORCED = "Unimplemented keys"
-"""How it begins to say that a schema has keywords which it knows and cannot enforce."""
-
-_ADVICE = "; correct it"
+_MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("NoExtensionBias", (), "no text can match the grammar: correct it"),
+    (
+        "oneOf constraints are not supported",
+        ("oneOf",),
+        "oneOf: answers can only be held to alternatives that no value fits twice, told apart by "
+        "type or by a required property with a constant text: write anyOf",
+    ),
+    (
+        "min/maxProperties only supported when",
+        ("minProperties", "maxProperties"),
+        "answers can only be held to numbers of properties where all that are listed in "
+        "properties are required, or the number is 0 or 1: list them in required",
+    ),
+    (
+        r"patternProperty regexes (?P<what>.*) are not disjoint",
+        ("patternProperties",),
+        "patternProperties: a name can match both {what}: write patterns of which a name matches "
+        "one",
+    ),
+    (
+        r"Unsatisfiable schema: (?P<what>[^\n]*?)(?:; correct it)?$",
+        (),
+        "no value fits the schema: {what}: correct it",
+    ),
+    (
+        r"Resource '(?:json-schema:///)?(?P<what>[^']*)' is not present",
+        ("$ref", "$schema"),
+        "{what} is not part of the schema, and nothing is fetched: move it under $defs and refer "
+        "to it as #/$defs/NAME",
+    ),
+    (
+        "Pointer '(?P<what>[^']*)' does not exist",
+        ("$ref",),
+        "nothing stands at #{what}: correct the reference",
+    ),
+    (
+        "look-?around",
+        ("pattern", "patternProperties"),
+        "look-around and word boundaries in patterns are not supported: write the pattern without",
+    ),
+    (
+        r"regex parse error[\s\S]*error: (?P<what>[^;\n]*)",
+        ("pattern", "patternProperties"),
+        "a pattern cannot be read: {what}: correct it",
+    ),
+    (
+        "'multipleOf' has too many digits",
+        ("multipleOf",),
+        "multipleOf: at most nine digits can be kept: write a rounder number",
+    ),
+    (
+        "Anchor '(?P<what>[^']*)' does not exist",
+        ("$ref",),
+        "no $anchor is named {what}: correct the reference",
+    ),
+)
+"""The compiler's words, the keywords that they are about, and ours. An entry with keywords is for
+grammars that have them."""
 
 
 def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
@@ -21,12 +84,44 @@ def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
         return GrammarError(
             f"the schema refers to itself without end ({reference}): let a value end somewhere"
         )
-    if _NOTHING_FITS in error.message:
-        return GrammarError("no text can match the grammar: correct it")
-    if _NOT_ENFORCED in error.message:
-        keys = error.message[error.message.index(_NOT_ENFORCED) :].removesuffix(_ADVICE)
-        return GrammarError(f"{keys}: answers cannot be held to them, leave them out")
+    for pattern, keywords, ours in _MEANINGS:
+        found = re.search(pattern, error.message)
+        if found is None:
+            continue
+        places = _named(grammar, keywords)
+        if places or not keywords:
+            return GrammarError(places + ours.format(**found.groupdict()))
     return error
+
+
+def _named(grammar: GrammarSpec, keywords: tuple[str, ...]) -> str:
+    """The places of ``keywords``, of which one is meant: the compiler does not say which."""
+    places = [
+        place for schema in schemas_of(grammar) for place in _places(schema, frozenset(keywords))
+    ]
+    if not places:
+        return ""
+    named = ", ".join(place[:200] for place in places[:_MAX_PLACES])
+    return f"{named}, ...: " if len(places) > _MAX_PLACES else f"{named}: "
+
+
+def _places(schema: Any, keywords: frozenset[str]) -> Iterator[str]:
+    waiting: list[tuple[str, Any]] = [("#", schema)]
+    while waiting:
+        place, part = waiting.pop()
+        if isinstance(part, dict):
+            if not keywords.isdisjoint(part):
+                yield place
+            inner = [(_step(name), value) for name, value in part.items()]
+        elif isinstance(part, list):
+            inner = [(str(index), value) for index, value in enumerate(part)]
+        else:
+            continue
+        waiting += [(f"{place}/{name}"[:400], value) for name, value in reversed(inner)]
+
+
+def _step(name: str) -> str:
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 __all__ = ["in_our_words"]
