@@ -77,6 +77,7 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
         num_generated_tokens=row.num_generated_tokens,
         num_preemptions=row.num_preemptions,
         service_s=row.service_s,
+        cost_s=row.cost_s,
         waiting_s=row.waiting_s,
     )
 

@@ -21,6 +21,7 @@ from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
 from quire.control.programs.failures import MAX_KEPT
 from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.service import note_waited
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
 from quire.core import commands as c
@@ -173,6 +174,7 @@ class Flow:
         except QuireError as error:
             self.fail(entry, error.record())
             return True
+        note_waited(entry, self.now_s)
         entry.reply = reply
         if engine.starved and type(entry.command) is c.AllocEmbeds:
             self._look_again(entry, engine)
@@ -214,11 +216,9 @@ class Flow:
 
     def start(self, entry: Entry) -> None:
         """The scheduler has put (a part of) the queue's next command into a message."""
-        program = entry.program
         if entry.state is _QUEUED:
             entry.queue.begin(entry, _STARTED)
-            program.waiting_s += self.now_s - entry.ready_s
-            program.num_running += 1
+            entry.program.num_running += 1
 
     # -- ends ------------------------------------------------------------------------------------
 
@@ -240,6 +240,9 @@ class Flow:
             if not entry.is_answered:
                 self._outbox.deliver(entry.program.id, entry.id, entry.reply)
             self._settle(entry)
+        head = queue.next_entry
+        if head is not None and queue.is_quiet:  # until now it stood behind others
+            head.ready_s = max(head.ready_s, self.now_s)
 
     def fail(self, entry: Entry, error: ErrorRecord) -> None:
         """End ``entry`` as failed and poison its queue. It is in no message in flight."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.control.engines.decode_run import DecodeRun
-from quire.control.engines.in_flight import InFlight, Part, Stage
+from quire.control.engines.in_flight import InFlight, Part, Restored, Stage
 from quire.control.engines.score_sum import ScoredPart
 from quire.control.memory.content import Content
 from quire.control.memory.pages import Page
@@ -73,7 +73,7 @@ class BatchBuilder:
         self.pins: list[Content] = []
         self.filled: list[Content] = []
         self.lost: list[Content] = []
-        self.restores: list[tuple[int, list[Content]]] = []
+        self.restores: list[Restored] = []
         self.opened: list[DecodeRun] = []
         self.advanced: list[DecodeRun] = []
         self.runs: set[DecodeRun] = set()
@@ -154,9 +154,10 @@ class BatchBuilder:
         self.num_tokens += num_new
         self.budget -= num_new
 
-    def restore(self, row: ForwardRow, contents: list[Content]) -> None:
-        """A row that computes lost ``contents`` again, for no command in particular."""
-        self.restores.append((len(self._rows), contents))
+    def restore(self, row: ForwardRow, contents: list[Content], requester: Entry) -> None:
+        """A row that computes lost ``contents`` again; ``requester`` is the most senior of those
+        that wait for them."""
+        self.restores.append(Restored(len(self._rows), contents, len(row.positions), requester))
         self._rows.append(row)
         self._row_sequences.append(-1)
         self.num_tokens += len(row.positions)

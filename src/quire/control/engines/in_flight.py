@@ -58,6 +58,17 @@ class Part:
     scored: ScoredPart | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A forward row that computes lost ``contents`` again, ``num_tokens`` of them, for
+    ``requester``."""
+
+    row: int
+    contents: list[Content]
+    num_tokens: int
+    requester: Entry
+
+
 @dataclass(slots=True)
 class InFlight:
     """A dispatched message. ``filled``: contents that are full and canonical once it has run.
@@ -77,7 +88,7 @@ class InFlight:
     num_opened: int
     pins: list[Content]
     filled: list[Content]
-    restores: list[tuple[int, list[Content]]]
+    restores: list[Restored]
     num_tokens: int
 
     @property
@@ -95,4 +106,4 @@ class InFlight:
         return any(part.stage is Stage.IMAGES for part in self.parts)
 
 
-__all__ = ["STAGE_ORDER", "InFlight", "Part", "Stage"]
+__all__ = ["STAGE_ORDER", "InFlight", "Part", "Restored", "Stage"]

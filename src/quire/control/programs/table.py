@@ -23,7 +23,8 @@ _IMPORTS = (ImportPages, ImportPrefix)
 
 @dataclass(frozen=True, slots=True)
 class ProcessRow:
-    """One program as ``ps`` and /metrics show it. Times in seconds of the event clock."""
+    """One program as ``ps`` and /metrics show it. Times in seconds of the event clock; of service
+    and cost see ``service``."""
 
     program: ProgramId
     tenant: TenantId
@@ -40,6 +41,7 @@ class ProcessRow:
     num_prefilled_tokens: int
     num_cached_tokens: int
     service_s: float
+    cost_s: float
     waiting_s: float
     started_s: float
     last_arrival_s: float | None
@@ -140,7 +142,8 @@ class ProcessTable:
         del program.entries[entry.id]
         program.account.num_commands -= 1
         program.ended.add(entry.id)
-        program.last_completion_s = now_s
+        program.last_completion_s = program.figures.completion_s = now_s
+        program.thread_figures(entry.queue.thread).completion_s = now_s
         if not program.entries and self.active.pop(program.id, None) is not None:
             program.idle_since_s = now_s
             self._ages.discard(program)
@@ -205,8 +208,9 @@ def _row(program: Program) -> ProcessRow:
         num_generated_tokens=program.num_generated_tokens,
         num_prefilled_tokens=program.num_prefilled_tokens,
         num_cached_tokens=program.num_cached_tokens,
-        service_s=program.service_s,
-        waiting_s=program.waiting_s,
+        service_s=program.figures.service_s,
+        cost_s=program.cost_s,
+        waiting_s=program.figures.waiting_s,
         started_s=program.started_s,
         last_arrival_s=program.last_arrival_s,
         last_completion_s=program.last_completion_s,

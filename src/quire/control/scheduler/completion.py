@@ -21,6 +21,8 @@ from quire.control.programs.families import (
     require_tokens,
 )
 from quire.control.programs.program import CommandQueue, Entry
+from quire.control.programs.service import Share, charge
+from quire.control.programs.states import ENDS
 from quire.control.scheduler.admission import Admission
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.replies import (
@@ -78,9 +80,9 @@ class Completion:
             for later in self._engine.in_flight:
                 later.filled.clear()
         self._engine.memory.unpin_all(message.pins)
-        for row, contents in message.restores:
-            if ("forward", row) in failures:
-                self._restorer.fail(contents)
+        for restored in message.restores:
+            if ("forward", restored.row) in failures:
+                self._restorer.fail(restored.contents)
         self._charge(message, result)
         queues = {part.entry.queue: None for part in message.parts}
         for part in message.parts:
@@ -94,24 +96,25 @@ class Completion:
         return queues
 
     def _charge(self, message: InFlight, result: BatchResult) -> None:
-        """Share the message's time by tokens; tell the policy who was served."""
-        total = sum([part.num_tokens for part in message.parts])
-        total += sum(message.steps[message.num_opened :])
+        """Charge the message to those whom it served; what was computed again, to whom it was for.
+        Tell the policy."""
+        shares = [Share(part.entry, part.num_tokens) for part in message.parts if part.num_tokens]
         for part in message.parts:
-            if part.num_tokens:
-                if part.stage is _FORWARD:
-                    part.entry.program.num_prefilled_tokens += part.num_tokens
-                self._serve(part.entry, part.num_tokens, result.elapsed_s * part.num_tokens / total)
-        for index in range(message.num_opened, len(message.runs)):
-            steps = message.steps[index]
-            self._serve(message.runs[index].entry, steps, result.elapsed_s * steps / total)
+            if part.num_tokens and part.stage is _FORWARD:
+                part.entry.program.num_prefilled_tokens += part.num_tokens
+        first = message.num_opened
+        advanced = zip(message.runs[first:], message.steps[first:], strict=True)
+        shares += [Share(run.entry, num_steps) for run, num_steps in advanced]
+        shares += [Share(one.requester, one.num_tokens) for one in message.restores]
+        charge(shares, result.elapsed_s)
+        for share in shares:
+            self._serve(share.entry, share.num_tokens, result.elapsed_s)
 
     def _serve(self, entry: Entry, num_tokens: int, service_s: float) -> None:
-        now_s = self._flow.now_s
         entry.service_tokens += num_tokens
-        entry.ready_s = now_s
-        entry.program.service_s += service_s
-        self._ranking.served(entry, num_tokens, service_s)
+        entry.ready_s = self._flow.now_s
+        if entry.state not in ENDS:
+            self._ranking.served(entry, num_tokens, service_s)
 
     # -- parts -----------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from quire.control.engines.state import EngineState
 from quire.control.memory.promises import NO_RECLAIM
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
+from quire.control.programs.service import note_sent
 from quire.control.scheduler.anticipation import Anticipation
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
@@ -236,9 +237,9 @@ class EngineScheduler:
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         message = builder.in_flight(num_steps, max_steps)
         for part in message.parts:
-            part.entry.num_in_flight += 1
+            note_sent(part.entry, self._flow.now_s)
         for run in builder.advanced:
-            run.entry.num_in_flight += 1
+            note_sent(run.entry, self._flow.now_s)
         for index, run in enumerate(message.runs):
             run.num_outstanding += message.steps[index]
         engine.next_step += 1

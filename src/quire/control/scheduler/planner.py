@@ -113,10 +113,10 @@ class MessagePlanner:
         budget = self._engine.info.pool.max_batch_tokens
         self._builder = BatchBuilder(self._engine.next_step, budget, prompt_limit())
         self._add_claimants(starved, None if thorough else MAX_FAILED_CLAIMS)
-        self.restorer.add_rows(self._builder, self._reclaim_for)
+        self._add_restores()
         self._add_decodes(list(self._engine.running))
         self._add_work()
-        self.restorer.add_rows(self._builder, self._reclaim_for)
+        self._add_restores()
         self._put_back()
         self._seen = (self._engine.num_changes, self._seats.num_asked)
         return self._builder
@@ -188,7 +188,7 @@ class MessagePlanner:
             of_oldest = sorted(self.backlog.claims_of(oldest.id), key=rank_of)
             for entry in of_oldest[:most_failed]:
                 self._look_again(entry)
-        self.restorer.add_rows(self._builder, self._reclaim_for, oldest)
+        self._add_restores(oldest)
         self._add_decodes([entry for entry in starved if entry.program is not oldest])
         num_failed = 0
         while most_failed is None or num_failed < most_failed:
@@ -203,6 +203,13 @@ class MessagePlanner:
             self.backlog.take_claim(entry)
             self._again[entry] = None
             self._add_queue(entry)
+
+    def _add_restores(self, program: Program | None = None) -> None:
+        """Rows that compute lost pages again, charged to those whom they are for."""
+        num_before = len(self._builder.restores)
+        self.restorer.add_rows(self._builder, self._reclaim_for, program)
+        for restored in self._builder.restores[num_before:]:
+            self._fairness.charge(restored.requester.program.tenant, restored.num_tokens)
 
     # -- decodes ---------------------------------------------------------------------------------
 

@@ -193,7 +193,7 @@ class Restorer:
         row.table = engine.tables.place(job.key, blocks, words, builder.step, engine.operations).id
         job.step = builder.step
         self.num_restored_tokens += count
-        builder.restore(row, [content for content, _, _ in spans])
+        builder.restore(row, [content for content, _, _ in spans], job.requester)
 
     def _secure(
         self,

@@ -105,7 +105,9 @@ class ProgramError(ResponseModel):
 
 
 class ProcessFigures(ResponseModel):
-    """What the process table has counted; see the glossary."""
+    """What the process table has counted. ``service_s``: engine time of the messages that carried
+    anything of it; ``cost_s``: its share of them by tokens; ``waiting_s``: time in which a command
+    could have run and did not."""
 
     num_queues: int
     num_pages: int
@@ -115,6 +117,7 @@ class ProcessFigures(ResponseModel):
     num_generated_tokens: int
     num_preemptions: int
     service_s: float
+    cost_s: float
     waiting_s: float
 
 

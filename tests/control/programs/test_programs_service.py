@@ -1,0 +1,123 @@
+"""Service, cost and waiting: of a program, of its threads, and across a preemption."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from control_world import ENGINE, World
+
+from quire.control.programs.program import Program
+from quire.core.ids import ProgramId, ThreadId
+from quire.testing import FakeEngine
+from quire.testing.fake_engine import fake_pool
+from quire.testing.fake_engine.engine import StepTime
+
+STEP = {"max_steps_per_message": 1, "run_ahead": False}
+
+
+def make_world(**pool: Any) -> World:
+    """Every message takes a second."""
+    return World(
+        engine=FakeEngine(fake_pool(**pool), step_time=StepTime(base_s=1.0, per_token_s=0.0)),
+        config=STEP,
+    )
+
+
+def program_of(world: World, program: int) -> Program:
+    found = world.controller._table.get(ProgramId(program))
+    assert found is not None
+    return found
+
+
+def begin(world: World, program: int, num_tokens: int, queue: int = 1, first: int = 0) -> Any:
+    pages = range(first, first + 8)
+    world.issue(program, world.alloc(pages), queue=queue)
+    [outcome] = world.issue(
+        program, world.decode(pages, [program, queue, 3], num_tokens), queue=queue
+    )
+    return outcome
+
+
+def test_service_is_the_time_of_messages_and_cost_a_share_of_it() -> None:
+    world = make_world()
+    for program in (1, 2):
+        world.program(program)
+        begin(world, program, 4)
+    world.run()
+    one, two = program_of(world, 1), program_of(world, 2)
+    elapsed_s = world.harness.now_s
+    assert one.cost_s + two.cost_s == pytest.approx(elapsed_s)
+    # the first prompt goes alone, and the second joins: all but one message carries both
+    assert one.figures.service_s == elapsed_s - 1
+    assert two.figures.service_s == elapsed_s - 1
+    assert one.figures.service_tokens == 3 + 3, "the prompt, and a row for each further token"
+
+
+def test_a_message_counts_once_for_a_program_and_for_each_of_its_threads() -> None:
+    world = make_world()
+    world.program(1, queues=0)
+    world.queue(1, 1, thread=ThreadId(7))
+    world.queue(1, 2, thread=ThreadId(8))
+    begin(world, 1, 3)
+    begin(world, 1, 6, queue=2, first=10)
+    world.run()
+    program = program_of(world, 1)
+    first, second = (program.thread_figures(ThreadId(number)) for number in (7, 8))
+    assert program.figures.service_s == world.harness.now_s
+    assert first.service_s < second.service_s < program.figures.service_s + 1
+    assert first.service_tokens + second.service_tokens == program.figures.service_tokens
+    assert first.completion_s is not None
+    assert second.completion_s is not None
+    assert first.completion_s < second.completion_s == program.figures.completion_s
+
+
+def test_who_waits_for_a_sequence_is_charged_the_wait() -> None:
+    world = make_world(max_sequences=1)
+    for program in (1, 2):
+        world.program(program)
+        begin(world, program, 5)
+    world.run()
+    assert program_of(world, 1).figures.waiting_s == 0
+    assert program_of(world, 2).figures.waiting_s == 5, "one prompt and four steps"
+
+
+def test_what_stands_behind_its_own_queue_does_not_wait() -> None:
+    world = make_world()
+    world.program(1)
+    begin(world, 1, 5)
+    world.issue(1, world.decode(range(10, 14), [9, 9, 9], 5, context=range(10, 14)))
+    world.do(1, world.alloc(range(20, 21)))
+    begin(world, 1, 2, first=30)
+    world.run()
+    assert program_of(world, 1).figures.waiting_s == 0
+
+
+def test_waiting_goes_on_after_a_preemption() -> None:
+    """One sequence: the second program displaces the first one, which waits until it is done."""
+    world = make_world(max_sequences=1)
+    world.program(1)
+    first = begin(world, 1, 25)
+    world.program(2, priority=1)
+    second = begin(world, 2, 5)
+    world.run()
+    assert (len(first.tokens), len(second.tokens)) == (25, 5)
+    displaced = program_of(world, 1)
+    assert displaced.num_preemptions == 1
+    assert displaced.figures.waiting_s == program_of(world, 2).figures.service_s == 5
+
+
+def test_what_is_computed_again_is_charged_to_whom_it_is_for() -> None:
+    world = make_world()
+    world.program(1)
+    size = world.engine.info.pool.page_size
+    pages = range(4)
+    world.do(1, world.alloc(pages), world.decode(pages, range(2 * size), 0))
+    before = program_of(world, 1).figures.service_tokens
+    world.harness.lose_engine(ENGINE)
+    world.harness.start_engine(
+        ENGINE, FakeEngine(fake_pool(), step_time=StepTime(base_s=1.0, per_token_s=0.0))
+    )
+    world.do(1, world.decode(pages, [1], 0, position=2 * size))
+    figures = program_of(world, 1).figures
+    assert figures.service_tokens - before == 2 * size + 1
