@@ -147,6 +147,34 @@ async def main(api):
     return [heard, await launched.join()]
 '''
 
+FORKING = '''
+import asyncio
+
+from quire.programs.sdk import Context, inferlet
+
+
+@inferlet("forking", restartable=True)
+async def main(api, name):
+    """Four forks a round, two of them joined."""
+    context = Context(api).fill(f"hello {name}, a small ")
+    await context.prefill()
+    context.evict(1, 2)
+    said = []
+    for number in range(3):
+        await context.prefill()
+        forks = [context.fork().fill(f"{index}:") for index in range(4)]
+        said += await asyncio.gather(
+            *[fork.generate_until(max_tokens=6, ignore_eos=True) for fork in forks]
+        )
+        context.join(*forks[:2])
+        for fork in forks[2:]:
+            fork.drop()
+        await api.send(str(number))
+        await api.receive()
+    await context.next_dist()
+    return said
+'''
+
 
 def native(folder: Path, source: str) -> Inferlet:
     path = folder / "program.py"
@@ -254,6 +282,29 @@ async def test_what_a_program_has_closed_again_does_not_end_it(
     undisturbed = node.launch(native(tmp_path, CLOSED), tenant=TENANT)
     await drive(node, undisturbed, kill_at=None)
     assert await handle.result() == await undisturbed.result()
+
+
+async def test_programs_that_fork_survive_engine_after_engine(
+    start_node: StartNode, model_directory: Path, tmp_path: Path
+) -> None:
+    """While each is in another round, with pages that it has filled on one queue and copied on
+    others."""
+    node = await started(start_node, model_directory)
+    program = native(tmp_path, FORKING)
+
+    def launched() -> list[ProgramHandle]:
+        return [node.launch(program, [f"n{number}"], tenant=TENANT) for number in range(6)]
+
+    undisturbed, handles = launched(), launched()
+    numbers = [handle.program for handle in handles]
+    for handle in undisturbed:
+        await drive(node, handle, kill_at=None)
+    for index, handle in enumerate(handles):
+        assert await drive(node, handle, kill_at=1 + index if index < 3 else None) == list("012")
+    expected = [await handle.result() for handle in undisturbed]
+    assert [await handle.result() for handle in handles] == expected
+    again = [h.program != number for h, number in zip(handles, numbers, strict=True)]
+    assert any(again), "it has begun again"
 
 
 async def test_one_that_does_not_repeat_itself_is_ended(

@@ -1,4 +1,4 @@
-"""What a program does again on a new engine, in which order, while it runs ahead of it."""
+"""What a program does again on a new engine, and what it has ended there meanwhile."""
 
 from __future__ import annotations
 
@@ -7,27 +7,12 @@ from typing import Any
 
 import pytest
 from programs_node import node_of
+from replay_node import recorded, turns
 
 from quire.core.errors import ProgramCancelled, UnknownHandle
-from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.api import Api
 from quire.programs.inferlet import Main
 from quire.programs.runtime.replay_log import ReplayLog
-from quire.programs.runtime.replay_port import ReplayPort
-from quire.programs.runtime.running import Connect
-from quire.testing import LocalNode
-
-
-def recorded(node: LocalNode, log: ReplayLog) -> Connect:
-    """The port of another incarnation of the program whose record is ``log``."""
-    connect = node.connect("again")
-
-    def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
-        port = ReplayPort(log, sink, loop)
-        port.attach(connect(port, loop))
-        return port
-
-    return connected
 
 
 class Waits:
@@ -42,8 +27,8 @@ class Waits:
 
 
 async def resumed(main: Any) -> Any:
-    """The result of ``main(api, waits)`` whose engine is lost while it waits. The new engine does
-    nothing before the program has come to that place again."""
+    """The result of ``main(api, waits)`` whose engine is lost while it waits. The new engine takes
+    its time."""
     log, before, behind = ReplayLog(), Waits(), Waits()
 
     def until(waits: Waits) -> Main:
@@ -59,15 +44,12 @@ async def resumed(main: Any) -> Any:
         with pytest.raises(ProgramCancelled):
             await first.result()
     async with node_of() as node:
+        behind.may_go_on.set()
         node.hold = True
         again = node.launch(until(behind), connect=recorded(node, log))
-        ended = asyncio.ensure_future(again.result())
-        is_there = asyncio.ensure_future(behind.is_there.wait())
-        await asyncio.wait([ended, is_there], return_when=asyncio.FIRST_COMPLETED)
-        is_there.cancel()
+        await turns(60)
         node.hold = False
-        behind.may_go_on.set()
-        return await ended
+        return await again.result()
 
 
 async def undisturbed(main: Any) -> Any:
@@ -139,3 +121,38 @@ async def closes_behind_a_reset(api: Api, waits: Waits) -> list[int]:
 
 async def test_what_follows_a_reset_waits_with_it() -> None:
     assert await resumed(closes_behind_a_reset) == await undisturbed(closes_behind_a_reset)
+
+
+def in_passing(end: str, num: int) -> Any:
+    """A program that resets or closes a queue ``num`` turns behind a command there: that may have
+    ended by then, or end without being told yet, or be cancelled."""
+
+    async def program(api: Api, waits: Waits) -> Any:
+        kept, queue = api.create_queue(), api.create_queue()
+        page, embeds = api.alloc_kvpage(kept, 1), api.alloc_emb(kept, 2)
+        await api.synchronize(kept)
+        for position in range(3):
+            api.embed_txt(queue, [5], [position], embeds[0])
+            ran = api.forward(queue, page, embeds[0], page, embeds[0])
+        await turns(num)
+        getattr(api, end)(queue)
+        try:
+            await ran
+        except ProgramCancelled:
+            return None
+        await waits.here()
+        return (await api.get_next_dist(kept, embeds[0])).token_ids
+
+    return program
+
+
+@pytest.mark.parametrize("end", ["reset_queue", "close_queue"])
+async def test_what_had_ended_before_it_was_told_is_not_cancelled_either(end: str) -> None:
+    told = 0
+    for num in range(12):
+        main = in_passing(end, num)
+        expected = await undisturbed(main)
+        if expected is not None:
+            told += 1
+            assert await resumed(main) == expected, num
+    assert told > 1

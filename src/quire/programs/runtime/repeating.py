@@ -17,18 +17,20 @@ from quire.programs.runtime.replay_log import Issued
 
 NewId = Callable[[], CommandId]
 
-_WITHOUT_EFFECT = (c.GetNextDist, c.Sample, c.Synchronize)
-
 
 def again(entry: Issued, slots: Mapping[TokenSlotId, int], new_id: NewId) -> list[c.Command]:
-    """What to issue for a command that has ended; nothing for one that failed: it changed nothing.
+    """What to issue for a command that has ended; nothing for one that failed: it changed nothing,
+    but for a decode that was cancelled, whose pages hold what it told.
 
     ``slots``: the tokens in token slots, as far as they are known.
     """
     command = entry.sent
-    if entry.error is not None or isinstance(command, _WITHOUT_EFFECT):
-        return []
+    if entry.error is not None:
+        is_cut = entry.error.code == "program_cancelled" and entry.tokens()
+        return [_ran(command, entry.tokens())] if is_cut and isinstance(command, c.Decode) else []
     match command:
+        case c.GetNextDist() | c.Sample():  # others may wait for it
+            return [c.Synchronize(id=command.id, after=command.after)]
         case c.Decode():
             return [_ran(command, entry.tokens())]
         case c.ImportPrefix():

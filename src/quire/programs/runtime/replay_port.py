@@ -2,8 +2,10 @@
 
 One port for each incarnation, all with the same ``ReplayLog``. While the log lasts, the program
 hears the recorded answers in their order; commands that it repeats are issued as far as they
-rebuild its pages, and what the engine says to them is dropped. Behind the log everything is passed
-on. Belongs to the program's loop. Must not know what runs the program.
+rebuild its pages, and what the engine says to them is dropped. That a command has ended it hears
+when the command has ended again: what it does then, on whatever queue, finds what it found the
+first time. Behind the log everything is passed on. Belongs to the program's loop. Must not know
+what runs the program.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class ReplayPort:
         self._known: dict[CommandId, list[int]] = {}
         """Of decodes that were under way: tokens that the program has, and that come again."""
         self._remaking: dict[CommandId, QueueId] = {}
-        """Of what is done once more: that which has not ended, and where."""
+        """Of what is done once more: that which was issued and has not ended, and where."""
+        self._unmade: set[CommandId] = set()
+        """Of what is done once more: that which has not ended, issued or not."""
         self._num_remaking: Counter[QueueId] = Counter()
         self._closing: set[QueueId] = set()
         self._waiting: deque[tuple[QueueId | None, Callable[[], None]]] = deque()
@@ -116,12 +120,12 @@ class ReplayPort:
         self._in_order(partial(self._port.set_queue_priority, queue, priority))
 
     def reset_queue(self, queue: QueueId) -> None:
-        """Behind what is done once more there, which a reset would cancel: it had ended when the
-        program reset the queue. All that the program asks for later waits with it."""
+        """Behind what is done once more there, which a reset would cancel: the first time it had
+        ended, told or not. All that the program asks for later waits with it."""
         self._in_order(partial(self._port.reset_queue, queue), behind=queue)
 
     def close_queue(self, queue: QueueId) -> None:
-        """Behind what is done once more there: the program knows the answers, and runs ahead."""
+        """Behind what is done once more there: the first time it had ended, told or not."""
         self._in_order(partial(self._close, queue))
 
     def _close(self, queue: QueueId) -> None:
@@ -186,7 +190,9 @@ class ReplayPort:
             return [entry.sent]
         going = again(entry, self._log.slots, lambda: next(self._own_ids))
         self._dropped.update(one.id for one in going)
-        if not going:
+        if going:
+            self._unmade.add(number)
+        else:
             self._left_out.add(number)
         return going
 
@@ -225,7 +231,9 @@ class ReplayPort:
         if not self._num_remaking[queue] and queue in self._closing:
             self._closing.discard(queue)
             self._port.close_queue(queue)
+        self._unmade.discard(command)
         self._go_on()
+        self._schedule_pump()
 
     def _unheard(self, command: CommandId, reply: Reply) -> Reply:
         """``reply`` without the tokens that the program has; they must be the same."""
@@ -301,11 +309,11 @@ class ReplayPort:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Tell the program what it heard together, once it has asked for all of it."""
+        """Tell the program what it heard together, once all of it was asked for and has ended."""
         self._pumping = False
         together = self._next_together()
-        if self._over or not all(one.command in self._asked for one in together):
-            return  # issuing what is missing comes back here
+        if self._over or not all(map(self._may_be_told, together)):
+            return  # issuing what is missing comes back here, and so does its end
         self._cursor += len(together)
         for one in together:
             self._pass_on(one.command, one.reply, one.error, one.last)
@@ -315,6 +323,9 @@ class ReplayPort:
                 self._hear(command, reply, error, last)
         else:
             self._schedule_pump()
+
+    def _may_be_told(self, one: Heard) -> bool:
+        return one.command in self._asked and not (one.last and one.command in self._unmade)
 
     def _next_together(self) -> list[Heard]:
         heard, start = self._log.heard, self._cursor
