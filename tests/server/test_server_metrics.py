@@ -108,3 +108,14 @@ def test_buckets_are_cumulative(http: httpx.Client) -> None:
     counts = [count for _, count in buckets]
     assert counts == sorted(counts)
     assert counts[-1] == values[f"{name}_count", ENGINE]
+
+
+def test_messages_are_counted_by_their_rows(http: httpx.Client) -> None:
+    http.post("/v1/completions", json={"prompt": "say x"}).raise_for_status()
+    kinds, values = scrape(http)
+    assert kinds["quire_batch_size"] == "histogram"
+    num_batches = values["quire_batches_total", ENGINE]
+    assert values["quire_batch_size_count", ENGINE] == num_batches
+    single = values["quire_batch_size_bucket", ENGINE | {("le", "1")}]
+    assert 0 < single <= num_batches
+    assert values["quire_batch_size_sum", ENGINE] > 0

@@ -331,6 +331,7 @@ class Controller:
             num_batches=scheduler.num_batches,
             num_rows=scheduler.num_rows,
             num_tokens=scheduler.num_tokens,
+            batch_sizes=tuple(scheduler.batch_sizes.counts),
             step_s=scheduler.step_time.step_s,
         )
 

@@ -15,7 +15,8 @@ class EngineStatistics:
 
     ``num_running``: decodes with an open sequence · ``num_waiting``: commands that could go into
     the next message, and begun ones without a sequence · ``step_s``: average time of a decode step
-    · ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start.
+    · ``num_batches``, ``num_rows``, ``num_tokens``: dispatched since start · ``batch_sizes``:
+    messages by rows, in the buckets of ``BATCH_BOUNDS``.
     """
 
     engine: EngineId
@@ -33,6 +34,7 @@ class EngineStatistics:
     num_batches: int
     num_rows: int
     num_tokens: int
+    batch_sizes: tuple[int, ...]
     step_s: float | None
 
 

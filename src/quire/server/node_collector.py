@@ -17,7 +17,8 @@ from prometheus_client.registry import Collector
 
 from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
-from quire.node import EngineState, HistogramSnapshot, Node, NodeStatistics
+from quire.control.scheduler.batch_sizes import BATCH_BOUNDS
+from quire.node import EngineState, Node, NodeStatistics
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -44,6 +45,7 @@ class NodeCollector(Collector):
         statistics = self._node.statistics()
         yield from _node_gauges(statistics)
         yield from _engine_series(statistics.controller.engines)
+        yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
 
 
@@ -131,6 +133,16 @@ def _engine_series(engines: Sequence[EngineStatistics]) -> Iterator[Metric]:
                 yield family
 
 
+def _batch_sizes(engines: Sequence[EngineStatistics]) -> Metric:
+    family = HistogramMetricFamily(
+        "quire_batch_size", "Rows of a message: decodes and parts of prompts", labels=LABELS
+    )
+    for engine in engines:
+        buckets = _cumulative(BATCH_BOUNDS, engine.batch_sizes)
+        family.add_metric([engine.model, engine.engine], buckets, engine.num_rows)
+    return family
+
+
 def _latencies(statistics: NodeStatistics) -> Iterator[Metric]:
     models = {one.engine: one.model for one in statistics.controller.engines}
     for prefix in PREFIXES:
@@ -141,14 +153,16 @@ def _latencies(statistics: NodeStatistics) -> Iterator[Metric]:
             model = models[engine]
             snapshots = (found.time_to_first_token, found.inter_token, found.request)
             for family, snapshot in zip(families, snapshots, strict=True):
-                family.add_metric([model, engine], _cumulative(snapshot), snapshot.sum_s)
+                family.add_metric(
+                    [model, engine], _cumulative(snapshot.bounds_s, snapshot.counts), snapshot.sum_s
+                )
         yield from families
 
 
-def _cumulative(snapshot: HistogramSnapshot) -> list[tuple[str, float]]:
+def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
     total = 0
     buckets = []
-    for bound, count in zip((*snapshot.bounds_s, float("inf")), snapshot.counts, strict=True):
+    for bound, count in zip((*bounds, float("inf")), counts, strict=True):
         total += count
         buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
     return buckets

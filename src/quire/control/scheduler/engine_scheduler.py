@@ -19,6 +19,7 @@ from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
 from quire.control.scheduler.anticipation import Anticipation
+from quire.control.scheduler.batch_sizes import BatchSizes
 from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.planner import MessagePlanner
@@ -59,6 +60,7 @@ class EngineScheduler:
         self.next_dispatch_s: float | None = None
         self.num_batches = 0
         self.num_rows = 0
+        self.batch_sizes = BatchSizes()
         self.num_tokens = 0
 
     # -- when ------------------------------------------------------------------------------------
@@ -248,6 +250,7 @@ class EngineScheduler:
         engine.in_flight.append(message)
         self.num_batches += 1
         self.num_rows += builder.num_commands
+        self.batch_sizes.add(builder.num_commands)
         self.num_tokens += message.num_tokens
         self._outbox.dispatch(engine.id, batch)
 
