@@ -13,7 +13,7 @@ from quire.control.programs.id_ranges import IdRanges
 from quire.control.programs.program import Entry
 from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core import commands as c
-from quire.core.actions import Action
+from quire.core.actions import Action, ProgramClosed
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec
@@ -283,3 +283,27 @@ def test_ranges_are_bounded_and_the_lowest_become_one() -> None:
     assert ids.num_ranges == 3
     assert all(number in ids for number in (10, 15, 20, 30, 40))
     assert not any(number in ids for number in (9, 21, 25, 35, 41))
+
+
+def test_a_program_that_has_ended_tells_once_what_it_has_used() -> None:
+    world = World()
+    world.program(1)
+    world.do(1, world.alloc(range(8)), world.decode(range(8), PROMPT, 4))
+    (row,) = world.controller.processes()
+    ended = ProgramEnded(time_s=world.harness.now_s, program=ProgramId(1), reason="failed")
+    closed = [one for one in world.harness.post(ended) if isinstance(one, ProgramClosed)]
+    assert closed == [
+        ProgramClosed(
+            program=ProgramId(1),
+            form=row.form,
+            reason="failed",
+            num_prefilled_tokens=len(PROMPT),
+            num_cached_tokens=0,
+            num_generated_tokens=4,
+            num_preemptions=0,
+            service_s=row.service_s,
+            waiting_s=row.waiting_s,
+        )
+    ]
+    again = ProgramEnded(time_s=world.harness.now_s, program=ProgramId(1))
+    assert not any(isinstance(one, ProgramClosed) for one in world.harness.post(again))

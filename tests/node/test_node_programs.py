@@ -84,6 +84,11 @@ async def test_a_program_runs_on_the_engine_and_returns(node: Node) -> None:
     assert record.state is ProgramState.FINISHED
     assert (record.name, record.args, record.result) == ("count_tokens", ("hello",), 5)
     assert record.ended_s is not None
+    assert record.duration_s is not None
+    assert record.used is not None, "control has closed it, or is waited for"
+    assert record.used.num_generated_tokens == 5
+    assert record.used.num_prefilled_tokens == 5 - record.used.num_cached_tokens
+    assert record.used.guest_cpu_s is None, "it ran in the node's own process"
     assert [entry for entry in node.processes() if entry.id == handle.id] == []
 
 

@@ -308,6 +308,13 @@ async def test_a_program_that_will_not_end_is_ended(sandbox_cache: Path) -> None
     with pytest.raises(ProgramCancelled):
         await handle.result()
     attachment.close()
+    await node.inspect(
+        program("@inferlet()\nasync def main(api): pass")
+    )  # an answer behind its end
+    used = handle.record().used
+    assert used is not None
+    assert used.guest_cpu_s is not None
+    assert used.guest_cpu_s > 0, "the time of a guest that was stopped"
     await node.stop()
 
 

@@ -66,6 +66,11 @@ async def test_a_module_receives_sends_and_ends(node: Node) -> None:
     await handle.send("hällo")
     assert await messages_of(handle) == ["hällo"]
     assert await handle.result() == "done"
+    used = handle.record().used
+    assert used is not None
+    assert used.guest_cpu_s is not None
+    assert used.guest_cpu_s > 0
+    assert used.guest_memory_bytes == 1 << 16, "one page"
 
 
 async def test_a_module_without_a_manifest_is_named_by_its_hash(node: Node) -> None:

@@ -119,3 +119,21 @@ def test_messages_are_counted_by_their_rows(http: httpx.Client) -> None:
     single = values["quire_batch_size_bucket", ENGINE | {("le", "1")}]
     assert 0 < single <= num_batches
     assert values["quire_batch_size_sum", ENGINE] > 0
+
+
+def test_ended_programs_are_counted_by_form_and_outcome(http: httpx.Client) -> None:
+    labels = frozenset({("form", "inferlet"), ("outcome", "finished")})
+    name = "quire_programs_ended_total"
+    _, before = scrape(http)
+    body = {"program": "text_completion", "args": ["say x"], "wait": True}
+    record = http.post("/v1/programs", json=body).raise_for_status().json()
+    _, after = scrape(http)
+    assert after[name, labels] == before.get((name, labels), 0) + 1
+    assert record["process"] is None
+    assert record["duration_s"] > 0
+    usage = record["usage"]
+    assert usage["num_generated_tokens"] > 0
+    assert usage["guest_cpu_s"] is None
+    assert http.get(f"/v1/programs/{record['id']}").json()["usage"] == usage
+    listed = http.get("/v1/programs").json()["data"]
+    assert next(one["usage"] for one in listed if one["id"] == record["id"]) == usage

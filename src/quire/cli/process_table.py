@@ -38,7 +38,7 @@ def chosen(
 def process_table(programs: Sequence[Program], now_s: float, *, long: bool = False) -> Table:
     """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
 
-    An ended program has no figures, and a session that nobody has named (its name is its id) no
+    An ended program holds no pages, and a session that nobody has named (its name is its id) has no
     name.
     """
     figures = ("age", "took", *_COLUMNS)
@@ -46,7 +46,7 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
     for program, depth in _tree(programs):
         public_id = program["id"] if long else program["id"][:SHORT_ID_CHARS]
         state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
-        process = program["process"] or {}
+        figures_of = {**(program["process"] or {}), **(program.get("usage") or {})}
         name = "" if program["name"] == program["id"] else escaped(program["name"])
         listed.add_row(
             public_id,
@@ -54,7 +54,7 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
             program["form"],
             state,
             *_times(program, now_s),
-            *(str(process.get(figure, "")) for figure in _FIGURES),
+            *(str(figures_of.get(figure, "")) for figure in _FIGURES),
         )
     return listed
 

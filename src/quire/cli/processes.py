@@ -120,7 +120,7 @@ def ps(
     """List the programs of a running node: inferlets and sessions, running and just ended.
 
     The newest stands first, a child below its parent. Tokens (computed, found in the cache,
-    generated) and pages are those of programs that have not ended.
+    generated) are those of ended programs too, pages of those alone that have not ended.
 
     Examples:
 

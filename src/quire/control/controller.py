@@ -166,6 +166,7 @@ class Controller:
         self._table.end(program)
         leave_family(program)
         self._ranking.program_ended(program.id)
+        self._outbox.closed(program, reason)
 
     def _terminate(self, program: Program, error: ErrorRecord) -> None:
         self._end_program(program, error.message)

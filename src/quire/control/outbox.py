@@ -5,11 +5,13 @@ Owns the list; everything in control that answers or dispatches does so through 
 
 from __future__ import annotations
 
+from quire.control.programs.program import Program
 from quire.core.actions import (
     Action,
     Deliver,
     Dispatch,
     Fail,
+    ProgramClosed,
     QueuePlaced,
     Reply,
     SetTimer,
@@ -71,6 +73,21 @@ class Outbox:
 
     def terminate(self, program: ProgramId, error: ErrorRecord) -> None:
         self._add(Terminate(program=program, error=error))
+
+    def closed(self, program: Program, reason: str) -> None:
+        self._add(
+            ProgramClosed(
+                program=program.id,
+                form=program.form,
+                reason=reason,
+                num_prefilled_tokens=program.num_prefilled_tokens,
+                num_cached_tokens=program.num_cached_tokens,
+                num_generated_tokens=program.num_generated_tokens,
+                num_preemptions=program.num_preemptions,
+                service_s=program.figures.service_s,
+                waiting_s=program.figures.waiting_s,
+            )
+        )
 
     def set_timer(self, at_s: float) -> None:
         self._add(SetTimer(at_s=at_s))

@@ -8,6 +8,7 @@ from quire.core.batch import Batch
 from quire.core.commands import AttentionScores, Dists, Exports, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
+from quire.core.events import ProgramForm
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores
@@ -65,13 +66,30 @@ class Terminate(ActionBase, frozen=True, kw_only=True):
     error: ErrorRecord
 
 
+class ProgramClosed(ActionBase, frozen=True, kw_only=True):
+    """A program has left the process table, and this is what it has used.
+
+    ``reason`` is that of its end. What the engine still does for it is not counted any more.
+    """
+
+    program: ProgramId
+    form: ProgramForm
+    reason: str
+    num_prefilled_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    service_s: float
+    waiting_s: float
+
+
 class SetTimer(ActionBase, frozen=True, kw_only=True):
     """Ask for a ``Tick`` at ``at_s``. A later ``SetTimer`` replaces an earlier one."""
 
     at_s: float
 
 
-Action = Dispatch | Deliver | Fail | QueuePlaced | Terminate | SetTimer
+Action = Dispatch | Deliver | Fail | QueuePlaced | Terminate | ProgramClosed | SetTimer
 
 __all__ = [
     "Action",
@@ -79,6 +97,7 @@ __all__ = [
     "Deliver",
     "Dispatch",
     "Fail",
+    "ProgramClosed",
     "QueuePlaced",
     "Reply",
     "SetTimer",

@@ -98,6 +98,13 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
     shares_quotas: bool = False
 
 
+REFUSED = "refused"
+"""The reason of a program's end that was entered and then not launched."""
+
+ENGINE_WAS_LOST = "its engine was lost"
+"""The reason of an end behind which the program may begin again, under another number."""
+
+
 class ProgramEnded(EventBase, frozen=True, kw_only=True):
     """A program has ended or is cancelled: what it holds is freed, its commands cancelled."""
 

@@ -14,6 +14,7 @@ from quire.node.children import Ancestry, ChildLauncher
 from quire.node.control_thread import ControlThread
 from quire.node.models import ModelTable
 from quire.node.preparation import Preparation
+from quire.node.program_figures import ProgramFigures
 from quire.node.program_start import ProgramStart, start_program
 from quire.node.restarts import Restarts
 from quire.node.services import NodeServices
@@ -24,7 +25,7 @@ from quire.programs.services.operations import Identity
 
 class ProgramConnector:
     """``numbers`` gives every program its own; shared with the sessions. ``preparation``:
-    of what programs ask for."""
+    of what programs ask for. ``figures``: keeps what each has used."""
 
     def __init__(
         self,
@@ -33,7 +34,9 @@ class ProgramConnector:
         models: ModelTable,
         numbers: Iterator[ProgramId],
         preparation: Preparation,
+        figures: ProgramFigures,
     ) -> None:
+        self._figures = figures
         self._preparation = preparation
         self._control = control
         self._services = services
@@ -58,6 +61,7 @@ class ProgramConnector:
         """
         number = next(self._numbers)
         replay = None if restarts is None else ReplayPort(restarts.log, sink, loop)
+        self._figures.expect(number)
         start_program(self._control, number, start, loop, replay or sink)
         identity = Identity(number, start.tenant, start.name, ancestry.program.capabilities)
         port = EventPort(

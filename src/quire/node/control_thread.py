@@ -18,7 +18,15 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from quire.control import Controller
-from quire.core.actions import Action, Deliver, Dispatch, QueuePlaced, SetTimer, Terminate
+from quire.core.actions import (
+    Action,
+    Deliver,
+    Dispatch,
+    ProgramClosed,
+    QueuePlaced,
+    SetTimer,
+    Terminate,
+)
 from quire.core.batch import Batch, BatchResult, TransfersEnded
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
@@ -309,7 +317,7 @@ class ControlThread:
                 self._engines[action.engine](action.batch)
             elif isinstance(action, SetTimer):
                 self._set_timer(action.at_s)
-            elif isinstance(action, QueuePlaced):
+            elif isinstance(action, QueuePlaced | ProgramClosed):
                 pass  # for those who watch
             else:
                 self._outbox.add(action)

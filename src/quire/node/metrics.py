@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.control import ProcessRow, Statistics
+from quire.core.events import ProgramForm
 from quire.core.ids import EngineId
 from quire.node.health import NodeHealth
 from quire.node.latency import EngineLatencies
@@ -19,12 +20,13 @@ class NodeStatistics:
     """One moment of a node.
 
     ``latencies``: engines that have served no decode yet are missing. ``recording_failure``: why
-    the event log has ended early, if it has.
+    the event log has ended early, if it has. ``ended_programs``: by form and outcome.
     """
 
     health: NodeHealth
     controller: Statistics
     latencies: Mapping[EngineId, EngineLatencies]
+    ended_programs: Mapping[tuple[ProgramForm, str], int]
     num_programs_running: int
     num_sessions: int
     num_calls: int

@@ -162,13 +162,19 @@ class Node:
         ]
 
     def statistics(self) -> NodeStatistics:
-        controller, latencies = self._parts.control.call(
-            lambda controller: (controller.statistics(), self._parts.latencies.snapshot())
+        parts = self._parts
+        controller, latencies, ended = parts.control.call(
+            lambda controller: (
+                controller.statistics(),
+                parts.latencies.snapshot(),
+                parts.figures.ended(),
+            )
         )
         return NodeStatistics(
             health=self.health(),
             controller=controller,
             latencies=latencies,
+            ended_programs=ended,
             num_programs_running=len(self._parts.programs.running()),
             num_sessions=len(self._parts.sessions),
             num_calls=len(self._parts.sessions.calls()),

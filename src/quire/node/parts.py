@@ -30,6 +30,7 @@ from quire.node.launching import ProgramLauncher, Runtimes
 from quire.node.models import ModelFiles, resolve_engines
 from quire.node.notices import NodeNotices
 from quire.node.preparation import Preparation
+from quire.node.program_figures import ProgramFigures
 from quire.node.programs import ProgramTable
 from quire.node.sandbox.link import LinkSettings, cache_directory
 from quire.node.sandbox.runtime import SandboxRuntime
@@ -69,7 +70,8 @@ class NodeParts:
         self.clock = SystemClock()
         self.admission = Admission(config.tenants)
         self.latencies = LatencyObserver()
-        self.observers: list[Observer] = [self.latencies]
+        self.figures = ProgramFigures()
+        self.observers: list[Observer] = [self.latencies, self.figures]
         self.control = ControlThread(
             make_controller(config.scheduler, config.tenants),
             clock=self.clock,
@@ -77,6 +79,7 @@ class NodeParts:
             on_failure=notices.health_changed,
             debug=around.debug,
         )
+        self.figures.wait_control = lambda: self.control.call(lambda _: None)
         factory = around.transport_factory
         engines = config.engines if factory else resolve_engines(config.engines)
         self.fleet = self._make_fleet(config, engines, around)
@@ -94,7 +97,7 @@ class NodeParts:
         self.uploads = UploadTable(cache_directory(config.sandbox) / "uploads")
         self.services = NodeServices(self.clock, config, self.encoders, self.encoder)
         self.preparation = Preparation()
-        self.programs = ProgramTable()
+        self.programs = ProgramTable(figures=self.figures)
         numbers = map(ProgramId, itertools.count(1))
         self.sessions = SessionTable(
             self.control,
@@ -105,7 +108,12 @@ class NodeParts:
             preparation=self.preparation,
         )
         connector = ProgramConnector(
-            self.control, self.services, self.fleet.models, numbers, self.preparation
+            self.control,
+            self.services,
+            self.fleet.models,
+            numbers,
+            self.preparation,
+            self.figures,
         )
         self.launcher = self._make_launcher(connector)
 

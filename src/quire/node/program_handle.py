@@ -22,6 +22,7 @@ from quire.core.errors import (
 from quire.core.ids import ProgramId
 from quire.node.loops import call_on
 from quire.node.message_log import Attachment, MessageLog
+from quire.node.program_figures import ProgramUsage, with_guest
 from quire.node.program_records import (
     LOG_LEVELS,
     Launch,
@@ -33,7 +34,7 @@ from quire.node.program_records import (
 )
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import MAX_RESTARTS, cannot_resume
-from quire.programs.runtime.running import RunningProgram
+from quire.programs.runtime.running import GuestSpent, RunningProgram
 from quire.programs.shown_values import problem_with
 
 SIGNALS = ("message", "end_of_input", "cancel")
@@ -48,6 +49,10 @@ class ProgramPlace(Protocol):
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
         """Its program has begun again, under another number."""
+        ...
+
+    def used(self, handle: ProgramHandle) -> ProgramUsage | None:
+        """What its program has used; while it runs, in earlier incarnations."""
         ...
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
@@ -66,7 +71,12 @@ class ProgramHandle:
         self._messages = MessageLog(limits.messages)
         self._log: deque[LogLine] = deque(maxlen=limits.max_log_lines)
         self._started_s = time.time()
+        self._started_at = time.monotonic()
         self._ended_s: float | None = None
+        self._duration_s: float | None = None
+        self._earlier: list[ProgramId] = []
+        self._spent: list[GuestSpent] = []
+        """Of each incarnation."""
         self.num_bytes = 0
         """That it keeps when it has ended: messages, result, arguments and log."""
         self._result: Any = None
@@ -98,6 +108,7 @@ class ProgramHandle:
 
     def _take_up(self, running: RunningProgram) -> None:
         self._running = running
+        self._spent.append(running.spent)
         running.listen_log(partial(self._print_soon, running))
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
@@ -123,6 +134,7 @@ class ProgramHandle:
             self._give_up(exc)
             self._hear(old)
             return
+        self._earlier.append(program)
         self._table.renamed(self, program)
         restarts.begin_again(self._running)
 
@@ -141,6 +153,11 @@ class ProgramHandle:
     @property
     def program(self) -> ProgramId:
         return self._running.id
+
+    @property
+    def incarnations(self) -> list[ProgramId]:
+        """All numbers that it has had."""
+        return [*self._earlier, self._running.id]
 
     @property
     def ended(self) -> bool:
@@ -167,6 +184,8 @@ class ProgramHandle:
             num_dropped_messages=self._messages.num_dropped,
             seed=self._launch.seed,
             named=self._launch.named,
+            duration_s=self._duration_s,
+            used=with_guest(self._table.used(self), self._spent),
         )
 
     async def send(self, message: str) -> None:
@@ -317,6 +336,7 @@ class ProgramHandle:
         self._restarts = None  # the handle stays for a while: not with all that the program heard
         self._start = None
         self._ended_s = time.time()
+        self._duration_s = time.monotonic() - self._started_at
         self._messages.close()
         self._ended.set()
         self.num_bytes = self._kept_bytes()

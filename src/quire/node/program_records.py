@@ -13,6 +13,7 @@ import msgspec
 from quire.core.errors import ErrorRecord
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
+from quire.node.program_figures import ProgramUsage
 from quire.programs.runtime.running import ProgramState
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -78,6 +79,7 @@ class ProgramRecord:
     """One launched program at one moment. Times are Unix times; ``parent`` is a public id.
 
     ``num_dropped_messages`` counts messages that are no longer kept for those who attach.
+    ``used``: by its incarnations that are over; ``duration_s``: from launch to end.
     """
 
     id: str
@@ -97,6 +99,8 @@ class ProgramRecord:
     num_dropped_messages: int
     seed: int = 0
     named: Mapping[str, str] = field(default_factory=dict)
+    duration_s: float | None = None
+    used: ProgramUsage | None = None
 
 
 class Launch(msgspec.Struct, frozen=True):

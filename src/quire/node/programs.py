@@ -16,6 +16,7 @@ from quire.core.errors import (
 from quire.core.ids import ProgramId, TenantId
 from quire.node.ended_programs import EndedPrograms
 from quire.node.loops import LoopCalls
+from quire.node.program_figures import ProgramFigures, ProgramUsage
 from quire.node.program_handle import SIGNALS, ProgramHandle
 from quire.node.program_records import (
     Launch,
@@ -29,9 +30,12 @@ from quire.programs.runtime.running import RunningProgram
 
 
 class ProgramTable:
-    """Launched programs by public id."""
+    """``figures``: what programs have used; those of a record that goes are forgotten with it."""
 
-    def __init__(self, limits: ProgramLimits | None = None) -> None:
+    def __init__(
+        self, limits: ProgramLimits | None = None, figures: ProgramFigures | None = None
+    ) -> None:
+        self._figures = ProgramFigures() if figures is None else figures
         self._limits = limits or ProgramLimits()
         self._handles: dict[str, ProgramHandle] = {}
         self._by_program: dict[ProgramId, ProgramHandle] = {}
@@ -117,6 +121,10 @@ class ProgramTable:
         for handle in self.all():
             await handle.close()
 
+    def used(self, handle: ProgramHandle) -> ProgramUsage | None:
+        """For the handle: what its program has used, as far as that is told before its end."""
+        return self._figures.of(handle.incarnations, ended=handle.ended)
+
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
         """For the handle: its program has begun again, under another number."""
         self._by_program.pop(before, None)
@@ -125,7 +133,9 @@ class ProgramTable:
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
         """For the handle: its last message is in the log, and it keeps ``num_bytes``."""
         for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
-            del self._by_program[self._handles.pop(forgotten).program]
+            gone = self._handles.pop(forgotten)
+            del self._by_program[gone.program]
+            self._figures.forget(gone.incarnations)
         running = self._running[handle.tenant]
         running.pop(handle.id, None)
         if not running:

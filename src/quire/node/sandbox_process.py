@@ -76,6 +76,9 @@ class Collected:
         line = s.LogText(level, text, dict(fields))
         self._reports.append(s.GuestReport(guest, [], [line]))
 
+    def spent(self, guest: int, cpu_ns: int, memory_bytes: int | None) -> None:
+        self._reports.append(s.GuestReport(guest, [], [], s.Spent(cpu_ns, memory_bytes)))
+
     def round_ended(self) -> None:
         if self._reports:
             reports, self._reports = self._reports, []

@@ -74,6 +74,14 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
         restarts.add_metric([engine], health.restarts)
     yield ready
     yield restarts
+    ended = CounterMetricFamily(
+        "quire_programs_ended",
+        "Programs of any form that ended, by outcome",
+        labels=["form", "outcome"],
+    )
+    for (form, outcome), count in sorted(statistics.ended_programs.items()):
+        ended.add_metric([form, outcome], count)
+    yield ended
 
 
 _GAUGES: tuple[tuple[str, str, Callable[[EngineStatistics], float]], ...] = (

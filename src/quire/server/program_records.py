@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
 from quire.core.errors import ErrorRecord
 from quire.node import Message, ProcessRecord, ProgramHandle, ProgramRecord
+from quire.node.program_figures import ProgramUsage, usage_of
 from quire.programs.parameters import Parameter
 from quire.server.schemas.programs import Parameter as ParameterBody
 from quire.server.schemas.programs import ProcessFigures, Program, ProgramError
+from quire.server.schemas.programs import ProgramUsage as UsageBody
 
 
 def message_frame(message: Message) -> dict[str, Any]:
@@ -37,12 +40,14 @@ def launched(record: ProgramRecord, process: ProcessRecord | None) -> Program:
         state=str(record.state),
         client_id=record.client_id,
         process=_figures(process),
+        usage=_usage(record.used, process),
         args=list(record.args),
         named_args=dict(record.named),
         parent=record.parent,
         priority=-record.priority,
         created=record.started_s,
         ended=record.ended_s,
+        duration_s=record.duration_s,
         num_messages=record.num_messages,
         num_dropped_messages=record.num_dropped_messages,
         seed=record.seed,
@@ -61,6 +66,7 @@ def session(record: ProcessRecord) -> Program:
         state=row.state,
         client_id=row.client_id,
         process=_figures(record),
+        usage=_usage(None, record),
     )
 
 
@@ -80,6 +86,14 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
         cost_s=row.cost_s,
         waiting_s=row.waiting_s,
     )
+
+
+def _usage(used: ProgramUsage | None, process: ProcessRecord | None) -> UsageBody | None:
+    """``used`` before, and what the process table has counted since."""
+    if process is not None:
+        running = usage_of(process.row)
+        used = running if used is None else used + running
+    return None if used is None else UsageBody(**asdict(used))
 
 
 def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:

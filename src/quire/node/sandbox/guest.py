@@ -159,6 +159,9 @@ class SandboxedProgram:
     def on_report(self, report: s.GuestReport) -> None:
         """Nothing that a guest says may reach the link, which is that of others too."""
         try:
+            if report.spent is not None:
+                self.running.spent.cpu_s = report.spent.cpu_ns / 1e9
+                self.running.spent.memory_bytes = report.spent.memory_bytes
             for line in report.log:
                 self.running.log(line.level, line.text, line.fields)
             for call in report.calls:

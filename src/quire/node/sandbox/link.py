@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
 _KEPT_CODE = 128
 """Programs whose code the process holds, so that a launch need not bring it."""
+_KEPT_STOPPED = 256
 
 
 def cache_directory(config: SandboxConfig) -> Path:
@@ -80,6 +81,8 @@ class SandboxLink:
         self._clock = clock
         self._numbers = itertools.count(1)
         self._guests: dict[int, GuestPeer] = {}
+        self._stopped: OrderedDict[int, GuestPeer] = OrderedDict()
+        """Those that still hear what they have used; the oldest may never, and go."""
         self._inspections: dict[int, asyncio.Future[Inspected]] = {}
         self._news: dict[int, list[GuestEvents]] = {}
         self._starts: list[s.Start] = []
@@ -199,9 +202,14 @@ class SandboxLink:
             self._news[guest] = [event]
 
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
-        """End it at once; nothing more is heard of it."""
+        """End it at once; nothing more is heard of it but what it has used."""
         self._flush()
+        peer = self._guests.get(guest)
         self.forget(guest)
+        if peer is not None:
+            self._stopped[guest] = peer
+            if len(self._stopped) > _KEPT_STOPPED:
+                self._stopped.popitem(last=False)
         self._say(s.Stop(guest=guest, error=error))
 
     async def inspect(self, code: bytes, limits: GuestLimits) -> Manifest:
@@ -261,9 +269,7 @@ class SandboxLink:
         match message:
             case s.Reports():
                 for report in message.reports:
-                    peer = self._guests.get(report.guest)
-                    if peer is not None:
-                        peer.on_report(report)
+                    self._on_report(report)
             case s.Inspection():
                 future = self._inspections.get(message.number)
                 if future is not None and not future.done():
@@ -271,6 +277,13 @@ class SandboxLink:
             case _:
                 assert self._life is not None
                 raise self._life.out_of_turn(message)
+
+    def _on_report(self, report: s.GuestReport) -> None:
+        peer = self._guests.get(report.guest)
+        if peer is None and report.spent is not None:
+            peer = self._stopped.pop(report.guest, None)
+        if peer is not None:
+            peer.on_report(report)
 
     def _on_lost(self, reason: str) -> None:
         """The process is gone: so are its guests. The next launch starts another one."""
@@ -281,6 +294,7 @@ class SandboxLink:
             f"the sandbox process that ran this program was lost ({reason}){why}; launch it again"
         )
         guests, self._guests = self._guests, {}
+        self._stopped.clear()
         self._news.clear()
         self._starts.clear()
         for peer in guests.values():

@@ -93,7 +93,7 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a guest without asking it; nothing more is said of it."""
+    """End a guest without asking it; what it has used is said of it, and nothing more counts."""
 
     guest: int
     error: ErrorRecord
@@ -116,12 +116,21 @@ class LogText(msgspec.Struct, frozen=True):
     fields: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Spent(msgspec.Struct, frozen=True, gc=False):
+    """What a guest that ends has used. ``memory_bytes``: the most that it had, where known."""
+
+    cpu_ns: int
+    memory_bytes: int | None
+
+
 class GuestReport(msgspec.Struct, frozen=True, gc=False):
-    """What one guest has asked for, or printed. A guest may have several in one message."""
+    """What one guest has asked for, or printed, or used. A guest may have several in one message.
+    What it has used is told once, before its end."""
 
     guest: int
     calls: list[GuestCalls]
     log: list[LogText]
+    spent: Spent | None = None
 
 
 class Reports(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -158,6 +167,7 @@ __all__ = [
     "Reports",
     "SandboxOrder",
     "SandboxReady",
+    "Spent",
     "Start",
     "Starts",
     "Stop",

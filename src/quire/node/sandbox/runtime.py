@@ -20,7 +20,7 @@ import msgspec
 
 from quire.core.config import SandboxConfig
 from quire.core.errors import Draining, InvalidArgument
-from quire.core.events import Quotas
+from quire.core.events import REFUSED, Quotas
 from quire.core.ids import TenantId
 from quire.core.interfaces import Clock, ProgramPort, ServedModel
 from quire.node.health import SandboxHealth
@@ -151,7 +151,7 @@ class SandboxRuntime:
                 try:
                     check_traits(program.name, program.manifest.traits, models[0])
                 except BaseException:
-                    port.close("a trait is missing")
+                    port.close(REFUSED)
                     raise
             running = RunningProgram(
                 port.program, program.name, guest.mailbox, guest.request_cancel

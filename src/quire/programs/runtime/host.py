@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from quire.core.errors import Draining, QuireError, TraitMissing
+from quire.core.events import REFUSED
 from quire.core.interfaces import ServedModel
 from quire.core.traits import ENCODER_TRAITS
 from quire.programs.api import Api, Issuer
@@ -98,8 +99,8 @@ class ProgramHost:
         issuer.attach(port)
         try:
             check_traits(inferlet.name, inferlet.traits, issuer.model())
-        except QuireError as exc:
-            port.close(exc.message)
+        except QuireError:
+            port.close(REFUSED)
             raise
         mailbox = self._new_mailbox(inferlet.name)
         running = RunningProgram(port.program, inferlet.name, mailbox, execution.request_cancel)

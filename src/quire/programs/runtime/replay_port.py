@@ -24,7 +24,7 @@ from quire.core.actions import Reply
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
-from quire.core.events import Quotas
+from quire.core.events import ENGINE_WAS_LOST, Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
 from quire.programs.runtime.recorded_network import RecordedNetwork
@@ -259,7 +259,7 @@ class ReplayPort:
             return
         if error.code in LOSSES and not self._log.is_full:
             self._over = True
-            self._port.close("its engine was lost")
+            self._port.close(ENGINE_WAS_LOST)
             self._log.on_loss(error)
         elif command in self._dropped:
             self._end(cannot_resume(error.message))

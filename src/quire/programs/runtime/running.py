@@ -52,6 +52,15 @@ _NEXT: dict[ProgramState, frozenset[ProgramState]] = {
 _MAX_EARLY_LOG = 256
 
 
+class GuestSpent:
+    """What a sandboxed program has used of its sandbox, told at its end or soon after; of others
+    nothing is told. ``memory_bytes``: the most that it had, if the sandbox can tell."""
+
+    def __init__(self) -> None:
+        self.cpu_s: float | None = None
+        self.memory_bytes: int | None = None
+
+
 class RunningProgram:
     """Handle of one launched program. Every method may be called from any thread or loop."""
 
@@ -74,6 +83,7 @@ class RunningProgram:
         self._early_log: list[tuple[str, str, Mapping[str, Any]]] | None = None
         self.unobserved_failures: tuple[ErrorRecord, ...] = ()
         self.leaked_tasks: tuple[str, ...] = ()
+        self.spent = GuestSpent()
 
     @property
     def state(self) -> ProgramState:
@@ -237,4 +247,4 @@ class Runtime(Protocol):
         ...
 
 
-__all__ = ["Connect", "LogListener", "ProgramState", "RunningProgram", "Runtime"]
+__all__ = ["Connect", "GuestSpent", "LogListener", "ProgramState", "RunningProgram", "Runtime"]

@@ -121,12 +121,28 @@ class ProcessFigures(ResponseModel):
     waiting_s: float
 
 
+class ProgramUsage(ResponseModel):
+    """What a program itself has used, without its children. ``guest_cpu_s`` and
+    ``guest_memory_bytes`` (the most that it had) are set for an ended sandboxed program; the
+    memory of one in Python is not known."""
+
+    num_prefilled_tokens: int
+    num_cached_tokens: int
+    num_generated_tokens: int
+    num_preemptions: int
+    service_s: float
+    waiting_s: float
+    guest_cpu_s: float | None = None
+    guest_memory_bytes: int | None = None
+
+
 class Program(ResponseModel):
     """One program of any form. ``created`` and ``ended`` are Unix times.
 
     ``state`` of a launched program: starting, running, finished, failed, cancelled, terminated; of
     a session: idle, waiting, running. ``result`` is what it returned, once it has finished.
-    ``process`` is null once the process table has forgotten it.
+    ``process`` is null once the process table has forgotten it; ``usage`` stays. ``duration_s`` is
+    set when it has ended.
     """
 
     id: str
@@ -136,12 +152,14 @@ class Program(ResponseModel):
     state: str
     client_id: str | None
     process: ProcessFigures | None
+    usage: ProgramUsage | None = None
     args: list[str] | None = None
     named_args: dict[str, str] | None = None
     parent: str | None = None
     priority: int | None = None
     created: float | None = None
     ended: float | None = None
+    duration_s: float | None = None
     num_messages: int | None = None
     num_dropped_messages: int | None = None
     seed: int | None = None
@@ -249,6 +267,7 @@ __all__ = [
     "Program",
     "ProgramError",
     "ProgramList",
+    "ProgramUsage",
     "SignalRequest",
     "UploadRequest",
     "UploadedProgram",

@@ -40,6 +40,7 @@ class ScriptedRunner:
     """``Runner`` that does ``on_wake`` in every turn but the first."""
 
     cpu_ns = 0
+    memory_bytes: int | None = 1 << 20
 
     def __init__(self, on_wake: Callable[[], m.Turn]) -> None:
         self._on_wake = on_wake
@@ -62,6 +63,7 @@ class Said:
 
     def __init__(self) -> None:
         self.names: dict[int, list[str]] = {}
+        self.spendings: dict[int, tuple[int, int | None]] = {}
         self.by_two = asyncio.Event()
 
     def calls(self, guest: int, calls: msgspec.Raw) -> None:
@@ -72,6 +74,9 @@ class Said:
 
     def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
         pass
+
+    def spent(self, guest: int, cpu_ns: int, memory_bytes: int | None) -> None:
+        self.spendings[guest] = cpu_ns, memory_bytes
 
     def round_ended(self) -> None:
         pass
@@ -115,6 +120,7 @@ async def test_a_guest_that_finds_a_fault_of_ours_ends_alone(
             host.tell(number, [m.InputClosed()])
         await said.by_two.wait()
         assert said.names == {1: ["Ended"], 2: ["Send"]}
+        assert said.spendings == {1: (0, 1 << 20)}, "of the one that has ended"
         assert "AttributeError: no such thing" in caplog.text
         await host.close()
 
@@ -197,6 +203,7 @@ class Ends:
 
     def __init__(self) -> None:
         self.errors: dict[int, str] = {}
+        self.spendings: dict[int, tuple[int, int | None]] = {}
         self.num_calls = 0
         self.news = asyncio.Event()
 
@@ -209,6 +216,9 @@ class Ends:
 
     def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
         pass
+
+    def spent(self, guest: int, cpu_ns: int, memory_bytes: int | None) -> None:
+        self.spendings[guest] = cpu_ns, memory_bytes
 
     def round_ended(self) -> None:
         pass
@@ -255,6 +265,7 @@ async def test_the_guests_of_a_family_share_its_processor_time() -> None:
         start(6, (5, 1000))  # what the ended ones computed still counts
         await ends.heard(9)
         assert "for 1000 ms together" in ends.errors[6]
+        assert ends.spendings[2] == (600_000_000, 1 << 20), "one that was stopped, too"
         await host.close()
 
 

@@ -22,11 +22,14 @@ from quire.programs.services.operations import ProgramServices
 class Runner(Protocol):
     """One guest's instance. ``GuestTrapped`` or a ``QuireError`` from any call ends it.
 
-    ``cpu_ns``: what its calls have computed so far.
+    ``cpu_ns``: what its calls have computed so far. ``memory_bytes``: how large its memory, which
+    never becomes smaller, is; None where that cannot be told.
     """
 
     @property
     def cpu_ns(self) -> int: ...
+    @property
+    def memory_bytes(self) -> int | None: ...
 
     def attach(self, answers: Answers) -> None:
         """Before the first call: who answers its questions."""

@@ -52,6 +52,10 @@ class Report(Protocol):
 
     def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None: ...
 
+    def spent(self, guest: int, cpu_ns: int, memory_bytes: int | None) -> None:
+        """What a guest has used that ends now; its end comes behind this."""
+        ...
+
     def round_ended(self) -> None:
         """Nothing more comes for the moment: send what was collected."""
         ...
@@ -231,6 +235,8 @@ class GuestHost:
             else:
                 outward.append(call)
                 ended = ended or isinstance(call, m.Ended)
+        if ended:
+            self._report_spent(guest)
         try:
             if outward:
                 self._report.calls(guest.number, _encoded(outward))
@@ -264,10 +270,16 @@ class GuestHost:
     def _end(self, guest: Guest, error: ErrorRecord) -> None:
         if guest.ended:
             return
+        self._report_spent(guest)
         ended = m.Ended("terminated", "null", error, [], [])
         self._report.calls(guest.number, _encoded([ended]))
         self._release(guest)
         self._schedule_round()
+
+    def _report_spent(self, guest: Guest) -> None:
+        runner = guest.runner
+        if runner is not None:
+            self._report.spent(guest.number, runner.cpu_ns, runner.memory_bytes)
 
     def _release(self, guest: Guest) -> None:
         guest.ended = True

@@ -78,6 +78,10 @@ class ModuleRunner:
     def cpu_ns(self) -> int:
         return self._guest.cpu_ns
 
+    @property
+    def memory_bytes(self) -> int:
+        return len(self._guest.memory())
+
     def attach(self, answers: Answers) -> None:
         self._answers = answers
         self._guest.log = answers.log

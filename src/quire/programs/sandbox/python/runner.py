@@ -32,6 +32,10 @@ class PythonRunner:
     def cpu_ns(self) -> int:
         return self._guest.cpu_ns
 
+    @property
+    def memory_bytes(self) -> None:
+        """A component keeps its memory to itself."""
+
     def attach(self, answers: Answers) -> None:
         self._guest.ask = answers
 

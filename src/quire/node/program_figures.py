@@ -1,0 +1,133 @@
+"""What programs have used, kept beyond their end; and how many have ended in which way.
+
+An ``Observer`` of the control thread, which is told when control closes a program. Owns the figures
+of launched programs until they are forgotten with their records. Knows no record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quire.control import ProcessRow
+from quire.core.actions import Action, ProgramClosed
+from quire.core.events import ENGINE_WAS_LOST, REFUSED, Event, ProgramForm
+from quire.core.ids import ProgramId
+from quire.programs.runtime.running import GuestSpent
+
+_OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated", REFUSED)} | {
+    ENGINE_WAS_LOST: "engine_lost"
+}
+"""By the reason of the end. Any other is told in words: the node has ended the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramUsage:
+    """What one program has used, its children not included. ``guest_cpu_s`` and
+    ``guest_memory_bytes`` (the most that it had): of a sandboxed program, as far as its sandbox can
+    tell."""
+
+    num_prefilled_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_generated_tokens: int = 0
+    num_preemptions: int = 0
+    service_s: float = 0.0
+    waiting_s: float = 0.0
+    guest_cpu_s: float | None = None
+    guest_memory_bytes: int | None = None
+
+    def __add__(self, other: ProgramUsage) -> ProgramUsage:
+        """Of two incarnations of a program, one behind the other."""
+        return ProgramUsage(
+            self.num_prefilled_tokens + other.num_prefilled_tokens,
+            self.num_cached_tokens + other.num_cached_tokens,
+            self.num_generated_tokens + other.num_generated_tokens,
+            self.num_preemptions + other.num_preemptions,
+            self.service_s + other.service_s,
+            self.waiting_s + other.waiting_s,
+        )
+
+
+def with_guest(used: ProgramUsage | None, spent: Sequence[GuestSpent]) -> ProgramUsage | None:
+    """``used``, and what the incarnations of the program have used of the sandbox."""
+    cpu_s = [one.cpu_s for one in spent if one.cpu_s is not None]
+    sizes = [one.memory_bytes for one in spent if one.memory_bytes is not None]
+    if used is None or not cpu_s:
+        return used
+    return replace(used, guest_cpu_s=sum(cpu_s), guest_memory_bytes=max(sizes, default=None))
+
+
+def usage_of(closed: ProgramClosed | ProcessRow) -> ProgramUsage:
+    return ProgramUsage(
+        num_prefilled_tokens=closed.num_prefilled_tokens,
+        num_cached_tokens=closed.num_cached_tokens,
+        num_generated_tokens=closed.num_generated_tokens,
+        num_preemptions=closed.num_preemptions,
+        service_s=closed.service_s,
+        waiting_s=closed.waiting_s,
+    )
+
+
+@dataclass(slots=True)
+class _Kept:
+    used: ProgramUsage | None = None
+
+
+class ProgramFigures:
+    """``expect`` before a program's first event, ``forget`` with its record; these and ``of`` are
+    for any thread, as each only looks entries up, adds one or takes them out.
+    ``wait_control`` returns when control has handled all that was posted before."""
+
+    def __init__(self, wait_control: Callable[[], object] = lambda: None) -> None:
+        self.wait_control = wait_control
+        self._kept: dict[ProgramId, _Kept] = {}
+        self._ended: Counter[tuple[ProgramForm, str]] = Counter()
+
+    def __len__(self) -> int:
+        """Programs whose figures are kept, or expected."""
+        return len(self._kept)
+
+    def expect(self, program: ProgramId) -> None:
+        self._kept[program] = _Kept()
+
+    def forget(self, programs: Sequence[ProgramId]) -> None:
+        for program in programs:
+            self._kept.pop(program, None)
+
+    def of(self, programs: Sequence[ProgramId], *, ended: bool) -> ProgramUsage | None:
+        """Of the incarnations of one program that control has closed, together; ``ended``: of all,
+        if need be behind a round of control's. None if there is none."""
+        kept = [self._kept.get(program) for program in programs]
+        if ended and any(one is not None and one.used is None for one in kept):
+            self.wait_control()
+        used = [one.used for one in kept if one is not None and one.used is not None]
+        return sum(used[1:], used[0]) if used else None
+
+    def ended(self) -> Mapping[tuple[ProgramForm, str], int]:
+        """Ended programs by form and outcome. On the control thread."""
+        return dict(self._ended)
+
+    # -- an observer -------------------------------------------------------------------------------
+
+    def observe(self, event: Event, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if type(action) is ProgramClosed:
+                self._closed(action)
+
+    def _closed(self, action: ProgramClosed) -> None:
+        kept = self._kept.get(action.program)
+        if kept is not None:
+            kept.used = usage_of(action)
+        if action.reason == REFUSED:  # it has no record that it could be forgotten with
+            self.forget([action.program])
+        self._ended[action.form, _OUTCOMES.get(action.reason, "terminated")] += 1
+
+    def observe_failure(self, event: Event, error: Exception) -> None:
+        """Nothing was closed."""
+
+    def flush(self) -> None:
+        """Nothing is buffered."""
+
+
+__all__ = ["ProgramFigures", "ProgramUsage", "usage_of", "with_guest"]
