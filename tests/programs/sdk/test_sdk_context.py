@@ -340,6 +340,26 @@ async def test_dropping_while_it_runs_frees_the_pages(api: Api, node: LocalNode)
     assert (await level(node))["held"] == 0
 
 
+async def test_a_context_says_which_pages_are_its_own(api: Api) -> None:
+    ctx = Context(api).fill(list(range(3 * page_size(api) + 1)))
+    await ctx.prefill()
+    assert (ctx.num_pages, ctx.num_own_pages, ctx.num_shared_pages) == (3, 3, 0)
+    fork = ctx.fork()
+    await fork.generate(max_tokens=1, ignore_eos=True)
+    assert (ctx.num_own_pages, ctx.num_shared_pages) == (0, 3)
+    assert (fork.num_own_pages, fork.num_shared_pages) == (1, 3)
+    ctx.truncate(2 * page_size(api))
+    assert (fork.num_own_pages, fork.num_shared_pages) == (2, 2)
+    ctx.drop()
+    assert (fork.num_own_pages, fork.num_shared_pages) == (4, 0)
+    fork.drop()
+    assert (fork.num_own_pages, fork.num_shared_pages) == (0, 0)
+
+
+def page_size(api: Api) -> int:
+    return Context(api).model.page_size
+
+
 async def test_pages_travel_between_programs_by_name(api: Api, node: LocalNode) -> None:
     ctx = Context(api).fill(TEXT)
     num_exported = await ctx.export("fox", ttl_s=None)

@@ -80,6 +80,16 @@ class Context:
         return self._paged.num_pages
 
     @property
+    def num_shared_pages(self) -> int:
+        """Of ``num_pages``, those that a context it was forked from, or a fork, holds too."""
+        return self._paged.num_shared_pages
+
+    @property
+    def num_own_pages(self) -> int:
+        """Of ``num_pages``, those that no other context of its family of forks holds."""
+        return self.num_pages - self.num_shared_pages
+
+    @property
     def generating(self) -> bool:
         """Whether a generation is under way; until it ends nothing else can be done here."""
         return self._paged.running

@@ -38,6 +38,10 @@ class PageLedger:
         for page in pages:
             self._holders[page.id] += 1
 
+    def num_shared(self, pages: Sequence[KvPage]) -> int:
+        """How many of ``pages`` have another holder too."""
+        return sum(self.is_shared(page) for page in pages)
+
     def is_shared(self, page: KvPage) -> bool:
         return self._holders[page.id] > 1
 

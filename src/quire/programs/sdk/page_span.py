@@ -65,6 +65,11 @@ class PageSpan:
         """Pages that are held, those that it shares with forks included."""
         return sum(page is not None for page in self._pages)
 
+    @property
+    def num_shared_pages(self) -> int:
+        """Of these, those that a fork holds too."""
+        return self._ledger.num_shared([page for page in self._pages if page is not None])
+
     def ordered(self) -> Queue:
         """The queue, behind what other contexts' queues still do with these pages."""
         self._behind = [answer for answer in self._behind if not answer.done()]

@@ -62,6 +62,10 @@ class PagedText:
         return self._span.num_pages
 
     @property
+    def num_shared_pages(self) -> int:
+        return self._span.num_shared_pages
+
+    @property
     def running(self) -> bool:
         """Whether a generation is under way."""
         return self._running is not None
