@@ -159,12 +159,12 @@ async def test_the_tenants_quota_binds_the_program(start_node: StartNode) -> Non
     tenants = (TenantConfig(TENANT, quotas=Quotas(max_pages=4)),)
     node = await start_node(fake_config(tenants=tenants))
     handle = node.launch(allocate, ["5"], tenant=TENANT, quotas=Quotas(max_pages=100))
-    with pytest.raises(ProgramFailed, match=r"QuotaExceeded.*4"):
+    with pytest.raises(ProgramFailed, match=r"NeverWithinQuota.*4"):
         await handle.result()
     handle = node.launch(allocate, ["4"], tenant=TENANT, quotas=Quotas(max_pages=100))
     assert await handle.result() == "allocated"
     handle = node.launch(allocate, ["4"], tenant=TENANT, quotas=Quotas(max_pages=3))
-    with pytest.raises(ProgramFailed, match=r"QuotaExceeded.*3"):
+    with pytest.raises(ProgramFailed, match=r"NeverWithinQuota.*3"):
         await handle.result()
 
 

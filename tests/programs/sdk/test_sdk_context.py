@@ -16,11 +16,11 @@ from quire.core.errors import (
     EngineLost,
     GrammarError,
     InvalidArgument,
+    NeverWithinQuota,
     ProgramCancelled,
     PromptTooLong,
     QueuePoisoned,
     QuireError,
-    QuotaExceeded,
     UnknownHandle,
 )
 from quire.core.events import Quotas
@@ -286,7 +286,7 @@ async def test_after_a_failure_a_context_goes_on_with_its_text() -> None:
         for _ in range(2):
             with pytest.raises(QuireError) as raised:
                 await ctx.generate(max_tokens=200, ignore_eos=True)
-            assert isinstance(raised.value.__cause__ or raised.value, QuotaExceeded)
+            assert isinstance(raised.value.__cause__ or raised.value, NeverWithinQuota)
         with pytest.raises(GrammarError):
             await ctx.generate(max_tokens=4, grammar=regex("("))
         assert ctx.text == TEXT
@@ -318,7 +318,7 @@ async def test_a_failure_that_nobody_saw_is_told_first() -> None:
         assert lost.ended
         with pytest.raises(QueuePoisoned) as raised:
             await ctx.generate(max_tokens=2)
-        assert isinstance(raised.value.__cause__, QuotaExceeded)
+        assert isinstance(raised.value.__cause__, NeverWithinQuota)
         assert len(await going_on(ctx)) == 6
         api.close()
 
