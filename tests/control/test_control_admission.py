@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from control_world import World, alone
 
@@ -81,12 +83,19 @@ def test_the_oldest_program_needs_no_room_to_begin() -> None:
     assert young.tokens == alone(prompt(2), OUTPUT)
 
 
-class _Counting(RoundRobin):
-    num_keys = 0
+class _Counting:
+    """Round robin that counts how often it is asked; compiled classes have no subclasses."""
+
+    def __init__(self) -> None:
+        self.num_keys = 0
+        self._policy = RoundRobin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
         self.num_keys += 1
-        return super().key(command)
+        return self._policy.key(command)
 
 
 @pytest.mark.parametrize("num_waiting", [10, 400])
@@ -94,7 +103,7 @@ def test_a_message_ranks_what_it_carries_and_not_what_waits(num_waiting: int) ->
     policy = _Counting()
     config = SchedulerConfig(max_steps_per_message=1, run_ahead=False)
     world = World(controller=Controller(config, policy=policy), num_blocks=8192, max_sequences=4)
-    world.harness._check = False
+    world.harness.shell.check = False
     for program in range(1, num_waiting + 1):
         ask(world, program)
     policy.num_keys = 0

@@ -8,6 +8,7 @@ from test_control_claim import chain, entry_of, start_program
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.state import EngineState
 from quire.control.memory.content import Content
+from quire.control.memory.promises import NO_RECLAIM
 from quire.control.programs.program import Entry
 from quire.control.programs.states import CommandState
 from quire.control.scheduler.restorer import Restorer
@@ -25,7 +26,7 @@ def engine() -> EngineState:
 def add_rows(restorer: Restorer, step: int, budget: int = 64) -> BatchBuilder:
     """One message of nothing but rows of jobs, as if it had run."""
     builder = BatchBuilder(step, budget)
-    restorer.add_rows(builder, lambda requester, job: lambda num_blocks: False)
+    restorer.add_rows(builder, lambda requester, job: NO_RECLAIM)
     restorer._engine.memory.add_to_index(builder.filled)
     restorer._engine.memory.unpin_all(builder.pins)
     return builder
@@ -86,9 +87,9 @@ def test_a_row_in_the_message_outlives_its_chain_until_the_next(engine: EngineSt
     entry = waits_for(1, contents[-1])
     restorer.request(entry, contents[-1:])
     builder = BatchBuilder(5, 64)
-    restorer.add_rows(builder, lambda requester, job: lambda num_blocks: False)
+    restorer.add_rows(builder, lambda requester, job: NO_RECLAIM)
     entry.move(CommandState.CANCELLED)
-    restorer.add_rows(builder, lambda requester, job: lambda num_blocks: False)
+    restorer.add_rows(builder, lambda requester, job: NO_RECLAIM)
     assert len(restorer.jobs) == 1
     assert contents[-1].is_restoring, "operations of the message must not use it"
     restorer.sweep()
