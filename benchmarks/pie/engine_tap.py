@@ -37,6 +37,9 @@ class TappedEngine:
     def send(self, batch: Batch) -> None:
         self._transport.send(batch)
 
+    def silent_s(self) -> float:
+        return self._transport.silent_s()
+
     async def close(self) -> None:
         await self._transport.close()
 
