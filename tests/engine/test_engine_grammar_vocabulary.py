@@ -9,7 +9,7 @@ import pytest
 
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
-from quire.engine.sampling.grammar import GrammarCompiler, GrammarMasks, GrammarMatcher
+from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher, Vocabulary
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
 PADDING = 50
@@ -23,13 +23,12 @@ def tokenizer() -> HuggingFaceTokenizer:
 
 @pytest.fixture(scope="module")
 def compiler(tokenizer: HuggingFaceTokenizer) -> GrammarCompiler:
-    return GrammarCompiler(tokenizer, tokenizer.vocab_size + PADDING)
+    return GrammarCompiler(Vocabulary(tokenizer, tokenizer.vocab_size + PADDING))
 
 
 def allowed(matcher: GrammarMatcher, vocab_size: int) -> list[int]:
-    forbidden_GV, errors = GrammarMasks(vocab_size).forbidden([matcher])
-    assert errors == [None]
-    return np.flatnonzero(~forbidden_GV[0]).tolist()
+    bits = np.unpackbits(np.frombuffer(matcher.mask(), np.uint8), bitorder="little")
+    return np.flatnonzero(bits[:vocab_size]).tolist()
 
 
 def follow(matcher: GrammarMatcher, tokenizer: HuggingFaceTokenizer, pick: int) -> str:
@@ -42,7 +41,7 @@ def follow(matcher: GrammarMatcher, tokenizer: HuggingFaceTokenizer, pick: int) 
             break
         assert tokenizer.token_bytes(token), "a special or padding token is allowed"
         output.append(token)
-        matcher.consume([token])
+        matcher.consume(token)
     return tokenizer.decode(output)
 
 
@@ -65,7 +64,7 @@ def test_a_special_token_is_never_allowed_as_text(
 def test_a_token_that_the_grammar_forbids_is_an_error(compiler: GrammarCompiler) -> None:
     matcher = compiler.compile(GrammarSpec("regex", "[0-9]+"))
     with pytest.raises(GrammarError, match="cannot be followed"):
-        matcher.consume([0])
+        matcher.consume(0)
 
 
 def test_an_end_that_the_vocabulary_does_not_have_is_left_out(
@@ -73,8 +72,7 @@ def test_an_end_that_the_vocabulary_does_not_have_is_left_out(
 ) -> None:
     """Files name such ids; one request with a grammar must not cost everybody the engine."""
     ends = (10_000_000, *tokenizer.eos_token_ids)
-    compiler = GrammarCompiler(
-        HuggingFaceTokenizer(tokenizer.to_json(), ends), tokenizer.vocab_size
-    )
+    known = HuggingFaceTokenizer(tokenizer.to_json(), ends)
+    compiler = GrammarCompiler(Vocabulary(known, tokenizer.vocab_size))
     matcher = compiler.compile(GrammarSpec("regex", "a?"))
     assert tokenizer.eos_token_ids[0] in allowed(matcher, tokenizer.vocab_size)

@@ -296,7 +296,7 @@ ESCAPES = {
     "abort": ("import os; os.abort()", "unreachable"),
     "processes": ("import os; os.fork()", "has no attribute 'fork'"),
     "threads": ("import threading; threading.Thread(target=print).start()", "can't start new"),
-    "memory": ("import ctypes", "No module named 'ctypes'"),
+    "memory": ("import ctypes", "no module 'ctypes'"),
     "recursion": ("f = lambda: f(); f()", "RecursionError"),
 }
 

@@ -132,6 +132,25 @@ async def rigs() -> AsyncIterator[Callable[..., Rig]]:
         assert all(transport.closed for transport in rig.transports)
 
 
+async def test_who_hears_of_a_loss_finds_the_engine_not_ready(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rigs()
+    found: list[EngineState] = []
+    down = rig.control.engine_down
+
+    def hears(engine: EngineId, error: ErrorRecord) -> None:
+        found.append(rig.supervisor.health.state)
+        down(engine, error)
+
+    monkeypatch.setattr(rig.control, "engine_down", hears)
+    await rig.supervisor.start()
+    await rig.supervisor.wait_ready()
+    rig.transports[0].lose("gone")
+    await rig.control.want(2)
+    assert found == [EngineState.RESTARTING]
+
+
 async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
     assert rig.supervisor.health.state is EngineState.LOADING

@@ -92,6 +92,7 @@ def test_training_lowers_the_loss() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
+@pytest.mark.timeout(600)
 def test_a_run_resumes_where_it_stopped(tmp_path: Path) -> None:
     load(TOKENIZER).save(str(tmp_path / "tokenizer.json"))
     plan = Plan(4, (Stage(0, {"lists": 1.0}),), ((0, 1.0),), num_tokens=128)

@@ -156,6 +156,8 @@ class EngineSupervisor:
             self._move(EngineState.READY, self._lacks(info))
             self._settled.set()
             error: QuireError = EngineLost(await lost)
+            # before anybody hears of the loss: who asks then is not told that the engine is ready
+            self._move(EngineState.RESTARTING, error.message)
             self._control.engine_down(self.engine, error.record())
         except QuireError as exc:
             error = exc

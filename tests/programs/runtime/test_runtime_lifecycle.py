@@ -9,7 +9,7 @@ import pytest
 from programs_node import level, node_of
 from programs_port import ScriptedPort
 
-from quire.core.errors import ProgramCancelled, ProgramFailed, QuotaExceeded, UnknownHandle
+from quire.core.errors import NeverWithinQuota, ProgramCancelled, ProgramFailed, UnknownHandle
 from quire.core.events import Quotas
 from quire.programs import inferlet
 from quire.programs.api import Api
@@ -90,7 +90,7 @@ async def over_quota(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("main", "code"),
-    [(fail_over, None), (free_twice, UnknownHandle.code), (over_quota, QuotaExceeded.code)],
+    [(fail_over, None), (free_twice, UnknownHandle.code), (over_quota, NeverWithinQuota.code)],
 )
 async def test_failing_programs_leave_nothing_and_disturb_nobody(main: Any, code: str) -> None:
     async with node_of(4) as node:
