@@ -61,6 +61,11 @@ class Chaos:
         await until(is_taken, SETTLED_S, "no program is taken")
         return found[0]
 
+    async def num_restarts(self) -> int:
+        """Of the engine, as /health tells it."""
+        (engine,) = (await self.http.get("/health")).json()["engines"].values()
+        return int(engine["restarts"])
+
     async def end(self, programs: list[str]) -> list[str]:
         """Tell those that run to end; the states in which all have ended."""
         for program in programs:
@@ -94,11 +99,17 @@ async def kill_engine(chaos: Chaos) -> None:
     if len(chaos.engine_losses) >= MAX_ENGINE_LOSSES:
         until_s = chaos.engine_losses[-MAX_ENGINE_LOSSES] + LOSS_WINDOW_S
         await asyncio.sleep(max(0.0, until_s - loop.time()))
+    num_before = await chaos.num_restarts()
     calls = [asyncio.create_task(chaos.chat(200)) for _ in range(6)]
     await asyncio.sleep(chaos.random.random())
     assert send_signal(chaos.node.child(ENGINE), signal.SIGKILL)
     chaos.engine_losses.append(loop.time())
     await asyncio.gather(*calls)
+
+    async def is_noticed() -> bool:
+        return await chaos.num_restarts() > num_before
+
+    await until(is_noticed, SETTLED_S, "the loss of the engine is not noticed")
     await chaos.node.ready()
     assert await chaos.chat() == 200
 

@@ -54,13 +54,20 @@ class Module:
         self._module = wasmtime.Module(self.engine, wasmtime.wat2wasm(MODULE))
         self.functions = callable_exports(self._module)
         self.ask: Callable[[int], int] = lambda number: number + 1
-        linker = wasmtime.Linker(self.engine)
+        linker = self._linker = wasmtime.Linker(self.engine)
         i32 = wasmtime.ValType.i32()
         linker.define_func(
             "host", "ask", wasmtime.FuncType([i32], [i32]), lambda number: self.ask(number)
         )
         self.pre = linker.instantiate_pre(self._module)
         self.instances: list[Instance] = []
+
+    def close(self) -> None:
+        """A pool has thousands of mappings, and a process may have some tens of thousands."""
+        for instance in self.instances:
+            instance.close()
+        for part in (self.pre, self._linker, self._module, self.engine):
+            part.close()
 
     def instance(self, *, direct: bool, memory_bytes: int = 1 << 24) -> Instance:
         limits = StoreLimits(memory_bytes, 1 << 10)
@@ -83,8 +90,7 @@ class Module:
 def module(request: pytest.FixtureRequest) -> Iterator[Module]:
     made = Module(pooled=request.param)
     yield made
-    for instance in made.instances:
-        instance.close()
+    made.close()
 
 
 Make = Callable[..., Instance]
