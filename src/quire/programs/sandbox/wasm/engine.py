@@ -127,8 +127,8 @@ class WasmEngine:
                 for _ in range(ticks):
                     self.advance_epoch()
             self._busy.clear()
-            if seen != self._num_calls or self.current is not None:
-                self._busy.set()  # a call began just now, and found it set
+            if self._closed or seen != self._num_calls or self.current is not None:
+                self._busy.set()  # a call or the end came just now, and found it set
 
     def advance_epoch(self) -> None:
         """One tick, for every instance."""
