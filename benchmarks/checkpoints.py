@@ -140,15 +140,3 @@ def _texts() -> list[str]:
         except (OSError, UnicodeDecodeError):
             continue
     return found
-
-
-__all__ = [
-    "MAX_POSITIONS",
-    "SHAPES",
-    "Limits",
-    "Shape",
-    "generation_limit_s",
-    "make_checkpoint",
-    "prefill_limit_s",
-    "step_limit_s",
-]

@@ -126,6 +126,3 @@ def _run(
     size = (workload.num_requests, workload.prompt_tokens)
     prompts = random.integers(3, SHAPES[model].vocab_size, size).tolist()
     return worker.generate(prompts, workload.output_tokens)
-
-
-__all__ = ["Outcome", "Workload", "run_workloads"]

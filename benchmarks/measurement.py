@@ -100,6 +100,3 @@ def take_turns(
                     results[name].append(result)
                 progress.advance(task)
     return results
-
-
-__all__ = ["Figure", "figure", "ratio", "take_turns"]

@@ -74,6 +74,3 @@ def rounds_of(arguments: argparse.Namespace) -> int:
     if arguments.rounds is not None:
         return max(1, int(arguments.rounds))
     return QUICK_ROUNDS if arguments.quick else ROUNDS
-
-
-__all__ = ["add_contenders", "parser", "plain_parser", "rounds_of"]

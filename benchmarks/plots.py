@@ -54,6 +54,3 @@ def draw_bars(
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
-
-
-__all__ = ["draw_bars"]

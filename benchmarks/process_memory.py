@@ -52,6 +52,3 @@ def available_bytes() -> int | None:
         return None
     found = (line.split() for line in lines if line.startswith("MemAvailable:"))
     return next((int(words[1]) * 1024 for words in found), None)
-
-
-__all__ = ["available_bytes", "pss_bytes", "tree"]

@@ -98,6 +98,3 @@ def emit(benchmark: str, out: Path | None, **fields: Any) -> None:
         out.mkdir(parents=True, exist_ok=True)
         path = out / f"{benchmark.replace('/', '-')}.json"
         path.write_text(json.dumps(json.loads(line), indent=1) + "\n", encoding="utf-8")
-
-
-__all__ = ["commit", "control_form", "emit", "machine", "print_table", "processor"]

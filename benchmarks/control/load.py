@@ -186,6 +186,3 @@ class ClosedLoop:
                 self.measured.num_failed += 1
                 if action.command == 2:
                     self._ended.append(action.program)
-
-
-__all__ = ["ClosedLoop", "Measured", "Shape"]

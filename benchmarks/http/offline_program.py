@@ -64,6 +64,3 @@ async def offline(api: Api, plan_json: str) -> dict[str, float]:
     complete = take_steps if plan["every_step"] else decode
     counts = await asyncio.gather(*(complete(api, prompt, plan["output"]) for prompt in prompts))
     return {"num_tokens": sum(counts), "total_s": time.perf_counter() - began_s}
-
-
-__all__ = ["offline"]

@@ -161,14 +161,3 @@ def start_transformers(model: str, cache: Path) -> Server:
     command += [str(model_directory(cache, model)), "--port", str(port)]
     command += ["--device", "cpu", "--dtype", "bfloat16"]
     return Server(command, port, "/health", {"HF_HUB_OFFLINE": "1"})
-
-
-__all__ = [
-    "Server",
-    "ServerFailed",
-    "free_port",
-    "start_quire",
-    "start_shipped",
-    "start_transformers",
-    "start_vllm",
-]

@@ -41,6 +41,3 @@ async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
             api.embed_txt(queue, token, position, last)
             api.forward(queue, pages, last, pages, last)
     return end - len(prompt)
-
-
-__all__ = ["steps"]

@@ -60,5 +60,3 @@ SYSTEMS = {
     "quire-torch": System(lambda model, cache: _start(model, cache, "--backend", "torch")),
     "vllm": System(start_vllm),
 }
-
-__all__ = ["STEP_PROGRAM", "SYSTEMS", "System"]

@@ -219,6 +219,3 @@ TASKS: Sequence[Task] = (
     Task("async_tools", "two calls", two_calls, _calls_made, _calls_written),
 )
 """Every program of reasoning and agents, in the order of the table."""
-
-
-__all__ = ["TASKS", "Case", "Task"]

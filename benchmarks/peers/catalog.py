@@ -136,20 +136,3 @@ def vllm_environment(cache: Path) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "LD_PRELOAD": ":".join(map(str, preload)),
     }
-
-
-__all__ = [
-    "DEFAULT_CACHE",
-    "MAX_MODEL_LEN",
-    "MAX_SEQUENCES",
-    "OURS",
-    "PEERS",
-    "Launch",
-    "PeerMissing",
-    "available",
-    "install_command",
-    "launch",
-    "model_directory",
-    "peer_python",
-    "vllm_environment",
-]

@@ -166,6 +166,3 @@ def _rows(chunks: list[_Chunk], slots: Any) -> ForwardRows:
 
 def _i32(values: Any) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array(values, np.int32)
-
-
-__all__ = ["FusedLoop"]

@@ -94,6 +94,3 @@ class PeerProcess:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-__all__ = ["PeerFailed", "PeerProcess"]

@@ -12,6 +12,3 @@ choose_form()
 def prepare_interpreter() -> None:
     take_short_turns()
     collect_seldom()
-
-
-__all__ = ["prepare_interpreter"]

@@ -69,6 +69,3 @@ class Launcher:
         if program["state"] != "finished":
             raise SystemExit(f"a program has not finished: {program}")
         return program["result"]
-
-
-__all__ = ["Launcher", "Measured", "run_crowd"]

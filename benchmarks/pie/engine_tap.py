@@ -65,6 +65,3 @@ class TappedEngine:
         if self._waiting is not None:
             self._waiting.set_exception(RuntimeError(reason))
         self._on_lost(reason)
-
-
-__all__ = ["TappedEngine"]

@@ -99,6 +99,3 @@ async def run_loops(node: Node, loop: Loop, prompts: list[list[int]], num_tokens
 def _ran(watch: Stopwatch, cpu_s: float) -> Ran:
     report = watch.report()
     return Ran(report["total_s"], report["step_s"], cpu_s, int(report["num_tokens"]))
-
-
-__all__ = ["LoopNode", "Ran", "loop_node", "run_fused", "run_loops"]

@@ -95,5 +95,3 @@ def _prefill(api: Api, prompt: list[int], num_tokens: int) -> tuple[Queue, list[
 
 
 LOOPS: dict[str, Loop] = {"decode": decode, "slots": slots, "sampled": sampled, "fine": fine}
-
-__all__ = ["LOOPS", "SEEN_TOKENS", "Loop"]

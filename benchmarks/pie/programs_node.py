@@ -112,14 +112,3 @@ def compiled_hello() -> bytes | None:
             check=True,
         )  # fmt: skip
         return target.read_bytes()
-
-
-__all__ = [
-    "KINDS",
-    "TENANT",
-    "EnginePid",
-    "Program",
-    "compiled_hello",
-    "programs",
-    "started_node",
-]

@@ -154,6 +154,3 @@ def _sampling(sampler: SamplerSpec) -> dict[str, Any]:
         return {"temperature": 0}
     shaping = {name: value for one in sampler.processors for name, value in one.params.items()}
     return {"top_p": 1, "top_k": 0, "seed": sampler.seed, **shaping}
-
-
-__all__ = ["RemoteContext", "RemoteModel", "Written"]

@@ -168,5 +168,3 @@ CLIENTS: Mapping[str, Client] = MappingProxyType(
         )
     }
 )
-
-__all__ = ["CLIENTS", "Client"]

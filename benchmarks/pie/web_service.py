@@ -45,6 +45,3 @@ class WebService:
             pass
         finally:
             writer.close()
-
-
-__all__ = ["WebService"]

@@ -155,6 +155,3 @@ def alone(tokens: Any, max_tokens: int, **pool: int) -> list[int]:
     size = world.engine.info.pool.page_size
     pages = range(-(-(len(tokens) + max_tokens) // size))
     return world.do(1, world.alloc(pages), world.decode(pages, tokens, max_tokens))[1].tokens
-
-
-__all__ = ["ENGINE", "GREEDY", "MODEL", "World", "alone"]

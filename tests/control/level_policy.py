@@ -100,6 +100,3 @@ class MultiLevel:
                 self._enter(call, 0)
                 promoted.append(call.command)
         return promoted
-
-
-__all__ = ["MultiLevel"]

@@ -102,5 +102,3 @@ def _edges() -> list[Case]:
 
 
 CASES = [*_sweep(), _many_draws(), *_edges()]
-
-__all__ = ["CASES", "SETTINGS", "Case", "logits"]

@@ -236,5 +236,3 @@ ACTIONS: tuple[Action, ...] = (
     hostile_guests,
     hostile_requests,
 )
-
-__all__ = ["ACTIONS", "Action", "Chaos", "checked"]

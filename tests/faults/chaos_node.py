@@ -215,6 +215,3 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-
-__all__ = ["ENGINE", "SANDBOX", "ChaosNode", "Levels", "gone", "send_signal", "until"]

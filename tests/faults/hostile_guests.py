@@ -68,5 +68,3 @@ KEEPS = _HEAD + (
     "    return await api.store_get('kept', store='chaos')\n"
 )
 """It stores, deletes, writes one value and reads it."""
-
-__all__ = ["HOSTILE", "KEEPS", "PATIENT"]

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from quire.core.ids import TenantId
 from quire.programs.services.work_queues import QueueLimits, WorkQueues
-from quire.testing import FakeClock
+from quire.testing import VirtualClock
 
 TENANT = TenantId("tenant")
 NAMES = st.sampled_from(["a", "b"])
@@ -23,7 +23,7 @@ class WorkQueueMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
-        self.clock = FakeClock()
+        self.clock = VirtualClock()
         self.queues = WorkQueues(self.clock, QueueLimits(max_messages=CAPACITY))
         self.number = 0
         self.waiting: dict[str, deque[tuple[str, float]]] = {"a": deque(), "b": deque()}

@@ -16,7 +16,7 @@ from quire.core.events import EngineUp, Event, ProgramEnded, ProgramStarted, Que
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId
 from quire.node.clock import SystemClock
 from quire.node.control_thread import ControlThread
-from quire.testing import FakeClock, FakeEngine
+from quire.testing import FakeEngine, VirtualClock
 
 PROGRAM = ProgramId(1)
 ERROR = ErrorRecord("forbidden", "no")
@@ -257,7 +257,7 @@ async def test_a_replaced_timer_does_not_fire(rig: Rig) -> None:
 
 
 async def test_time_never_goes_back() -> None:
-    clock = FakeClock()
+    clock = VirtualClock()
     controller = ScriptedController()
     control = ControlThread(controller, clock=clock)  # type: ignore[arg-type]
     control.start()

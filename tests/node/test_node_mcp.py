@@ -30,7 +30,7 @@ from quire.core.ids import TenantId
 from quire.node.mcp import servers as servers_module
 from quire.node.mcp.process import McpProcess
 from quire.node.mcp.servers import START_WINDOW_S, McpServers
-from quire.testing.clock import FakeClock
+from quire.simulation.clock import VirtualClock
 
 SERVER = Path(__file__).parent / "mcp_stdio_server.py"
 ALICE, BOB = TenantId("alice"), TenantId("bob")
@@ -63,8 +63,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[McpProcess]:
 async def make(processes: list[McpProcess]) -> AsyncIterator[Make]:
     made: list[McpServers] = []
 
-    def servers(*configs: McpServerConfig, clock: FakeClock | None = None) -> McpServers:
-        made.append(McpServers(configs or (config(),), clock or FakeClock(), Seen))
+    def servers(*configs: McpServerConfig, clock: VirtualClock | None = None) -> McpServers:
+        made.append(McpServers(configs or (config(),), clock or VirtualClock(), Seen))
         return made[-1]
 
     yield servers
@@ -155,7 +155,7 @@ async def test_one_that_crashes_again_and_again_is_left_alone_for_a_while(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers_module, "MAX_STARTS", 2)
-    clock = FakeClock()
+    clock = VirtualClock()
     servers = make(clock=clock)
     for _ in range(2):
         with pytest.raises(ProgramError, match="exited with 7"):

@@ -26,7 +26,7 @@ from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node import Node
 from quire.node.ended_programs import EndedPrograms
-from quire.node.programs import ProgramLimits
+from quire.node.program_records import ProgramLimits
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime import native

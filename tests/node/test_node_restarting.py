@@ -10,8 +10,9 @@ import pytest
 from quire.core.errors import Draining, EngineLost, ProgramCancelled, ProgramTerminated
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
+from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import Launch, ProgramLimits
-from quire.node.programs import ProgramHandle, ProgramTable
+from quire.node.programs import ProgramTable
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.running import ProgramState, RunningProgram

@@ -16,7 +16,7 @@ from quire.node.sandbox import link as link_module
 from quire.node.sandbox.changed_sources import because_of_change, changed_source
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.programs.sandbox.messages import ErrorRecord
-from quire.testing import FakeClock
+from quire.testing import VirtualClock
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def link_to(mode: str, cache_dir: Path) -> SandboxLink:
     settings = LinkSettings(
         SandboxConfig(cache_dir=cache_dir), (), (sys.executable, str(CHILD), mode)
     )
-    return SandboxLink("0", settings, FakeClock())
+    return SandboxLink("0", settings, VirtualClock())
 
 
 @needs_sandbox

@@ -14,7 +14,7 @@ from quire.node.health import SandboxState
 from quire.node.sandbox import link as link_module
 from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox.losses import Losses, LossLimits
-from quire.testing import FakeClock
+from quire.testing import VirtualClock
 
 
 class Life:
@@ -40,12 +40,12 @@ class Life:
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
-def link(clock: FakeClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxLink:
+def link(clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SandboxLink:
     monkeypatch.setattr(link_module, "ProcessLife", Life)
     monkeypatch.setattr(Life, "fails", False)
     return SandboxLink("0", LinkSettings(SandboxConfig(cache_dir=tmp_path), ()), clock)
@@ -58,7 +58,7 @@ async def lose(link: SandboxLink, times: int) -> None:
 
 
 async def test_five_losses_within_a_minute_are_a_pause_and_no_end(
-    link: SandboxLink, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    link: SandboxLink, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert link.health().state is SandboxState.IDLE
     await lose(link, 5)
@@ -78,7 +78,7 @@ async def test_five_losses_within_a_minute_are_a_pause_and_no_end(
 
 
 async def test_the_pause_grows_with_further_losses_and_has_a_bound(
-    link: SandboxLink, clock: FakeClock
+    link: SandboxLink, clock: VirtualClock
 ) -> None:
     await lose(link, 5)
     for pause_s in (5, 10, 20, 40):

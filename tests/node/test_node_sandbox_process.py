@@ -21,7 +21,7 @@ from quire.node.sandbox.link import LinkSettings, SandboxLink
 from quire.node.sandbox_process import SandboxProcess
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.wasm.build_processes import BuildProcesses
-from quire.testing import FakeClock
+from quire.testing import VirtualClock
 
 
 class FullDisk:
@@ -88,7 +88,7 @@ async def test_a_process_that_builds_ends_when_it_is_told(
     settings = LinkSettings(
         SandboxConfig(cache_dir=tmp_path / "cache"), (), command, on_progress=progress
     )
-    link = SandboxLink("0", settings, FakeClock())
+    link = SandboxLink("0", settings, VirtualClock())
     starting = asyncio.create_task(link.ready())
     await begun.wait()
     await link.close()

@@ -71,6 +71,3 @@ class WebStub:
         request.send_header("content-length", str(len(body)))
         request.end_headers()
         request.wfile.write(body)
-
-
-__all__ = ["WebStub"]

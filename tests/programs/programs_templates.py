@@ -75,5 +75,3 @@ MISTRAL_TOKENS = (
     "<|end|>",
 )
 """Its markers are special tokens, which are no text."""
-
-__all__ = ["LLAMA", "MISTRAL", "MISTRAL_TOKENS"]

@@ -106,6 +106,3 @@ async def num_turns(main: Main) -> tuple[Any, int]:
             await turns(1)
             num += 1
         return await program.result(), num
-
-
-__all__ = ["Restartable", "lose_engine", "lost_after", "num_turns", "recorded", "turns"]

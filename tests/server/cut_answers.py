@@ -28,6 +28,3 @@ def cut(text: str, cuts: list[int]) -> list[str]:
     """``text`` in pieces, at least one."""
     places = sorted({0, *(place for place in cuts if place < len(text)), len(text)})
     return [text[start:end] for start, end in pairwise(places)] or [""]
-
-
-__all__ = ["CUTS", "TEXTS", "cut"]

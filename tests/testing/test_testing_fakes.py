@@ -7,7 +7,7 @@ import pytest
 
 from quire.core.decoding import StopSpec
 from quire.core.interfaces import Clock, Tokenizer
-from quire.testing import FakeClock, FakeEngine, FakeTokenizer, ScriptedModel, answers, fake_pool
+from quire.testing import FakeEngine, FakeTokenizer, ScriptedModel, VirtualClock, answers, fake_pool
 from quire.testing.conformance import TokenizerSuite
 from quire.testing.conformance.engine_driver import EngineDriver, RowSpec
 
@@ -45,7 +45,7 @@ def test_chat_template_marks_turns() -> None:
 
 
 def test_clock() -> None:
-    clock = FakeClock(2.0)
+    clock = VirtualClock(2.0)
     assert isinstance(clock, Clock)
     clock.advance(0.5)
     clock.advance_to(1.0)

@@ -6,10 +6,10 @@ import quire.testing
 from quire.testing import conformance
 
 NAMES = """
-    ControlCore ControlHarness ExpectedDecode FakeClock FakeEncoder FakeEngine FakeTokenizer
+    ControlCore ControlHarness ExpectedDecode FakeEncoder FakeEngine FakeTokenizer
     LocalNode LocalPort NoProgress Outcome ProtocolViolation ReferenceContext ReferencePage
-    ReferenceProgram ScriptedModel SeenToken StepTime answers expected_decode expected_dist
-    expected_logprobs expected_tokens fake_pool scripted_node token_content
+    ReferenceProgram ScriptedModel SeenToken StepTime VirtualClock answers expected_decode
+    expected_dist expected_logprobs expected_tokens fake_pool scripted_node token_content
 """
 
 SUITES = """

@@ -164,6 +164,3 @@ def _parts(files: Iterable[Path]) -> Iterator[bytes]:
     for file in files:
         yield str(file).encode()
         yield file.read_bytes()
-
-
-__all__ = ["CoverageMap", "coverage_map", "digest_of"]

@@ -56,6 +56,3 @@ class Ledger:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(result)) + "\n")
-
-
-__all__ = ["Ledger", "Outcome", "Result"]

@@ -175,6 +175,3 @@ def _is_for_checkers(statement: cst.BaseSmallStatement) -> bool:
     if not isinstance(target, cst.Name):
         return False
     return target.value == "__all__" or target.value == "logger" or target.value.istitle()
-
-
-__all__ = ["Mutant", "mutants_of", "source_with"]

@@ -42,6 +42,3 @@ class Overlay:
         finally:
             file.unlink()
             file.symlink_to(SOURCE / path)
-
-
-__all__ = ["Overlay"]

@@ -107,6 +107,3 @@ def _child(arguments: Sequence[str], path: Path, log: Path, run: RunTests) -> No
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
-
-
-__all__ = ["TIMED_OUT", "RunTests", "foreign_modules", "forked", "preload", "run_tests"]

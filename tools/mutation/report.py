@@ -74,6 +74,3 @@ def _listed(title: str, tried: list[Tried], why: dict[tuple[str, str, str, str],
 
 def _prefixed(sign: str, code: str) -> list[str]:
     return [f"{sign} {line}" for line in code.splitlines()]
-
-
-__all__ = ["EQUIVALENT", "Tried", "reasons", "report", "share"]

@@ -51,6 +51,3 @@ def _remembered(file: Path) -> list[Mutant]:
         found = [asdict(mutant) for mutant in mutants_of(file, SOURCE)]
         kept.write_text(json.dumps(found), encoding="utf-8")
     return [Mutant(**fields) for fields in json.loads(kept.read_text(encoding="utf-8"))]
-
-
-__all__ = ["sample"]

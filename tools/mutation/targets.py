@@ -108,5 +108,3 @@ GROUPS = (
     ),
     Group("control", ("control/**/*.py",), ("control/**/test_*.py",)),
 )
-
-__all__ = ["GROUPS", "ROOT", "SOURCE", "WORK", "Group"]

@@ -101,6 +101,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(EXIT_ERROR)
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-__all__ = ["build_app", "main"]

@@ -29,6 +29,3 @@ def show(rows: Iterable[Row]) -> None:
         listed.add_row("" if row.theme == theme else row.theme, row.name, escaped(row.summary))
         theme = row.theme
     output().print(listed)
-
-
-__all__ = ["Row", "shipped", "show"]

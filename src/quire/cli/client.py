@@ -122,6 +122,3 @@ class NodeClient:
         except httpx.TransportError as exc:
             raise unreachable(self.url, exc) from exc
         return answer_of(self.url, response)
-
-
-__all__ = ["NodeClient"]

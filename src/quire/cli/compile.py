@@ -69,6 +69,3 @@ def compile(
             built = build(CONTROL, target, progress)
         output().print(f"control is {form_of(built)}")
         output().print(f"in {built.path}; nodes that are started from now on use it")
-
-
-__all__ = ["compile"]

@@ -60,14 +60,3 @@ def form_of(library: Library) -> Form:
 
 def _is_off() -> bool:
     return os.environ.get(COMPILED_VARIABLE, "1").lower() in ("0", "false", "no", "off")
-
-
-__all__ = [
-    "COMPILED_VARIABLE",
-    "DIRECTORY_VARIABLE",
-    "Form",
-    "choose_form",
-    "compiled_directory",
-    "form_of",
-    "form_of_nodes",
-]

@@ -195,6 +195,3 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-__all__ = ["check_exposure", "encoder_configs", "engine_configs", "tenants"]

@@ -132,17 +132,3 @@ def escaped(text: str) -> str:
     That is how JSON writes it, so JSON stays JSON.
     """
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-__all__ = [
-    "escaped",
-    "live",
-    "messages",
-    "output",
-    "print_error",
-    "print_result",
-    "show_message",
-    "shown",
-    "table",
-    "waiting",
-]

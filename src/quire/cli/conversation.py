@@ -183,6 +183,3 @@ def _post(
     except RuntimeError:
         return False
     return True
-
-
-__all__ = ["Program", "Show", "converse", "read_lines"]

@@ -146,6 +146,3 @@ def _figures(shown: Demonstration) -> Table:
             f"{turn.tokens_per_s:.0f}",
         )
     return listed
-
-
-__all__ = ["demo", "report"]

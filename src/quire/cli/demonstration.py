@@ -175,6 +175,3 @@ async def _agent(node: NodeClient, tell: Tell) -> AgentRun:
 
 def _is_running(programs: list[dict[str, Any]], public_id: str) -> bool:
     return any(p["id"] == public_id and p["process"] is not None for p in programs)
-
-
-__all__ = ["AgentRun", "Demonstration", "Turn", "demonstrate"]

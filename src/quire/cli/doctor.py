@@ -133,6 +133,3 @@ def _extras(extras: tuple[Extra, ...]) -> Table:
         state = f"missing {missing}: pip install 'quire[{extra.name}]'" if missing else "installed"
         listed.add_row(extra.name, PURPOSES.get(extra.name, ""), Text(state))
     return listed
-
-
-__all__ = ["doctor", "problems", "report"]

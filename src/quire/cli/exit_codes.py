@@ -12,5 +12,3 @@ EXIT_ERROR = 2
 """The command could not be carried out: wrong usage, or any error of Quire's own."""
 
 EXIT_INTERRUPTED = 130
-
-__all__ = ["EXIT_ERROR", "EXIT_FAILED", "EXIT_INTERRUPTED"]

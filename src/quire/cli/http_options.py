@@ -183,25 +183,3 @@ LogRequests = Annotated[
         help="One JSON line on stdout for each finished request.",
     ),
 ]
-
-__all__ = [
-    "AllowUpload",
-    "AllowedHosts",
-    "ApiKeysFile",
-    "BodyTimeout",
-    "CorsOrigins",
-    "DrainTimeout",
-    "HeadTimeout",
-    "Host",
-    "LogRequests",
-    "MaxBodyBytes",
-    "MaxConnections",
-    "MaxRequests",
-    "MaxStoredResponses",
-    "Port",
-    "ResponseTtl",
-    "ServerApiKeys",
-    "SessionTtl",
-    "Unauthenticated",
-    "WriteTimeout",
-]

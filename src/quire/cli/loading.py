@@ -50,6 +50,3 @@ class _Shown:
             if stage not in self._tasks:
                 self._tasks[stage] = self.progress.add_task(stage, total=1.0)
             self.progress.update(self._tasks[stage], completed=fraction)
-
-
-__all__ = ["ShowProgress", "loading_progress"]

@@ -51,11 +51,3 @@ def errors_of_starting_raised_only() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(is_news)
-
-
-__all__ = [
-    "CHATTY_LOGGERS",
-    "REQUEST_LOGGER",
-    "configure_logging",
-    "errors_of_starting_raised_only",
-]

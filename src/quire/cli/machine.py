@@ -207,6 +207,3 @@ def _is_installed(package: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
-
-
-__all__ = ["Extra", "Machine", "TorchBuild", "as_json", "inspect_machine", "num_usable_cores"]

@@ -84,6 +84,3 @@ def _server(
         idle_s=entry.idle_s,
         max_message_bytes=entry.max_message_bytes,
     )
-
-
-__all__ = ["read_mcp_servers"]

@@ -144,6 +144,3 @@ def _judge(directory: Path) -> tuple[str, tuple[str, ...]]:
     if finding.use is None:
         return "no", (finding.reason,)
     return _SERVED[finding.use], finding.warnings
-
-
-__all__ = ["ModelSummary", "default_name", "models", "summarise"]

@@ -110,6 +110,3 @@ def _names_used(template_text: str) -> set[str]:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 used.add(name)
     return used
-
-
-__all__ = ["new", "scaffold"]

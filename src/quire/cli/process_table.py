@@ -92,6 +92,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     unit, length = next((unit, length) for unit, length in _UNITS if seconds >= length)
     return f"{int(seconds // length)} {unit}"
-
-
-__all__ = ["SHORT_ID_CHARS", "chosen", "duration", "process_table"]

@@ -263,15 +263,3 @@ def _log_line(line: dict[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) and value.isalnum() else json.dumps(value)
-
-
-__all__ = [
-    "attach",
-    "first_build",
-    "kill",
-    "logs",
-    "ps",
-    "push",
-    "read_program",
-    "upload_table",
-]

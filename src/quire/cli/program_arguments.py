@@ -74,6 +74,3 @@ def show_help(program: str, description: str, parameters: Sequence[Parameter] | 
         default = "" if one.required or one.by in ("rest", "names") else one.default
         listed.add_row(escaped(one.name), Text(escaped(words)), escaped(default))
     console.print(listed)
-
-
-__all__ = ["Given", "show_help", "split"]

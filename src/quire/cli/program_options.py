@@ -26,5 +26,3 @@ McpServers = Annotated[
         rich_help_panel=_PROGRAMS,
     ),
 ]
-
-__all__ = ["DataDir", "McpServers"]

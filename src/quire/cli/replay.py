@@ -40,6 +40,3 @@ def replay(
     console.print(f"  event    {found.event}")
     console.print(f"  actions  {found.actions}")
     raise typer.Exit(EXIT_FAILED)
-
-
-__all__ = ["replay"]

@@ -307,6 +307,3 @@ def _code(program: str) -> dict[str, Any]:
             f"{program} is neither a program of the library ('quire run --list') nor a file that "
             f"can be read: {exc}"
         ) from exc
-
-
-__all__ = ["EmbeddedProgram", "run"]

@@ -182,6 +182,3 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         progress = starting.enter_context(loading_progress())
         starting.enter_context(errors_of_starting_raised_only())
         run_server(node, server, progress=progress, on_listening=listening, on_ready=ready)
-
-
-__all__ = ["serve"]

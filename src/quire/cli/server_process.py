@@ -121,6 +121,3 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     except TimeoutError:
         process.kill()
         await process.wait()
-
-
-__all__ = ["ServerProcess", "server_process"]

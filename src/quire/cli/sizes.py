@@ -41,6 +41,3 @@ def format_size(num_bytes: int) -> str:
             break
         value /= 1024
     return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
-
-
-__all__ = ["format_size", "parse_size", "size_value"]

@@ -125,6 +125,3 @@ def result_of(ended: Mapping[str, Any]) -> Any:
         return ended["result"]
     error = ended["error"] or {"code": ProgramCancelled.code, "message": "cancelled"}
     raise from_record(ErrorRecord(error["code"], error["message"]))
-
-
-__all__ = ["Attachment", "result_of"]

@@ -232,6 +232,3 @@ def _read(code: str | bytes | Path) -> bytes:
         return code.read_bytes()
     except OSError as exc:
         raise InvalidArgument(f"{code} cannot be read: {exc}") from exc
-
-
-__all__ = ["Client", "RemoteProgram"]

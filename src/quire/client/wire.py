@@ -92,18 +92,3 @@ def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
             f"{url} answered {status} with no error of Quire's: check that it is a Quire node"
         )
     return from_record(record)
-
-
-__all__ = [
-    "CODE_TIMEOUT",
-    "FOR_EVER",
-    "TIMEOUT",
-    "answer_of",
-    "code_body",
-    "error_of_body",
-    "key_headers",
-    "node_url",
-    "program_path",
-    "unreachable",
-    "upload_path",
-]

@@ -173,6 +173,3 @@ def _check_loads(scope: Scope, built: Path) -> None:
         raise ConfigError(
             f"what was compiled cannot be loaded: {said[-1] if said else done.returncode}"
         )
-
-
-__all__ = ["KEPT_LIBRARIES", "Progress", "build", "problem_of_machine"]

@@ -103,6 +103,3 @@ def in_use(scope: Scope = CONTROL) -> bool | None:
         if name.startswith(scope.prefix) and not hasattr(module, "__path__"):
             return isinstance(getattr(module, "__loader__", None), ExtensionFileLoader)
     return None
-
-
-__all__ = ["IMPORTED_BEFORE", "CompiledFinder", "in_use", "use_compiled"]

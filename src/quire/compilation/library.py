@@ -120,19 +120,3 @@ def remove_libraries(scope: Scope, directory: Path) -> int:
     except OSError as exc:
         raise ConfigError(f"{directory} cannot be emptied: {exc}") from exc
     return count
-
-
-__all__ = [
-    "CHANGED",
-    "NEVER_BUILT",
-    "Library",
-    "Record",
-    "default_directory",
-    "find_library",
-    "library_name",
-    "library_prefix",
-    "open_cache",
-    "record_name",
-    "record_prefix",
-    "remove_libraries",
-]

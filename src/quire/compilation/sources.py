@@ -72,5 +72,3 @@ class Scope:
 
 
 CONTROL = Scope("quire", Path(__file__).parents[1], "control", ("core",))
-
-__all__ = ["CONTROL", "OPTIMISATION", "Scope"]

@@ -103,6 +103,3 @@ def _num_usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-__all__ = ["COMPILERS", "compile_all", "link", "problem_of_compiler"]

@@ -347,6 +347,3 @@ class Controller:
             engine.check_invariants(programs, self._host.exports)
         for scheduler in self._schedulers.values():
             scheduler.planner.backlog.check_invariants()
-
-
-__all__ = ["Controller"]

@@ -146,6 +146,3 @@ def _outdated(engine: EngineState, index: int) -> ErrorRecord:
     return EngineLost(
         f"engine {engine.id} was started again while this was under way, and {why}: ask again"
     ).record()
-
-
-__all__ = ["EngineLife"]

@@ -100,6 +100,3 @@ class Outbox:
         self._tell_done()
         taken, self._actions = self._actions, []
         return taken
-
-
-__all__ = ["Outbox"]

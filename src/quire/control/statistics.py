@@ -50,6 +50,3 @@ class Statistics:
     num_pending_commands: int
     num_exports: int
     engines: tuple[EngineStatistics, ...]
-
-
-__all__ = ["EngineStatistics", "Statistics"]

@@ -61,6 +61,3 @@ class Timers:
             return None
         self._asked_s = at_s
         return at_s
-
-
-__all__ = ["Timers"]

@@ -90,16 +90,3 @@ class SetTimer(ActionBase, frozen=True, kw_only=True):
 
 
 Action = Dispatch | Deliver | Fail | QueuePlaced | Terminate | ProgramClosed | SetTimer
-
-__all__ = [
-    "Action",
-    "ActionBase",
-    "Deliver",
-    "Dispatch",
-    "Fail",
-    "ProgramClosed",
-    "QueuePlaced",
-    "Reply",
-    "SetTimer",
-    "Terminate",
-]

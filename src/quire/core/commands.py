@@ -324,35 +324,3 @@ class AttentionScores(msgspec.Struct, frozen=True, tag=True):
     pages: bytes
     inputs: bytes
     slots: bytes = b""
-
-
-__all__ = [
-    "AllocEmbeds",
-    "AllocPages",
-    "AttentionScores",
-    "Command",
-    "CommandBase",
-    "CopyPage",
-    "DeallocEmbeds",
-    "DeallocPages",
-    "Decode",
-    "Dists",
-    "EmbedImage",
-    "EmbedText",
-    "ExportPages",
-    "ExportedPages",
-    "Exports",
-    "Forward",
-    "GetNextDist",
-    "ImportPages",
-    "ImportPrefix",
-    "Imported",
-    "ImportedPage",
-    "ListExports",
-    "MaskPage",
-    "ReleaseExport",
-    "Sample",
-    "Sampled",
-    "Synchronize",
-    "TruncatePage",
-]

@@ -321,20 +321,3 @@ class NodeConfig:
             raise ConfigError(
                 f"two MCP servers have the same name, of {sorted(servers)}: rename one"
             )
-
-
-__all__ = [
-    "DEFAULT_CACHE_BYTES",
-    "AdapterConfig",
-    "DTypeName",
-    "EncoderConfig",
-    "EngineConfig",
-    "McpServerConfig",
-    "NodeConfig",
-    "SandboxConfig",
-    "SchedulerConfig",
-    "ServerConfig",
-    "TenantConfig",
-    "TenantTotals",
-    "WeightsName",
-]

@@ -111,16 +111,3 @@ class DecodeChunk(msgspec.Struct, frozen=True, tag=True, gc=False):
     matched: int | bytes | None = None
     num_cached_tokens: int = 0
     seed: int | None = None
-
-
-__all__ = [
-    "DecodeChunk",
-    "Dist",
-    "FinishReason",
-    "GrammarSpec",
-    "Params",
-    "Processor",
-    "SamplerSpec",
-    "StopSpec",
-    "TokenLogprobs",
-]

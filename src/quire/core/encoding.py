@@ -56,6 +56,3 @@ class EncoderCore(Protocol):
     def encode(self, batch: EncodeBatch) -> EncodeResult:
         """Raises ``InvalidArgument`` for tokens or lengths that the model does not have."""
         ...
-
-
-__all__ = ["EncodeBatch", "EncodeResult", "EncoderCore", "EncoderInfo", "EncoderKind"]

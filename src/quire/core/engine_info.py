@@ -98,13 +98,3 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
     adapters: tuple[AdapterInfo, ...] = ()
     images: ImageInput | None = None
-
-
-__all__ = [
-    "AdapterInfo",
-    "EngineInfo",
-    "ImageFraming",
-    "ImageInput",
-    "LayerGroup",
-    "PoolSpec",
-]

@@ -17,6 +17,3 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
     except ImportError:  # there is none for Windows
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-__all__ = ["new_event_loop"]

@@ -193,23 +193,3 @@ Event = (
     | TransfersCompleted
     | Tick
 )
-
-__all__ = [
-    "CommandCancelled",
-    "CommandsIssued",
-    "EngineDown",
-    "EngineUp",
-    "Event",
-    "EventBase",
-    "ProgramEnded",
-    "ProgramForm",
-    "ProgramStarted",
-    "QueueClosed",
-    "QueueCreated",
-    "QueuePrioritySet",
-    "QueueReset",
-    "Quotas",
-    "StepCompleted",
-    "Tick",
-    "TransfersCompleted",
-]

@@ -87,6 +87,3 @@ class ExecutableCache:
         with (self._directory / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-__all__ = ["ExecutableCache", "check_owned"]

@@ -50,20 +50,3 @@ TableId = NewType("TableId", int)
 
 SequenceId = NewType("SequenceId", int)
 """A row of the engine's decode state. Chosen by control and reused under a new epoch."""
-
-__all__ = [
-    "BlockId",
-    "CommandId",
-    "EmbedId",
-    "EngineId",
-    "HostBlockId",
-    "ModelId",
-    "PageId",
-    "ProgramId",
-    "QueueId",
-    "SequenceId",
-    "TableId",
-    "TenantId",
-    "ThreadId",
-    "TokenSlotId",
-]

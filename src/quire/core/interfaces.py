@@ -338,19 +338,3 @@ class Services(Protocol):
     def close(self) -> None:
         """The program has ended: what it held here goes. Idempotent."""
         ...
-
-
-__all__ = [
-    "Clock",
-    "DispatchPolicy",
-    "EngineCore",
-    "EngineTransport",
-    "Policy",
-    "ProgramPort",
-    "ReadyCommand",
-    "ReplySink",
-    "ServedModel",
-    "ServiceFigures",
-    "Services",
-    "Tokenizer",
-]

@@ -29,6 +29,3 @@ def settle() -> None:
     for garbage."""
     gc.collect()
     gc.freeze()
-
-
-__all__ = ["collect_seldom", "settle", "take_short_turns"]

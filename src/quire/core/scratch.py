@@ -83,6 +83,3 @@ def _is_left_behind(path: Path) -> bool:
         except BlockingIOError:
             return False
     return True
-
-
-__all__ = ["MIN_AGE_S", "ScratchDirectory", "remove_left_behind"]

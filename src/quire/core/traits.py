@@ -59,12 +59,3 @@ ENCODER_TRAITS = frozenset({Trait.ENCODE})
 
 MODEL_TRAITS = frozenset(Trait) - NODE_TRAITS - ENCODER_TRAITS
 """Traits of a model."""
-
-__all__ = [
-    "ENCODER_TRAITS",
-    "MODEL_TRAITS",
-    "NODE_TRAITS",
-    "SUPERTRAITS",
-    "VERSIONS",
-    "Trait",
-]

@@ -120,6 +120,3 @@ def _another_version(version: int) -> ProtocolMismatch:
         f"the peer speaks protocol version {version}, this node {PROTOCOL_VERSION}: "
         "run the same release of quire on both sides"
     )
-
-
-__all__ = ["PROTOCOL_VERSION", "Codec", "Frame"]

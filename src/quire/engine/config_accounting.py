@@ -109,6 +109,3 @@ def merged(scopes: Iterable[Scope]) -> Scope:
         refused.update(scope.refused)
         sections.update(scope.sections)
     return Scope(harmless, refused, sections)
-
-
-__all__ = ["Refusal", "Scope", "absent", "account", "merged", "names"]

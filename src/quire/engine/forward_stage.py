@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, ExplicitMask, ForwardRows
+from quire.core.batch import ExplicitMask, ForwardRows
 from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.adapters.token_groups import adapters_or_none, check_adapter
 from quire.engine.attention.backend import AttentionRows
@@ -242,6 +242,3 @@ class ForwardStage:
             )
         flat = np.unpackbits(mask.bits.reshape(-1), count=num_new * wanted)
         return flat.reshape(num_new, wanted).astype(np.bool_)
-
-
-__all__ = ["I32", "CheckedRows", "ForwardLimits", "ForwardStage"]

@@ -34,6 +34,3 @@ def download(hub_id: str) -> Path:
             f"no directory {hub_id!r}, and the hub repository of that name cannot be had "
             f"({first_line}): check the spelling and the network, or give a local directory"
         ) from exc
-
-
-__all__ = ["download"]

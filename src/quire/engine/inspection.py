@@ -68,6 +68,3 @@ def _model(reader: ConfigReader) -> Finding:
         read_vision(reader, output_size=shape.hidden_size, vocab_size=shape.vocab_size)
     scheme_of(reader)
     return Finding("model", warnings=tuple(account(reader, family.keys)))
-
-
-__all__ = ["Finding", "Use", "inspect"]

@@ -17,7 +17,8 @@ from quire.engine.cpu.library import kernel_report
 from quire.engine.device import choose_device, choose_dtype, dtype_name
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
-from quire.engine.models.decoder import CausalLM, DecoderConfig
+from quire.engine.models.decoder import CausalLM
+from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.registry import Family, family_of
 from quire.engine.parallel.collectives import Collectives
 from quire.engine.parallel.shard import WHOLE, Shard, local_config, local_destinations

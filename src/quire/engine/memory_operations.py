@@ -27,7 +27,7 @@ from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_matchers import ConfinedMatcher
-from quire.engine.sampling.plan import check_sampler
+from quire.engine.sampling.parameters import check_sampler
 from quire.engine.sequences import SequenceObjects, Sequences, TokenHistory
 from quire.engine.stopping import ByteStopMatcher
 from quire.engine.transfers import TransferQueue

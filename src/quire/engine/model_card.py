@@ -140,6 +140,3 @@ def _chat_template(directory: ModelDirectory, tokenizer: Mapping[str, Any]) -> s
             f"{MAX_TEMPLATE_BYTES} are accepted: check where this model comes from"
         )
     return template
-
-
-__all__ = ["MAX_TEMPLATE_BYTES", "ModelCard", "eos_token_ids", "read_model_card"]

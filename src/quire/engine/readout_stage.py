@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from quire.core.batch import BatchResult, DistRows, SampleRows
+from quire.core.batch import BatchResult, DistRows, SampleRows, no_i32
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
 from quire.engine.failures import Failures, check_message
 from quire.engine.model_runner import ModelRunner
 from quire.engine.sampling.distribution import best_of_logits
-from quire.engine.sampling.plan import SamplingPlan, SamplingRow, check_sampler, no_i32
+from quire.engine.sampling.parameters import check_sampler
+from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.registry import installed
-from quire.engine.sampling.table import SamplerTable
+from quire.engine.sampling.table import SamplerTable, SamplingRow
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -162,6 +163,3 @@ def _nothing_to_sample() -> QuireError:
     return InvalidArgument(
         "no token can be sampled: the sampler excludes every one, or the logits are not numbers"
     )
-
-
-__all__ = ["ReadoutStage"]

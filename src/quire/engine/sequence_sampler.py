@@ -19,9 +19,9 @@ from quire.engine.failures import Failures
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_masks import forbidden_tokens
 from quire.engine.sampling.logprobs import RowLogprobs, row_logprobs
-from quire.engine.sampling.plan import SamplingPlan, SamplingRow
+from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.registry import installed
-from quire.engine.sampling.table import SamplerTable
+from quire.engine.sampling.table import SamplerTable, SamplingRow
 from quire.engine.sequence_report import Sampled, SequenceReport
 from quire.engine.sequences import NO_TOKEN, SequenceObjects, Sequences
 

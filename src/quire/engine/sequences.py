@@ -184,6 +184,3 @@ class Sequences:
             self.stop_tokens = np.concatenate((self.stop_tokens, pad), axis=1)
         self.stop_tokens[row] = NO_TOKEN
         self.stop_tokens[row, : len(token_ids)] = token_ids
-
-
-__all__ = ["NO_TOKEN", "SequenceObjects", "Sequences", "TokenHistory"]

@@ -185,6 +185,3 @@ def _sentencepiece_bytes(text: str) -> bytes:
     if (match := _BYTE_TOKEN.fullmatch(text)) is not None:
         return bytes([int(match[1], 16)])
     return text.replace("▁", " ").encode()
-
-
-__all__ = ["HuggingFaceTokenizer", "load_tokenizer"]

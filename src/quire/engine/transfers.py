@@ -58,6 +58,3 @@ class TransferQueue:
         if not len(copying.transfers):
             self._queue.popleft()
         return ended
-
-
-__all__ = ["SLICE_BYTES", "TransferQueue"]

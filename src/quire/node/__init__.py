@@ -12,7 +12,8 @@ from quire.node.message_log import Attachment, Message
 from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
 from quire.node.node import Node
-from quire.node.programs import LogLine, ProgramHandle, ProgramRecord
+from quire.node.program_handle import ProgramHandle
+from quire.node.program_records import LogLine, ProgramRecord
 from quire.node.replay import Divergence, ReplayReport, replay
 from quire.node.session_handle import SessionHandle
 from quire.node.sessions import SessionLimits

@@ -37,6 +37,3 @@ class Admission:
         if known is None:
             raise Forbidden(f"no tenant {tenant!r} on this node: add it to the configuration")
         return known
-
-
-__all__ = ["Admission"]

@@ -94,6 +94,3 @@ class Call(Generic[T]):
             self._closed.set()
             self._api.issuer.close(reason, self._cancelled)
             self._on_closed(self)
-
-
-__all__ = ["BuiltIn", "Call"]

@@ -137,6 +137,3 @@ def live(
     finally:
         executing.over()
         link.close()
-
-
-__all__ = ["EXIT_LOAD_FAILED", "EXIT_REFUSED", "Executing", "NodeLink", "live"]

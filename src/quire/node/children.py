@@ -18,7 +18,7 @@ from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node.encoders.programs import EncodedTokens
 from quire.node.message_log import Attachment
-from quire.node.programs import ProgramHandle
+from quire.node.program_handle import ProgramHandle
 from quire.node.quotas import tightest
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet
@@ -157,6 +157,3 @@ class NodeChild:
 
     def when_ended(self, callback: Callable[[], None]) -> None:
         self._handle.when_ended(callback)
-
-
-__all__ = ["Ancestry", "ChildLauncher", "LaunchChild", "NodeChild"]

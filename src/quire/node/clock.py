@@ -10,6 +10,3 @@ class SystemClock:
 
     def now_s(self) -> float:
         return time.monotonic()
-
-
-__all__ = ["SystemClock"]

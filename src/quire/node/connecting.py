@@ -78,6 +78,3 @@ class ProgramConnector:
             return port
         replay.attach(port)
         return replay
-
-
-__all__ = ["ProgramConnector"]

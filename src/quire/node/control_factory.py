@@ -13,6 +13,3 @@ def make_controller(scheduler: SchedulerConfig, tenants: tuple[TenantConfig, ...
         ConfigError: no such policy, or an impossible figure.
     """
     return Controller(scheduler, tenants=tenants)
-
-
-__all__ = ["make_controller"]

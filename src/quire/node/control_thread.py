@@ -362,6 +362,3 @@ class ControlThread:
             observer.flush()
         if self._on_failure is not None:
             self._on_failure()
-
-
-__all__ = ["ControlThread", "EventAt", "Observer", "Send"]

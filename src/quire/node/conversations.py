@@ -70,6 +70,3 @@ def _add(state: hashlib.blake2b, text: str) -> None:
     raw = text.encode("utf-8", "surrogatepass")
     state.update(len(raw).to_bytes(8, "little"))
     state.update(raw)
-
-
-__all__ = ["ConversationIndex", "Turn"]

@@ -36,6 +36,3 @@ class Drain:
         self._ends_s = -math.inf
         if self._timer is not None:
             self._timer.cancel()
-
-
-__all__ = ["Drain"]

@@ -43,6 +43,3 @@ class EndedPrograms:
     def _is_over(self, kept: _Remembered) -> bool:
         num = len(kept.entries)
         return num > self._max_programs or (num > 1 and kept.num_bytes > self._max_bytes)
-
-
-__all__ = ["EndedPrograms"]

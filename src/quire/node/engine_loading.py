@@ -26,6 +26,3 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
     engine.start_grammars()
     on_progress("ready", 1.0)
     return engine
-
-
-__all__ = ["OnProgress", "load_engine"]

@@ -130,6 +130,3 @@ def engine_id(model: ModelId, index: int = 0) -> EngineId:
 
 def _named(on_progress: OnProgress, engine: str, stage: str, fraction: float) -> None:
     on_progress(f"{engine}: {stage}", fraction)
-
-
-__all__ = ["EngineBackend", "EngineFleet", "engine_id"]

@@ -48,6 +48,3 @@ class Gathering(Generic[T]):
         gathered = self._gathered.pop(loop, None)
         if gathered is not None:
             self._hand_over(gathered)
-
-
-__all__ = ["Gathering"]

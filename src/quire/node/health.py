@@ -134,17 +134,3 @@ def node_health(
         sandbox=dict(sandbox),
         detail=next(iter(reasons + besides), ""),
     )
-
-
-__all__ = [
-    "SILENT_AFTER_S",
-    "TRANSITIONS",
-    "EngineHealth",
-    "EngineState",
-    "NodeHealth",
-    "SandboxHealth",
-    "SandboxState",
-    "node_health",
-    "silence",
-    "with_silence",
-]

@@ -63,6 +63,3 @@ async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:
         return False
     thread.join()
     return True
-
-
-__all__ = ["OnBlocked", "ProgramHosts"]

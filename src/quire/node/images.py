@@ -84,6 +84,3 @@ class ImageFramer:
 
 def _unpacker() -> Unpacker:
     return Unpacker(own_session=True)
-
-
-__all__ = ["NUM_PROCESSES", "ImageFramer"]

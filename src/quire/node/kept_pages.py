@@ -70,6 +70,3 @@ class KeptPages:
 
     def on_terminated(self, error: ErrorRecord) -> None:
         self.release()
-
-
-__all__ = ["KeptPages"]

@@ -179,11 +179,3 @@ class LatencyObserver:
             request.engine.num_cancelled += 1
         else:
             request.engine.num_failed += 1
-
-
-__all__ = [
-    "EngineLatencies",
-    "Histogram",
-    "HistogramSnapshot",
-    "LatencyObserver",
-]

@@ -16,9 +16,10 @@ from quire.node.admission import Admission
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.connecting import ProgramConnector
 from quire.node.encoders.programs import EncodedTokens
+from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import Launch
 from quire.node.program_start import ProgramStart
-from quire.node.programs import ProgramHandle, ProgramTable
+from quire.node.programs import ProgramTable
 from quire.node.quotas import tightest
 from quire.node.restarts import Restarts
 from quire.node.sandbox.runtime import SandboxRuntime
@@ -146,6 +147,3 @@ def check_guest(program: GuestProgram, args: tuple[str, ...], named: Mapping[str
         )
     if program.manifest.parameters is not None:
         check(program.name, program.manifest.parameters, args, named)
-
-
-__all__ = ["ProgramLauncher", "Runtimes"]

@@ -105,6 +105,3 @@ class NodeLife:
         await self._parts.sessions.wait_idle()
         await self._parts.programs.wait_idle()
         await self._parts.encoders.wait_idle()
-
-
-__all__ = ["NodeLife"]

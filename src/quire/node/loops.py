@@ -174,6 +174,3 @@ class Bell:
             await future
         finally:
             self._waiting.discard(future)
-
-
-__all__ = ["LONG_TURN_S", "Bell", "LoopCalls", "Wake", "call_on", "in_daemon_thread"]

@@ -174,6 +174,3 @@ class Attachment:
         if not self.ended:
             self.ended = True
             self._error = error
-
-
-__all__ = ["Attachment", "LogLimits", "Message", "MessageLog"]

@@ -40,6 +40,3 @@ class ProcessRecord:
 
     id: str | None
     row: ProcessRow
-
-
-__all__ = ["NodeStatistics", "ProcessRecord"]

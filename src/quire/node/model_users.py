@@ -25,6 +25,3 @@ class ModelUsers:
     def of(self, model: ModelId) -> list[ProgramId]:
         """Oldest first."""
         return sorted(self._users.get(model, ()))
-
-
-__all__ = ["ModelUsers"]

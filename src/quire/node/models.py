@@ -162,13 +162,3 @@ class ModelTable:
             self._models = tuple(
                 self._loaded[known] for known in self._order if known in self._loaded
             )
-
-
-__all__ = [
-    "SHIPPED_MODEL",
-    "ModelFiles",
-    "ModelTable",
-    "read_model_files",
-    "resolve_engines",
-    "resolve_source",
-]

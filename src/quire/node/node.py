@@ -25,8 +25,8 @@ from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
-from quire.node.program_records import RandomNames
-from quire.node.programs import Launch, ProgramHandle, ProgramRecord
+from quire.node.program_handle import ProgramHandle
+from quire.node.program_records import Launch, ProgramRecord, RandomNames
 from quire.node.sandbox.link import SANDBOX_COMMAND
 from quire.node.session_handle import SessionHandle, SessionStart
 from quire.node.sessions import SessionLimits
@@ -284,6 +284,3 @@ class Node:
 
     def _public_id(self, program: ProgramId) -> str | None:
         return self._parts.programs.public_id(program) or self._parts.sessions.public_id(program)
-
-
-__all__ = ["Node"]

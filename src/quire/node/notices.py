@@ -42,6 +42,3 @@ class NodeNotices:
 
     async def wait_health_change(self) -> None:
         await self._health_changed.wait()
-
-
-__all__ = ["NodeNotices"]

@@ -82,6 +82,3 @@ def _deliver_end(sink: ReplySink, delivery: Fail | Terminate) -> None:
         sink.on_failure(delivery.command, delivery.error)
     else:
         sink.on_terminated(delivery.error)
-
-
-__all__ = ["Delivery", "Outbox"]

@@ -155,6 +155,3 @@ class NodeParts:
     def _on_blocked(self, blocked: BlockedLoop) -> None:
         """On the watchdog's thread."""
         self._notices.tell(self.programs.note_blocked, blocked.program, blocked.stack)
-
-
-__all__ = ["NodeParts", "Surroundings"]

@@ -167,6 +167,3 @@ class IssuerSinks:
         for sink in sinks.values():
             sink.on_terminated(error)
         self._on_terminated(error)
-
-
-__all__ = ["IssuerPort", "IssuerSinks", "move_command"]

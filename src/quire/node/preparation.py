@@ -46,6 +46,3 @@ class Preparation:
                 done(ready)
 
         return self.images.frame(commands, framing, framed)
-
-
-__all__ = ["Preparation"]

@@ -128,6 +128,3 @@ class ProgramFigures:
 
     def flush(self) -> None:
         """Nothing is buffered."""
-
-
-__all__ = ["ProgramFigures", "ProgramUsage", "usage_of", "with_guest"]

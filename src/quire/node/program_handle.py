@@ -372,6 +372,3 @@ class ProgramHandle:
         if fields and (problem := problem_with(fields)) is not None:
             fields = {"not shown": problem}
         self._log.append(LogLine(time.time(), level, text, fields or {}))
-
-
-__all__ = ["SIGNALS", "ProgramHandle", "ProgramPlace"]

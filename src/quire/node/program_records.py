@@ -125,16 +125,3 @@ class ProgramLimits:
     max_ended_bytes: int = 64 << 20
     max_log_lines: int = 256
     messages: LogLimits = field(default_factory=LogLimits)
-
-
-__all__ = [
-    "LOG_LEVELS",
-    "Launch",
-    "LogLevel",
-    "LogLine",
-    "ProgramLimits",
-    "ProgramRecord",
-    "RandomNames",
-    "public_id",
-    "result_bytes",
-]

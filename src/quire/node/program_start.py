@@ -58,6 +58,3 @@ def start_program(
     """
     control.add_program(program, loop, sink)
     control.post(start.event_of(program))
-
-
-__all__ = ["ProgramStart", "start_program"]

@@ -17,12 +17,10 @@ from quire.core.ids import ProgramId, TenantId
 from quire.node.ended_programs import EndedPrograms
 from quire.node.loops import LoopCalls
 from quire.node.program_figures import ProgramFigures, ProgramUsage
-from quire.node.program_handle import SIGNALS, ProgramHandle
+from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import (
     Launch,
-    LogLine,
     ProgramLimits,
-    ProgramRecord,
     RandomNames,
 )
 from quire.node.restarts import Restarts
@@ -142,14 +140,3 @@ class ProgramTable:
             del self._running[handle.tenant]
         if not self._running:
             self._idle.set()
-
-
-__all__ = [
-    "SIGNALS",
-    "Launch",
-    "LogLine",
-    "ProgramHandle",
-    "ProgramLimits",
-    "ProgramRecord",
-    "ProgramTable",
-]

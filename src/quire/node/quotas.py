@@ -24,5 +24,3 @@ def tightest(*quotas: Quotas | None) -> Quotas:
 
 
 _UNBOUNDED = Quotas(max_pending_commands=None, max_children=None, max_queues=None, max_exports=None)
-
-__all__ = ["tightest"]

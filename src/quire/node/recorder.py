@@ -211,14 +211,3 @@ def _read_message(file: BinaryIO) -> list[Frame] | None:
 def _read_u32(file: BinaryIO) -> int | None:
     raw = file.read(_U32.size)
     return _U32.unpack(raw)[0] if len(raw) == _U32.size else None
-
-
-__all__ = [
-    "ActionChain",
-    "EventRecorder",
-    "LogEntry",
-    "LogHeader",
-    "RecordedTenant",
-    "describe",
-    "read_log",
-]

@@ -101,6 +101,3 @@ def _controller(header: LogHeader) -> Controller:
         for tenant in header.tenants
     )
     return make_controller(header.scheduler, tenants)
-
-
-__all__ = ["Divergence", "ReplayReport", "replay"]

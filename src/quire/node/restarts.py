@@ -124,6 +124,3 @@ class Restarts:
         if self._feeding is not None:
             self._feeding.cancel()
             self._feeding = None
-
-
-__all__ = ["Restarts"]

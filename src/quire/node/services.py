@@ -125,6 +125,3 @@ class NodeServices:
         """
         submit = partial(asyncio.run_coroutine_threadsafe, work, self._edge)
         return await asyncio.wrap_future(Context().run(submit))
-
-
-__all__ = ["NodeServices"]

@@ -247,6 +247,3 @@ def _thread_id(name: str | None) -> ThreadId:
             blake2b(name.encode("utf-8", "surrogatepass"), digest_size=6).digest(), "big"
         )
     )
-
-
-__all__ = ["SessionHandle", "SessionPlace", "SessionStart"]

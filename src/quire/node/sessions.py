@@ -191,6 +191,3 @@ class SessionTable:
                 self.touch(session)
             else:
                 session.end(f"idle for {self._limits.ttl_s:g} s")
-
-
-__all__ = ["SessionLimits", "SessionTable"]

@@ -245,6 +245,3 @@ class EngineSupervisor:
             1.0 if state is EngineState.READY else 0.0,
         )
         self._on_change()
-
-
-__all__ = ["EngineSupervisor", "RestartLimits", "TransportFactory"]

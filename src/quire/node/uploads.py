@@ -151,6 +151,3 @@ def _read(path: Path) -> Upload | None:
         return msgspec.msgpack.decode(path.read_bytes(), type=Upload)
     except (OSError, msgspec.DecodeError):
         return None
-
-
-__all__ = ["MAX_UPLOADS", "Upload", "UploadTable"]

@@ -145,6 +145,3 @@ def _decoded(kind: Kind, hint: Any, text: str) -> Any:
         except msgspec.MsgspecError:
             pass
         raise
-
-
-__all__ = ["NO_NAMES", "bind", "check"]

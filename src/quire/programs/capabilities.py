@@ -83,6 +83,3 @@ def _both(
     inner = [one for one in left if any(within(one, other) for other in right)]
     inner += [one for one in right if any(within(one, other) for other in left)]
     return tuple(sorted(set(inner)))
-
-
-__all__ = ["Capabilities", "Within", "host_within", "name_within"]

@@ -184,14 +184,3 @@ def entry_of(namespace: Mapping[str, Any], path: Path, shown: str) -> Inferlet:
             "'async def main(api, *args)' with @inferlet()"
         )
     return found[0]
-
-
-__all__ = [
-    "Inferlet",
-    "Main",
-    "StatedTraits",
-    "check_versions",
-    "entry_of",
-    "inferlet",
-    "load_inferlet",
-]

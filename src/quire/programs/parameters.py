@@ -206,14 +206,3 @@ def _usage_of(parameter: Parameter) -> str:
         case "name":
             name = f"--{parameter.name} {name}"
     return name if parameter.required else f"[{name}]"
-
-
-__all__ = [
-    "Kind",
-    "Parameter",
-    "TypedParameters",
-    "as_text",
-    "parameters_of",
-    "typed_parameters",
-    "usage",
-]

@@ -135,5 +135,3 @@ def render() -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(render())
-
-__all__ = ["body", "plain", "render"]

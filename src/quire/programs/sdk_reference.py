@@ -129,5 +129,3 @@ def _about(entry: type) -> str:
 
 if __name__ == "__main__":
     sys.stdout.write(render())
-
-__all__ = ["SECTIONS", "render"]

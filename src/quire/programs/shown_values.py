@@ -39,6 +39,3 @@ def _is_text(name: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-__all__ = ["MAX_DEPTH", "problem_with"]

@@ -82,6 +82,3 @@ def _own(
     _keep_frames(cause, source)
     nearer = cause.__cause__ or cause.__context__
     return cause if cause.stack or cause.exceptions or not was_raised else nearer
-
-
-__all__ = ["MAX_TRACEBACK_CHARS", "one_line", "own_traceback", "program_failed"]

@@ -145,6 +145,3 @@ def _add_layers(app: FastAPI, context: ServerContext, tenants: Sequence[TenantCo
         refusals=context.metrics.requests,
     )
     app.add_middleware(AnthropicErrors)
-
-
-__all__ = ["create_app"]

@@ -211,6 +211,3 @@ class CompletionsFormatter:
             choices=choices,
             system_fingerprint=self._frame.fingerprint,
         )
-
-
-__all__ = ["CompletionsFormatter", "CompletionsOptions", "PromptText"]

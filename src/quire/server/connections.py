@@ -92,6 +92,3 @@ class ConnectionTable:
                 self._limit,
             )
             self._logged_s, self._num_given_up = now_s, 0
-
-
-__all__ = ["MIN_SILENT", "Connection", "ConnectionTable"]

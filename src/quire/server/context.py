@@ -44,6 +44,3 @@ def caller_of(connection: HTTPConnection) -> TenantId:
 
 def request_id_of(connection: HTTPConnection) -> str:
     return cast(str, connection.state.request_id)
-
-
-__all__ = ["ServerContext", "caller_of", "context_of", "request_id_of"]

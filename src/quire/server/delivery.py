@@ -204,6 +204,3 @@ async def disconnected(receive: Receive) -> None:
     """Return when the client has gone. A late body, which nobody reads, is not a disconnect."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-__all__ = ["Formatter", "GenerationResponse", "SlowReader", "WriteLimit", "disconnected"]

@@ -134,6 +134,3 @@ class DirectRoutes:
             if inspect.isawaitable(refusal):
                 refusal = await refusal
             await refusal(request.scope, request.receive, noting_send)
-
-
-__all__ = ["DirectRoute", "DirectRoutes", "direct_routes"]

@@ -65,6 +65,3 @@ def _observer(request: Request, encoder: EncoderService, num_tokens: int) -> Req
         num_prompt_tokens=num_tokens,
     )
     return RequestObserver(labels, context_of(request).metrics.requests)
-
-
-__all__ = ["rows_of"]

@@ -303,19 +303,3 @@ class ErrorBoundary:
             note(scope, "internal_error", message)
             body = error_body(500, message, code="internal_error")
             await JSONResponse(body, 500, {"x-should-retry": "false"})(scope, receive, send)
-
-
-__all__ = [
-    "RETRY_AFTER_S",
-    "ErrorBoundary",
-    "HttpError",
-    "body_of",
-    "error_body",
-    "headers_of",
-    "install_handlers",
-    "location_of",
-    "no_route",
-    "response_of",
-    "status_of",
-    "validation_body",
-]

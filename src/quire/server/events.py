@@ -46,12 +46,3 @@ def _data_errors(error: QuireError) -> list[bytes]:
 
 DATA_EVENTS = EventStyle(data_event, b"data: [DONE]\n\n", _data_errors)
 """Chat completions and completions."""
-
-__all__ = [
-    "DATA_EVENTS",
-    "EVENT_HEADERS",
-    "EventStyle",
-    "as_it_is",
-    "data_event",
-    "named_event",
-]

@@ -26,6 +26,3 @@ def new_frame(model: ServedModel) -> Frame:
         model=model.id,
         fingerprint=f"fp_{model.info.digest[:12]}",
     )
-
-
-__all__ = ["Frame", "new_frame"]

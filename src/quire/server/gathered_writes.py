@@ -105,6 +105,3 @@ class GatheredWrites:
         holding, self._holding = self._holding, []
         for transport in holding:
             transport.send_held()
-
-
-__all__ = ["GatheredTransport", "GatheredWrites"]

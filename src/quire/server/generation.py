@@ -118,6 +118,3 @@ async def _pump(
     except Exception as exc:  # raised again by the one who reads
         error = exc
     await arrived.put(_End(error))
-
-
-__all__ = ["Generation", "PromptChunk"]

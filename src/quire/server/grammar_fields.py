@@ -20,6 +20,3 @@ async def check_grammar(request: Request, grammar: GrammarSpec, param: str) -> N
         await context_of(request).node.check_grammar(grammar, caller_of(request))
     except GrammarError as exc:
         raise GrammarError(f"{param}: {exc.message}", param=param) from exc
-
-
-__all__ = ["check_grammar"]

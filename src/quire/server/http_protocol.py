@@ -156,6 +156,3 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._stop_dropping is not None:
             self._stop_dropping.cancel()
             self._stop_dropping = None
-
-
-__all__ = ["MAX_DROPPED_BYTES", "MAX_HEAD_BYTES", "BoundedHttpProtocol"]

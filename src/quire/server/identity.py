@@ -123,6 +123,3 @@ def priority_of(body: IdentityFields) -> int:
         if hinted is not None:
             return hinted
     return -(body.priority or 0)
-
-
-__all__ = ["Identity", "identify", "priority_of"]

@@ -63,6 +63,3 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
             ws_max_size=_MAX_FRAME_BYTES,
         )
     )
-
-
-__all__ = ["Listener", "make_listener"]

@@ -149,13 +149,3 @@ def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
         whole.top_logprobs = [*(whole.top_logprobs or ()), *(part.top_logprobs or ())]
         whole.text_offset += part.text_offset
     return whole
-
-
-__all__ = [
-    "CompletionLogprobsWriter",
-    "chat_logprobs",
-    "finite",
-    "joined",
-    "prompt_logprobs",
-    "spelled",
-]

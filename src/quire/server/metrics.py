@@ -91,6 +91,3 @@ class ServerMetrics:
     def exposition(self) -> bytes:
         """All series in Prometheus' text format."""
         return generate_latest(self._registry)
-
-
-__all__ = ["RequestMetrics", "ServerMetrics"]

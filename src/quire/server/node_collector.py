@@ -174,6 +174,3 @@ def _cumulative(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[st
         total += count
         buckets.append(("+Inf" if bound == float("inf") else str(bound), float(total)))
     return buckets
-
-
-__all__ = ["LABELS", "MODEL_LABEL", "PREFIXES", "NodeCollector"]

@@ -113,6 +113,3 @@ class RequestObserver:
             "error": error.code if error is not None else None,
             "reason": error.message if error is not None else reason or None,
         }
-
-
-__all__ = ["Outcome", "RequestLabels", "RequestObserver"]

@@ -48,6 +48,3 @@ def allow_connections(num_requests: int) -> None:
             num_requests,
             wanted,
         )
-
-
-__all__ = ["MAX_CONNECTIONS", "allow_connections", "max_connections"]

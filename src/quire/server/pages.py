@@ -31,6 +31,3 @@ class Page(Generic[T]):
         self.first_id = id_of(self.items[0]) if self.items else None
         self.last_id = id_of(self.items[-1]) if self.items else None
         self.has_more = len(items) > limit
-
-
-__all__ = ["Page"]

@@ -27,6 +27,3 @@ def added_start(
     start = () if add_special_tokens is False else model.text_start
     has_start = tuple(token_ids[: len(start)]) == start
     return () if has_start else start
-
-
-__all__ = ["added_start", "text_tokens"]

@@ -219,16 +219,3 @@ def open_generation(request: Request, work: Work) -> Begun:
     mark_begun(request.scope)
     generation = Generation(session, work.requests, thread=identity.thread, name=route)
     return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)
-
-
-__all__ = [
-    "MAX_CHOICES_IN_ALL",
-    "Begun",
-    "Reporting",
-    "Work",
-    "begin",
-    "check_num_choices",
-    "completion_request",
-    "open_generation",
-    "room_for",
-]

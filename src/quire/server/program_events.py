@@ -106,6 +106,3 @@ def place_of(last_event_id: str | None, after: int) -> int:
             param="Last-Event-ID",
         )
     return max(after, int(last_event_id))
-
-
-__all__ = ["ProgramEvents", "place_of"]

@@ -103,6 +103,3 @@ def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:
 
 def _error(record: ErrorRecord | None) -> ProgramError | None:
     return None if record is None else ProgramError(code=record.code, message=record.message)
-
-
-__all__ = ["launched", "message_frame", "parameters_body", "record_frame", "session"]

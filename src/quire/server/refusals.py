@@ -60,6 +60,3 @@ def _log(scope: Scope, status: int, code: str | None, reason: str | None) -> Non
         "reason": reason,
     }
     logger.info("%s", json.dumps(line))
-
-
-__all__ = ["RefusalCounter", "mark_begun", "note", "tell_refusal"]

@@ -178,6 +178,3 @@ def _truncation(
     if (typical_p := _pick(fields.typical_p, opinions, "typical_p", 1.0)) < 1:
         found.append(Processor("typical", {"p": typical_p}))
     return found
-
-
-__all__ = ["sampler_of"]

@@ -217,13 +217,3 @@ async def refuse(error: QuireError, scope: Scope, receive: Receive, send: Send) 
     else:
         code = 1008 if status_of(error) < 500 else 1011
         await send({"type": "websocket.close", "code": code, "reason": error.message[:120]})
-
-
-__all__ = [
-    "OPEN_PATHS",
-    "Authenticator",
-    "EdgeMiddleware",
-    "KeyMiddleware",
-    "OriginPolicy",
-    "refuse",
-]

@@ -191,6 +191,3 @@ def run(
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
-
-
-__all__ = ["Progress", "Service", "TransportFactory", "bind", "make_node", "run"]

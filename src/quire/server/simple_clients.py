@@ -105,6 +105,3 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
             await app(scope, receive, send_plain)
 
         return plain
-
-
-__all__ = ["SimpleClientsProtocol"]

@@ -178,6 +178,3 @@ class StrictRoute(APIRoute):
             return await handler(StrictRequest(request.scope, request.receive))
 
         return strict_handler
-
-
-__all__ = ["MAX_DEPTH", "StrictRequest", "StrictRoute", "check_encoding", "strict_loads"]

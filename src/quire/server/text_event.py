@@ -26,6 +26,3 @@ class TextEvent:
 
     def fill(self, text: str) -> bytes:
         return self._head + _encode(text) + self._tail
-
-
-__all__ = ["TextEvent"]

@@ -111,6 +111,3 @@ def _keep_lines(program: Inferlet, source: str) -> None:
     linecache.cache[program.source] = (len(source), None, lines, program.source)
     forget = weakref.finalize(program.main, linecache.cache.pop, program.source, None)
     forget.atexit = False
-
-
-__all__ = ["Sandbox", "code_of", "program_of"]

@@ -34,6 +34,3 @@ class UsageCounter:
                 reasoning_tokens=num_reasoning
             )
         return usage
-
-
-__all__ = ["UsageCounter"]

@@ -21,6 +21,3 @@ class VirtualClock:
     def advance_to(self, time_s: float) -> None:
         """Move to ``time_s`` unless it is already past."""
         self._now_s = max(self._now_s, time_s)
-
-
-__all__ = ["VirtualClock"]

@@ -301,6 +301,3 @@ def _no_scores() -> ErrorRecord:
     return InvalidArgument(
         "a simulated engine computes no log probabilities and no attention scores: leave them out"
     ).record()
-
-
-__all__ = ["LightEngine", "StepCost", "light_pool"]

@@ -202,6 +202,3 @@ class VirtualShell:
         self.clock.advance_to(self.timer_s)
         self.timer_s = None
         self.post(Tick(time_s=self.now_s))
-
-
-__all__ = ["Answer", "ControlCore", "VirtualShell"]

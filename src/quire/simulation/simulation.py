@@ -62,6 +62,3 @@ class Simulation:
             pass
         if until_s != float("inf"):
             self.shell.clock.advance_to(until_s)
-
-
-__all__ = ["Simulation"]

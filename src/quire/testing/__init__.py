@@ -2,15 +2,16 @@
 
 ``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` with a model
 that says what the test says; ``ControlHarness`` drives the controller by hand; ``FakeEngine``,
-``FakeEncoder``, ``FakeClock`` and ``FakeTokenizer`` stand in for the real ones;
+``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` stand in for the real ones;
 ``ReferenceProgram`` and ``expected_tokens`` say what must come out. The suites that every
 implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 
-from quire.testing.clock import FakeClock
+from quire.simulation import ControlCore
+from quire.simulation.clock import VirtualClock
 from quire.testing.fake_encoder import FakeEncoder
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation, StepTime, fake_pool
-from quire.testing.harness import ControlCore, ControlHarness, NoProgress, Outcome
+from quire.testing.harness import ControlHarness, NoProgress, Outcome
 from quire.testing.local_node import LocalNode, scripted_node
 from quire.testing.local_port import LocalPort
 from quire.testing.oracle import (
@@ -31,7 +32,6 @@ __all__ = [
     "ControlCore",
     "ControlHarness",
     "ExpectedDecode",
-    "FakeClock",
     "FakeEncoder",
     "FakeEngine",
     "FakeTokenizer",
@@ -46,6 +46,7 @@ __all__ = [
     "ScriptedModel",
     "SeenToken",
     "StepTime",
+    "VirtualClock",
     "answers",
     "expected_decode",
     "expected_dist",

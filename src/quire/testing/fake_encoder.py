@@ -43,6 +43,3 @@ class FakeEncoder:
         if self._kind == "embedding":
             return np.bincount(tokens % self._dimensions, minlength=self._dimensions)
         return np.asarray([np.isin(tokens[types == 1], tokens[types == 0]).mean()])
-
-
-__all__ = ["FakeEncoder"]

@@ -19,7 +19,7 @@ from quire.core.errors import EngineFault, ErrorRecord
 from quire.core.events import CommandsIssued, Event
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 from quire.simulation import ControlCore, VirtualShell
-from quire.testing.clock import FakeClock
+from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation
 
 Status = Literal["pending", "done", "failed", "cancelled"]
@@ -68,7 +68,7 @@ class ControlHarness:
         controller: ControlCore,
         engines: Mapping[EngineId, FakeEngine] | None = None,
         *,
-        clock: FakeClock | None = None,
+        clock: VirtualClock | None = None,
         check: bool = True,
         late_transfers: bool = False,
         on_answer: Callable[[Deliver | Fail | Terminate], None] | None = None,
@@ -76,7 +76,7 @@ class ControlHarness:
         self.controller = controller
         self.shell = VirtualShell(
             controller,
-            clock=clock or FakeClock(),
+            clock=clock or VirtualClock(),
             check=check,
             on_answer=self._answered,
             on_dispatch=self._dispatched,
@@ -249,6 +249,3 @@ class ControlHarness:
 def statuses(outcomes: Sequence[Outcome]) -> list[Status]:
     """The statuses in order, for assertions."""
     return [outcome.status for outcome in outcomes]
-
-
-__all__ = ["ControlCore", "ControlHarness", "NoProgress", "Outcome", "statuses"]

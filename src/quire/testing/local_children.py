@@ -73,6 +73,3 @@ class LocalChild:
 
     def _note(self, level: str, text: str, fields: Any) -> None:
         self._log.append({"time": 0.0, "level": level, "text": text, "fields": dict(fields)})
-
-
-__all__ = ["LocalChild", "child_program"]

@@ -29,7 +29,7 @@ from quire.programs.services.children import ChildService, ChildWanted, Family
 from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
-from quire.testing.clock import FakeClock
+from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
 from quire.testing.local_children import LocalChild, child_program
@@ -53,7 +53,7 @@ class LocalNode:
         tenants: Sequence[TenantConfig] = (),
         tokenizer: Tokenizer | None = None,
         chat_template: str = CHAT_TEMPLATE,
-        clock: FakeClock | None = None,
+        clock: VirtualClock | None = None,
     ) -> None:
         self.tokenizer = tokenizer or FakeTokenizer()
         self._chat_template = chat_template
@@ -285,6 +285,3 @@ def scripted_node(
 async def _here(work: Coroutine[Any, Any, Any]) -> Any:
     """A local node has one loop."""
     return await work
-
-
-__all__ = ["LocalNode", "scripted_node"]

@@ -66,6 +66,3 @@ class LocalPort(EventPort):
     def _end(self) -> None:
         self._open = False
         self._node.forget(self._program)
-
-
-__all__ = ["LocalPort", "PortOwner"]

@@ -227,15 +227,3 @@ def expected_tokens(
         max_room=max_room,
         adapter=adapter,
     ).tokens
-
-
-__all__ = [
-    "ExpectedDecode",
-    "ReferenceContext",
-    "SeenToken",
-    "expected_decode",
-    "expected_dist",
-    "expected_logprobs",
-    "expected_tokens",
-    "token_content",
-]

@@ -245,6 +245,3 @@ class ReferenceProgram:
             expected_logprobs(state, token, vocabulary, top_k)
             for state, token in zip(hidden, tokens, strict=False)
         ]
-
-
-__all__ = ["ReferenceEmbed", "ReferencePage", "ReferenceProgram"]

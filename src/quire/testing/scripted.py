@@ -55,6 +55,3 @@ def answers(texts: Sequence[str]) -> Answer:
         return remaining.pop(0) if len(remaining) > 1 else remaining[0]
 
     return answer
-
-
-__all__ = ["Answer", "ScriptedModel", "answers"]

@@ -80,6 +80,3 @@ class FakeTokenizer:
         if token_id in self._texts:
             return b""
         return bytes([token_id])
-
-
-__all__ = ["CHAT_TEMPLATE", "SPECIAL_TOKENS", "FakeTokenizer"]

@@ -466,5 +466,3 @@ PUBLISHED: dict[str, Values] = {
     },
 }
 """By a name of the checkpoint."""
-
-__all__ = ["PUBLISHED"]

@@ -12,10 +12,10 @@ from quire.core.decoding import Params, Processor, SamplerSpec
 from quire.engine.sampling.candidates import Candidates
 from quire.engine.sampling.columns import I64
 from quire.engine.sampling.group_memory import GroupMemory
-from quire.engine.sampling.plan import SamplingPlan, SamplingRow
+from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.registry import installed
-from quire.engine.sampling.table import SamplerTable
+from quire.engine.sampling.table import SamplerTable, SamplingRow
 
 CPU = torch.device("cpu")
 Chain = Sequence[tuple[str, Sequence[Params]]]

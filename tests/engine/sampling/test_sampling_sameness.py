@@ -8,9 +8,9 @@ import torch
 from sampling_rows import CPU, row, spec
 
 from quire.core.decoding import SamplerSpec
-from quire.engine.sampling.plan import SamplingPlan, SamplingRow
+from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.registry import installed
-from quire.engine.sampling.table import SamplerTable
+from quire.engine.sampling.table import SamplerTable, SamplingRow
 
 VOCAB = 3001
 

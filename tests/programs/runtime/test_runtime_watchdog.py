@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from quire.programs.runtime.watchdog import BlockedLoop, Watchdog
-from quire.testing import FakeClock
+from quire.testing import VirtualClock
 
 
 class Loop:
@@ -28,7 +28,7 @@ class Loop:
 def test_a_round_reports_once_and_says_when_the_loop_turns_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    loop, clock = Loop(), FakeClock()
+    loop, clock = Loop(), VirtualClock()
     reports: list[BlockedLoop] = []
     waits: list[float | None] = []
 

@@ -24,7 +24,7 @@ from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import Store
 from quire.programs.services.topics import Heard, TopicLimits, Topics
 from quire.programs.services.work_queues import QueueLimits, WorkQueues
-from quire.testing import FakeClock, LocalNode
+from quire.testing import LocalNode, VirtualClock
 
 TENANT = TenantId("default")
 
@@ -171,7 +171,7 @@ class TestTopics:
 
 class TestWorkQueues:
     async def test_what_is_put_back_is_bounded(self) -> None:
-        queues = WorkQueues(FakeClock(), QueueLimits(max_messages=2, max_bytes=8))
+        queues = WorkQueues(VirtualClock(), QueueLimits(max_messages=2, max_bytes=8))
         for _ in range(4):
             queues.put_back(TENANT, "work", "1")
         with pytest.raises(QuotaExceeded, match="put back"):
@@ -180,7 +180,7 @@ class TestWorkQueues:
         with pytest.raises(QuotaExceeded, match="of 12 bytes"):
             queues.put_back(TENANT, "other", "12345")
         assert queues.num_messages(TENANT, "other") == 0
-        few = WorkQueues(FakeClock(), QueueLimits(max_queues=1))
+        few = WorkQueues(VirtualClock(), QueueLimits(max_queues=1))
         for name in "ab":
             few.put_back(TENANT, name, "")
         with pytest.raises(QuotaExceeded):
@@ -215,7 +215,7 @@ class TestWorkQueues:
         waiting.cancel()
 
     async def test_push_waits_for_room(self) -> None:
-        queues = WorkQueues(FakeClock(), QueueLimits(max_messages=1))
+        queues = WorkQueues(VirtualClock(), QueueLimits(max_messages=1))
         await queues.push(TENANT, "work", "one")
         pushing = asyncio.ensure_future(queues.push(TENANT, "work", "two"))
         await settled()
@@ -225,7 +225,7 @@ class TestWorkQueues:
         assert await queues.pull(TENANT, "work") == "two"
 
     async def test_pushes_that_wait_for_room_count_too(self) -> None:
-        queues = WorkQueues(FakeClock(), QueueLimits(max_messages=1, max_bytes=8))
+        queues = WorkQueues(VirtualClock(), QueueLimits(max_messages=1, max_bytes=8))
         mine, other = TenantId("t"), TenantId("u")
         await queues.push(mine, "q", "1234")
         waiting = asyncio.create_task(queues.push(mine, "q", "5678"))
@@ -247,7 +247,7 @@ class TestWorkQueues:
         assert not queues._tenants.get(mine), "nothing is counted for nobody"
 
     async def test_a_cancelled_pull_takes_nothing(self) -> None:
-        queues = WorkQueues(FakeClock())
+        queues = WorkQueues(VirtualClock())
         waiting = asyncio.ensure_future(queues.pull(TENANT, "work"))
         await settled()
         await queues.push(TENANT, "work", "one")
@@ -257,7 +257,7 @@ class TestWorkQueues:
         assert await queues.pull(TENANT, "work") == "one"
 
     async def test_messages_expire_by_the_nodes_clock(self) -> None:
-        clock = FakeClock()
+        clock = VirtualClock()
         queues = WorkQueues(clock)
         await queues.push(TENANT, "work", "short", ttl_s=5)
         await queues.push(TENANT, "work", "long", ttl_s=50)
@@ -265,7 +265,7 @@ class TestWorkQueues:
         assert await queues.pull(TENANT, "work") == "long"
 
     async def test_a_tenant_has_so_many_bytes_and_queues(self) -> None:
-        clock = FakeClock()
+        clock = VirtualClock()
         queues = WorkQueues(clock, QueueLimits(max_bytes=8, max_queues=2))
         await queues.push(TENANT, "a", "12345", ttl_s=5)
         with pytest.raises(QuotaExceeded, match="5 bytes wait in 2 queues"):
@@ -281,12 +281,12 @@ class TestWorkQueues:
     @pytest.mark.parametrize("ttl_s", [0, -1, 1e9, float("nan")])
     async def test_a_time_to_live_must_make_sense(self, ttl_s: float) -> None:
         with pytest.raises(InvalidArgument, match="time to live"):
-            await WorkQueues(FakeClock()).push(TENANT, "work", "one", ttl_s)
+            await WorkQueues(VirtualClock()).push(TENANT, "work", "one", ttl_s)
 
 
 class TestCapabilities:
     async def test_a_program_reaches_what_its_manifest_names(self) -> None:
-        shared = SharedServices(FakeClock(), Store())
+        shared = SharedServices(VirtualClock(), Store())
         allowed = Capabilities(topics=("news.*", "work"))
         services = shared.of(Identity(ProgramId(1), TENANT, "p", allowed))
         assert await services.call("topic.broadcast", {"topic": "news.de", "message": "m"}) == 0
@@ -316,7 +316,7 @@ class TestCapabilities:
     async def test_what_does_not_fit_is_refused(
         self, name: str, arguments: dict[str, Any], words: str
     ) -> None:
-        services = SharedServices(FakeClock(), Store()).of(Identity(ProgramId(1), TENANT, "p"))
+        services = SharedServices(VirtualClock(), Store()).of(Identity(ProgramId(1), TENANT, "p"))
         with pytest.raises(InvalidArgument, match=words):
             await services.call(name, arguments)
 

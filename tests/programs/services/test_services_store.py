@@ -25,7 +25,7 @@ from quire.programs.services.operations import Identity
 from quire.programs.services.shared import SharedServices
 from quire.programs.services.store import FILE_NAME, Store
 from quire.programs.services.store_table import Place, StoreLimits, StoreTable
-from quire.testing import FakeClock, LocalNode
+from quire.testing import LocalNode, VirtualClock
 
 TENANT, OTHER = TenantId("tenant"), TenantId("other")
 
@@ -131,7 +131,7 @@ class TestStore:
             await api.blob_put("key", "text")  # type: ignore[arg-type]
 
     async def test_a_manifest_names_the_stores(self) -> None:
-        shared = SharedServices(FakeClock(), Store())
+        shared = SharedServices(VirtualClock(), Store())
         services = shared.of(Identity(ProgramId(1), TENANT, "p", Capabilities(stores=("mine*",))))
         put = {"key": "k", "value": "1", "ttl_s": None}
         await services.call("store.put", {"store": "mine.too", **put})
@@ -173,7 +173,7 @@ class TestTable:
 
     async def test_it_survives_a_restart(self, tmp_path: Path) -> None:
         folder = tmp_path / "data"
-        clock = FakeClock()
+        clock = VirtualClock()
         first = Store(folder, clock.now_s)
         place = self.place("key")
         await first.run(lambda table, now_s: table.put(place, b"kept", 10.0, now_s))

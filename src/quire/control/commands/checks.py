@@ -139,20 +139,3 @@ def check_new_queue(program: Program) -> None:
 def require_page_quota(program: Program, num_pages: int) -> None:
     """Raise ``QuotaExceeded`` if ``program`` may not hold so many more pages."""
     require_room(program, "max_pages", num_pages, "pages are held", attrgetter("num_held_pages"))
-
-
-__all__ = [
-    "check_image",
-    "check_mask",
-    "check_new_queue",
-    "check_positions",
-    "check_room",
-    "check_scores",
-    "check_token_slots",
-    "check_tokens",
-    "check_top_k",
-    "check_working_set",
-    "distinct",
-    "require",
-    "require_page_quota",
-]

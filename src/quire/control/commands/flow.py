@@ -341,6 +341,3 @@ def poisoned(failed: CommandId) -> QueuePoisoned:
 
 def cancelled(command: CommandId, reason: str) -> ProgramCancelled:
     return ProgramCancelled(f"command {command} was cancelled: {reason}", reason=reason)
-
-
-__all__ = ["Flow", "cancelled", "poisoned"]

@@ -266,6 +266,3 @@ class Holdings:
                 assert self._is_held(program, thing), (
                     "an orphan waits for its queue's reset or close"
                 )
-
-
-__all__ = ["Holdings"]

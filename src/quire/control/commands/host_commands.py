@@ -300,6 +300,3 @@ class HostCommands:
                 f"page {page.id} is filled to {page.fill}; it cannot be truncated to {command.fill}"
             )
         page.truncate(command.fill)
-
-
-__all__ = ["HOST_COMMANDS", "PASSING", "HostCommands", "NoEmbeds", "NotYet"]

@@ -358,6 +358,3 @@ class Validator:
         size = info.pool.page_size
         num_output = min(len(command.output), -(-(count + stop.max_tokens) // size) + 1)
         check_working_set(len({*command.context} - {*command.output}) + num_output, info)
-
-
-__all__ = ["Validator"]

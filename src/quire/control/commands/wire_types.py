@@ -56,6 +56,3 @@ def _check(value: object, decoder: msgspec.msgpack.Decoder[Any]) -> None:
             f"an argument has the wrong type or size: {exc}; give Python's own int (of 64 bits), "
             "float, bool, str or bytes, for example int(x) of a numpy integer"
         ) from exc
-
-
-__all__ = ["WireTypes"]

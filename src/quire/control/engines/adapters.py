@@ -24,6 +24,3 @@ def find_adapter(name: str, info: EngineInfo) -> int:
             f"adapter {name!r} is not loaded since model {info.model} was started again: {problem}"
         )
     return index
-
-
-__all__ = ["find_adapter"]

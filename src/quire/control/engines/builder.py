@@ -293,6 +293,3 @@ class BatchBuilder:
             epochs=_i32([run.epoch for run in self.advanced]),
             max_steps=_i32(max_steps),
         )
-
-
-__all__ = ["BatchBuilder", "ForwardRow"]

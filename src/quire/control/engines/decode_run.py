@@ -117,6 +117,3 @@ class DecodeRun:
             num_cached_tokens=self.num_cached if is_first else 0,
             seed=self.sampler.seed if is_first else None,
         )
-
-
-__all__ = ["DecodeRun"]

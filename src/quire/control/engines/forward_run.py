@@ -152,6 +152,3 @@ def hidden_fills(pages: Sequence[Page], context: Sequence[Page]) -> dict[Page, i
         return {}
     shown = set(context)
     return {page: page.fill for page in pages if page not in shown}
-
-
-__all__ = ["ForwardRun", "hidden_fills"]

@@ -104,6 +104,3 @@ class InFlight:
     @property
     def has_image(self) -> bool:
         return any(part.stage is Stage.IMAGES for part in self.parts)
-
-
-__all__ = ["STAGE_ORDER", "InFlight", "Part", "Restored", "Stage"]

@@ -51,6 +51,3 @@ class ReadyQueues:
         changed = list(self._changed)
         self._changed.clear()
         return changed
-
-
-__all__ = ["ReadyQueues"]

@@ -98,6 +98,3 @@ class ScoreSum:
 
 def _packed(values: F32) -> bytes:
     return values.astype("<f4").tobytes()
-
-
-__all__ = ["ScoreSum", "ScoredPart"]

@@ -359,6 +359,3 @@ class EngineState:
             run.unlock()
         self.running.pop(entry, None)
         self.unfinished.pop(entry, None)
-
-
-__all__ = ["EngineState"]

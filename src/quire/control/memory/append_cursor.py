@@ -215,6 +215,3 @@ class AppendCursor:
             if page.fill == 0 and page.content is not None:
                 self._memory.release(page.content)
                 page.content = None
-
-
-__all__ = ["AppendCursor", "Prefix", "Spans"]

@@ -63,6 +63,3 @@ class NumberPool:
         assert len(set(self._free)) == len(self._free), "a number is free twice"
         assert sum(self._taken) + len(self._free) == self.size, "a number is lost"
         assert not any(self._taken[number] for number in self._free), "a taken number is free"
-
-
-__all__ = ["NumberPool", "num_reserved"]

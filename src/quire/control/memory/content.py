@@ -113,6 +113,3 @@ class Content:
         """The owner writes from slot ``fill`` on: what stood there is no longer meant."""
         del self.tokens[fill:]
         self.node = None
-
-
-__all__ = ["ChainNode", "Content", "chain_keys"]

@@ -44,6 +44,3 @@ def make_writable(page: Page, memory: Memory, operations: OperationList) -> None
     page.content = own
     if content is not None:
         memory.release(content)
-
-
-__all__ = ["is_shared", "make_writable", "needs"]

@@ -58,6 +58,3 @@ class Embed:
         self.token = token
         self.is_written = True
         self.is_lost = False
-
-
-__all__ = ["Embed"]

@@ -180,6 +180,3 @@ class ExportTable:
 
     def exports(self) -> Iterator[Export]:
         return iter(self._exports.values())
-
-
-__all__ = ["MAX_LEFT", "Export", "ExportTable", "Kept", "PageSnapshot"]

@@ -352,6 +352,3 @@ class Memory:
         assert len(set(hosts)) == len(hosts), "two contents share a host block"
         assert all(self.device.is_taken(block) for block in blocks), "a held block is free"
         assert all(self.host.is_taken(block) for block in hosts), "a held host block is free"
-
-
-__all__ = ["Memory", "PoolStatistics"]

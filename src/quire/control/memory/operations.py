@@ -154,6 +154,3 @@ class OperationList:
 
 def _i32(values: Sequence[int]) -> I32:
     return np.array(values, np.int32)
-
-
-__all__ = ["OperationList"]

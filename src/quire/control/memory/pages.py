@@ -148,6 +148,3 @@ def _is_same(node: ChainNode | None, other: ChainNode | None) -> bool:
     if node is other:
         return True
     return node is not None and other is not None and node.key == other.key
-
-
-__all__ = ["Chain", "Page", "canonical_chain"]

@@ -161,6 +161,3 @@ class PrefixIndex:
             assert not is_unused or key in self._cached, "an unreferenced entry is not cached"
             assert not content.num_refs or key not in self._cached, "a held entry is cached"
         assert self._cached.keys() <= self._contents.keys()
-
-
-__all__ = ["PrefixIndex", "PrefixStatistics"]

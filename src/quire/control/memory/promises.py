@@ -68,6 +68,3 @@ class Promises:
         """Blocks promised to those who are senior to ``order``; to all of them for None."""
         promised = [*self._before.items(), *self._renewed.items()]
         return sum(num for other, num in promised if order is None or other < order)
-
-
-__all__ = ["NO_RECLAIM", "Order", "Promises", "Reclaim"]

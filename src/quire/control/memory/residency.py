@@ -44,6 +44,3 @@ def _bring(memory: Memory, away: Iterable[Content], num_new: int, reclaim: Recla
         else:
             num_later += not memory.is_coming(content)
     memory.promise(num_later, reclaim)
-
-
-__all__ = ["secure"]

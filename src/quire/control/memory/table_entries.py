@@ -24,6 +24,3 @@ def table_entries(
     if hidden:
         words = [w & -1 << hidden.get(page, 0) for w, page in zip(words, pages, strict=True)]
     return blocks, words
-
-
-__all__ = ["NO_BLOCK", "table_entries"]

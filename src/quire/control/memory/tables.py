@@ -187,6 +187,3 @@ class TableCache:
     def _drop(self, table: ResidentTable, operations: OperationList) -> None:
         operations.drop_table(table.id)
         self._free_ids.append(table.id)
-
-
-__all__ = ["MAX_TABLES_PER_QUEUE", "ResidentTable", "TableCache"]

@@ -97,6 +97,3 @@ class TransferTable:
         self._under_way.clear()
         self.num_leaving = 0
         return abandoned
-
-
-__all__ = ["Location", "Tier", "Transfer", "TransferTable"]

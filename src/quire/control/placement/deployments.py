@@ -49,6 +49,3 @@ def _home(queue: CommandQueue) -> EngineId | None:
 
 def _load(engine: EngineState) -> int:
     return len(engine.ready) + len(engine.unfinished) + len(engine.running)
-
-
-__all__ = ["Deployments"]

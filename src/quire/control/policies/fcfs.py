@@ -39,6 +39,3 @@ class FirstComeFirstServed:
 
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()
-
-
-__all__ = ["FirstComeFirstServed"]

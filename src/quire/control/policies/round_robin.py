@@ -75,6 +75,3 @@ class RoundRobin:
 
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()
-
-
-__all__ = ["TURN_TOKENS", "RoundRobin"]

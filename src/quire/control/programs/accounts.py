@@ -38,6 +38,3 @@ class Account:
                 "tenant's totals",
                 **{total: limit},
             )
-
-
-__all__ = ["Account"]

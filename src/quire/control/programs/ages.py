@@ -44,6 +44,3 @@ class ByAge:
 
     def check_invariants(self) -> None:
         assert self._serials == sorted(self._programs), "the order by age is another"
-
-
-__all__ = ["ByAge"]

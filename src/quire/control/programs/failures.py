@@ -35,6 +35,3 @@ class Failures:
     def may_have_forgotten(self, command: CommandId) -> bool:
         """``command`` has ended so long ago that nobody knows how."""
         return command <= self._forgotten
-
-
-__all__ = ["MAX_KEPT", "Failures"]

@@ -154,16 +154,3 @@ def _family(program: Program) -> Iterator[Program]:
 
 def _of_family(owner: Program) -> str:
     return f" by program {owner.name!r} and those that it has launched"
-
-
-__all__ = [
-    "check_family",
-    "count_tokens",
-    "has_token_bound",
-    "join_family",
-    "leave_family",
-    "num_pages_left",
-    "num_tokens_left",
-    "require_room",
-    "require_tokens",
-]

@@ -55,6 +55,3 @@ class IdRanges:
     @property
     def num_ranges(self) -> int:
         return len(self._starts)
-
-
-__all__ = ["MAX_RANGES", "IdRanges"]

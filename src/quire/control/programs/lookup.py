@@ -70,6 +70,3 @@ def find_embeds(entry: Entry, embed_ids: list[EmbedId], *, written: bool) -> lis
 def slot_of(embed: Embed) -> int:
     assert embed.slot is not None
     return embed.slot
-
-
-__all__ = ["find_embeds", "find_pages", "slot_of"]

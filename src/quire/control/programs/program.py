@@ -290,6 +290,3 @@ class Entry:
         """Every change of ``state``: an impossible history is found where it happens."""
         assert to in TRANSITIONS[self.state], f"a command cannot go from {self.state} to {to}"
         self.state = to
-
-
-__all__ = ["MAX_REFUSED_QUEUES", "CommandQueue", "Entry", "Program", "ProgramState", "Seniority"]

@@ -58,6 +58,3 @@ def note_waited(entry: Entry, now_s: float) -> None:
         program = entry.program
         program.figures.waiting_s += waited_s
         program.thread_figures(entry.queue.thread).waiting_s += waited_s
-
-
-__all__ = ["Share", "charge", "note_sent", "note_waited"]

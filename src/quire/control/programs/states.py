@@ -40,5 +40,3 @@ TRANSITIONS: dict[CommandState, frozenset[CommandState]] = {
     CommandState.FAILED: frozenset(),
     CommandState.CANCELLED: frozenset(),
 }
-
-__all__ = ["ENDS", "TRANSITIONS", "CommandState"]

@@ -216,6 +216,3 @@ def _row(program: Program) -> ProcessRow:
         last_completion_s=program.last_completion_s,
         num_preemptions=program.num_preemptions,
     )
-
-
-__all__ = ["ProcessRow", "ProcessTable"]

@@ -107,6 +107,3 @@ def _contents(pages: Iterable[Page]) -> list[Content]:
 
 def _num_resident(entry: Entry) -> int:
     return sum(content.block is not None for content in _contents(entry.pages))
-
-
-__all__ = ["Admission"]

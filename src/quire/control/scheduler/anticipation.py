@@ -70,6 +70,3 @@ class Anticipation:
 
     def _usual_s(self, queue: CommandQueue) -> float:
         return self._pause_s.get(queue, math.inf)
-
-
-__all__ = ["Anticipation"]

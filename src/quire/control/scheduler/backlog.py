@@ -229,6 +229,3 @@ class Backlog:
         assert len(held) == len(self._held_up)
         places = [*self.work, *claims, *held]
         assert len(set(places)) == len(places), "a command waits in two places"
-
-
-__all__ = ["Backlog", "needs_seat"]

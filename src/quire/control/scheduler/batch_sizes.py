@@ -19,6 +19,3 @@ class BatchSizes:
     def add(self, num_rows: int) -> None:
         bucket = (num_rows - 1).bit_length() + 1 if num_rows else 0
         self.counts[min(bucket, len(BATCH_BOUNDS))] += 1
-
-
-__all__ = ["BATCH_BOUNDS", "BatchSizes"]

@@ -49,6 +49,3 @@ class ChunkTime:
         if not self._token_s or step_s is None:
             return None
         return max(_MIN_CHUNK_TOKENS, int(self._chunk_steps * step_s / self._token_s))
-
-
-__all__ = ["ChunkTime"]

@@ -101,6 +101,3 @@ class Claim:
             and content.depth < self._job.depth
             and id(content) not in kept
         ]
-
-
-__all__ = ["Claim"]

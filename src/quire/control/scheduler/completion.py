@@ -281,6 +281,3 @@ def _unexplained(run: DecodeRun) -> ErrorRecord:
     return EngineFault(
         f"the engine gave up on command {run.entry.id} without a reason: see its log"
     ).record()
-
-
-__all__ = ["Completion"]

@@ -237,6 +237,3 @@ class DecodeLowering:
         run.limit_slot = len(run.table_pages) * engine.page_size
         engine.operations.add(ExtendSequence(sequence=run.sequence, limit=run.limit_slot))
         return True
-
-
-__all__ = ["DecodeLowering"]

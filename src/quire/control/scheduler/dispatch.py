@@ -99,6 +99,3 @@ def create_dispatch_policy(config: SchedulerConfig) -> DispatchPolicy:
             f"no dispatch policy is called {config.dispatch!r}: choose from {sorted(policies)}"
         )
     return policies[config.dispatch]
-
-
-__all__ = ["K_ONLY_PATIENCE_S", "Adaptive", "Eager", "KOnly", "TOnly", "create_dispatch_policy"]

@@ -316,6 +316,3 @@ class EngineScheduler:
             self.engine.take_back(run.start_fills)
         self._flow.fail(entry, error.record())
         self._flow.advance(entry.queue)
-
-
-__all__ = ["EngineScheduler"]

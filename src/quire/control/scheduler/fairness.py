@@ -77,6 +77,3 @@ class FairShare:
                 heapq.heapreplace(heap, (max(self._virtual.get(name, 0.0), start), name))
             else:
                 heapq.heappop(heap)
-
-
-__all__ = ["FairShare"]

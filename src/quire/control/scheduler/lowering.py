@@ -255,6 +255,3 @@ def canonical_prefix(
     if tail[0].fill and chain.last is not tail[0]:
         return opaque
     return Prefix(True, chain.parent)
-
-
-__all__ = ["Lowering", "Outcome", "canonical_prefix"]

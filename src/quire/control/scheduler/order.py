@@ -124,6 +124,3 @@ class FairOrder:
             line.check_invariants()
             assert all(self._line_of.get(entry) is line for entry in line.entries)
         assert sum(len(line.entries) for line in self._lines.values()) == len(self._line_of)
-
-
-__all__ = ["FairOrder", "Line", "LineKey"]

@@ -70,6 +70,3 @@ def _note_copy(
     target.positions[start : start + num] = copied
     target.fill = max(target.fill, start + num)
     target.mask |= ((1 << num) - 1) << start
-
-
-__all__ = ["copy_slots"]

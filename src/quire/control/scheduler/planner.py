@@ -376,6 +376,3 @@ def _tenant_of(entry: Entry) -> TenantId:
 def _is_too_long(entry: Entry) -> bool:
     """Whether what is left of it has to stand in one message."""
     return isinstance(entry.run, ForwardRun) and not entry.run.is_splittable
-
-
-__all__ = ["MessagePlanner"]

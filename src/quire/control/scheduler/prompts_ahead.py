@@ -95,6 +95,3 @@ def _begin_alike(waiting: Sequence[Entry], message: InFlight, page_size: int) ->
 
 def _beginning(entry: Entry, page_size: int) -> tuple[int, ...]:
     return tuple(entry.command.tokens[:page_size]) if isinstance(entry.command, Decode) else ()
-
-
-__all__ = ["PromptsAhead"]

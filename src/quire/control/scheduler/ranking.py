@@ -157,6 +157,3 @@ def _view(entry: Entry) -> ReadyCommand:
         program_figures=program.figures,
         thread_figures=program.thread_figures(queue.thread),
     )
-
-
-__all__ = ["Rank", "Ranking", "class_of", "level_of", "priority_of", "rank_of"]

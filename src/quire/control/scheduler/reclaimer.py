@@ -227,6 +227,3 @@ class Reclaimer:
     def oldest(self) -> Program | None:
         """The active program that started first: it may claim from everyone."""
         return self._table.oldest_active
-
-
-__all__ = ["Reclaimer"]

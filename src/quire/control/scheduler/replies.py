@@ -95,6 +95,3 @@ def matched_stop(run: DecodeRun, end: SequenceEnd, matched: int) -> int | bytes 
     if end is SequenceEnd.STOP_STRING:
         return run.command.stop.strings[matched]
     return None
-
-
-__all__ = ["FINISH_REASONS", "matched_stop", "prompt_logprobs", "reply_of", "sampled_logprobs"]

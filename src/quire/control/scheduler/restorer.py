@@ -266,6 +266,3 @@ class Restorer:
         for job in list(self.jobs):
             self._finish(job)
         self.sweep()
-
-
-__all__ = ["RestoreJob", "Restorer"]

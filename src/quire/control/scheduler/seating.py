@@ -93,6 +93,3 @@ class Seating:
         self._backlog.take_seat(entry)
         entry.program.num_preemptions += 1
         self.num_preemptions += 1
-
-
-__all__ = ["Seating"]

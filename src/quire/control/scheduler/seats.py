@@ -272,6 +272,3 @@ def may_yield(entry: Entry) -> bool:
         return True
     num_sampled = len(run.tokens) - run.num_opened_with
     return num_sampled >= MIN_TOKENS + len(run.tokens) // HISTORY_PER_TOKEN
-
-
-__all__ = ["HISTORY_PER_TOKEN", "MIN_TOKENS", "SeatLine", "Seats", "may_yield"]

@@ -27,6 +27,3 @@ class SeedSource:
         self._count += 1
         seed = int.from_bytes(hashlib.sha256(text).digest()[:4], "big")
         return msgspec.structs.replace(sampler, seed=seed)
-
-
-__all__ = ["SeedSource"]

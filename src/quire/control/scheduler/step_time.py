@@ -32,6 +32,3 @@ class StepTime:
         if self.step_s * self._max_steps <= self._quantum_s:
             return self._max_steps
         return max(1, int(self._quantum_s / self.step_s))
-
-
-__all__ = ["StepTime"]

@@ -104,6 +104,3 @@ class QueueWindow:
     def close(self) -> None:
         """Nothing may follow: the last command is only partly in the message."""
         self._is_closed = True
-
-
-__all__ = ["EngineCommand", "QueueWindow"]

@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
 from quire.engine.attention.decode_plan import PaddedDecodePlan
 from quire.engine.attention.dot_product import attend
@@ -183,6 +182,3 @@ class PaddedPlan:
         for group in self._groups:
             out.index_copy_(0, group.members, group.attend(q_TND, cache, attributes))
         return out
-
-
-__all__ = ["I32", "PaddedGroup", "PaddedPlan", "TorchAttention", "length_class"]

@@ -178,6 +178,3 @@ def _probabilities(scores_NTC: Tensor, seen_TC: Tensor, attributes: AttentionAtt
         scores_NTC = torch.cat((scores_NTC, sinks), dim=-1)
     probs = scores_NTC.softmax(dim=-1)[..., : seen_TC.shape[1]]
     return probs.masked_fill(~seen_TC, 0.0)
-
-
-__all__ = ["AttentionMass", "ScoredRow", "ScoringPlan", "add_mass", "scored_rows"]

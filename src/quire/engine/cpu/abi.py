@@ -72,5 +72,3 @@ SIGNATURES: Mapping[str, Signature] = {
     "quire_best_columns": (c_int32, (*_PRODUCT, c_void_p, c_void_p)),
     "quire_read_pass": (c_uint64, (c_void_p, c_void_p, c_int64)),
 }
-
-__all__ = ["SIGNATURES", "MatmulOutput", "PackedMatrixView", "WeightSource"]

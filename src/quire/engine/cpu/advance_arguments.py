@@ -109,6 +109,3 @@ class AdvanceArguments:
         message.table_num_pages = arrays[2].ctypes.data
         self._point("stop_tokens", stop_tokens, np.int64)
         self.columns.num_stop_tokens = stop_tokens.shape[1]
-
-
-__all__ = ["AdvanceArguments"]

@@ -91,6 +91,3 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel, team: Team) -> NativeK
         )
     except (OSError, ValueError, OverflowError, MemoryError) as exc:
         raise shape.too_large(num_blocks, num_host_blocks, exc) from exc
-
-
-__all__ = ["CpuBackend"]

@@ -111,6 +111,3 @@ class AdvanceMessage(ctypes.Structure):
         ("num_tokens", c_int64),
         ("num_failed", c_int64),
     )
-
-
-__all__ = ["AdvanceMessage", "ChoiceRows", "DecodeRows", "SequenceColumns"]

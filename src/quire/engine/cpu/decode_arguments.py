@@ -85,6 +85,3 @@ class DecodeArguments:
         struct.top_k, struct.temperature = common.top_k.ctypes.data, common.temperature.ctypes.data
         struct.min_p, struct.top_p = common.min_p.ctypes.data, common.top_p.ctypes.data
         struct.seeds = common.seeds.ctypes.data
-
-
-__all__ = ["DecodeArguments"]

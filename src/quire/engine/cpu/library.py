@@ -149,15 +149,3 @@ def _build_record(folder: Path) -> tuple[str | None, dict[str, str]]:
     except (OSError, ValueError):
         return None, {}
     return record.get("compiler"), dict(record.get("failures", {}))
-
-
-__all__ = [
-    "ABI_VERSION",
-    "INSTRUCTION_SETS",
-    "KernelLibrary",
-    "KernelReport",
-    "LibraryState",
-    "Signature",
-    "kernel_report",
-    "load_kernel",
-]

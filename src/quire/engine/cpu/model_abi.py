@@ -148,14 +148,3 @@ SIGNATURES: Mapping[str, Signature] = {
         (POINTER(CacheView), c_void_p, POINTER(CacheView), c_void_p, c_int64),
     ),
 }
-
-__all__ = [
-    "SIGNATURES",
-    "AttentionArguments",
-    "CacheView",
-    "LayerAttention",
-    "RowMask",
-    "ScoredRow",
-    "ScoredRows",
-    "StepArguments",
-]

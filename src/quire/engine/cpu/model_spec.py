@@ -108,6 +108,3 @@ class ModelSpec(ctypes.Structure):
         ("logit_multiplier", c_float),
         ("logit_softcap", c_float),
     )
-
-
-__all__ = ["AdapterPair", "ExpertsSpec", "LayerSpec", "ModelSpec", "RopeSpec"]

@@ -115,6 +115,3 @@ class NativeKVPool:
             head_dim,
             self.kv_type,
         )
-
-
-__all__ = ["NativeKVPool", "padded_head_dim"]

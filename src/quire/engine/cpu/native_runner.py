@@ -281,6 +281,3 @@ def _scored(mass: AttentionMass) -> ScoredRows:
     scored.kept = (ScoredRow * len(rows))(*rows)
     scored.rows = ctypes.addressof(scored.kept)
     return scored
-
-
-__all__ = ["NativeDecodePlan", "NativeRunner"]

@@ -51,6 +51,3 @@ def _pairs_in_order(pair: ThinPair, gated: bool) -> tuple[Tensor, Tensor]:
         padded[:width] = rows_OR
         packed[:, index] = padded.view(num_panels, half, rank)
     return pair.down_RI, packed.view(-1, rank)
-
-
-__all__ = ["PackedAdapters"]

@@ -228,6 +228,3 @@ class PackedDecoder:
     def _keep(self, what: Any) -> Any:
         self._kept.append(what)
         return what
-
-
-__all__ = ["PackedDecoder"]

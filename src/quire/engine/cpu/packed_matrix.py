@@ -253,15 +253,3 @@ def _check_output(y_MN: torch.Tensor, num_rows: int, num_columns: int) -> None:
             f"output of shape {tuple(y_MN.shape)} and type {y_MN.dtype} does not fit: give float32 "
             f"[{num_rows}, {num_columns}]"
         )
-
-
-__all__ = [
-    "PANEL_COLUMNS",
-    "Epilogue",
-    "Ordering",
-    "PackedMatrix",
-    "Product",
-    "WeightType",
-    "huge_page_buffer",
-    "matmul",
-]

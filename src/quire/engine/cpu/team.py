@@ -92,6 +92,3 @@ class Team:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-__all__ = ["Team"]

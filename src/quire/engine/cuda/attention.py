@@ -22,7 +22,7 @@ from quire.engine.cuda.optional import flashinfer_missing
 from quire.engine.cuda.page_entries import page_entries
 from quire.engine.cuda.triton_attention import TritonAttention, TritonDecodePlan, TritonPlan
 from quire.engine.kv_cache.torch_pool import LayerCache
-from quire.engine.models.decoder import DecoderConfig
+from quire.engine.models.decoder_config import DecoderConfig
 
 I64 = NDArray[np.int64]
 
@@ -119,6 +119,3 @@ def _may_share(rows: AttentionRows, single: NDArray[np.bool_]) -> NDArray[np.boo
     most_saved = (sizes[inverse] - 1) * counts * rows.page_size
     may_share: NDArray[np.bool_] = held & (most_saved >= LEAST_SAVED_SLOTS)
     return may_share
-
-
-__all__ = ["CudaAttention", "MixedPlan"]

@@ -184,14 +184,3 @@ def _shared_bytes(device: torch.device) -> int:
 
 def _padded(count: int) -> int:
     return max(_LEAST_ROWS, 1 << (count - 1).bit_length())
-
-
-__all__ = [
-    "AttentionBuffers",
-    "Launch",
-    "Partials",
-    "launch",
-    "num_stages",
-    "padded_head",
-    "tile_rows",
-]

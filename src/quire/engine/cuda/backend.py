@@ -190,6 +190,3 @@ def _why_no_device(config: EngineConfig) -> str:
             "machine with an NVIDIA device"
         )
     return "PyTorch finds no CUDA device: check the driver (nvidia-smi), or choose backend cpu"
-
-
-__all__ = ["CudaBackend", "adapt_weights", "cache_bytes", "make_runner"]

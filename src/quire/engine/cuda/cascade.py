@@ -116,6 +116,3 @@ def _pages(segment: Segment, rows: I64, skipped: I64, counts: I64) -> I32:
 
 def _indptr(counts: NDArray[np.integer] | list[int]) -> I32:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-
-
-__all__ = ["LEAST_SAVED_SHARE", "LEAST_SAVED_SLOTS", "Levels", "find_shared"]

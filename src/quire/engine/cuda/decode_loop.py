@@ -158,6 +158,3 @@ def take_best(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
     none."""
     best_R, tokens_R = logits_RV.max(dim=-1)
     return tokens_R, best_R
-
-
-__all__ = ["DecodeLoop", "RecordedDecodePlan", "take_best"]

@@ -193,6 +193,3 @@ def _padded(values: NDArray[np.integer], size: int) -> NDArray[np.integer]:
     padded = np.zeros(size, values.dtype)
     padded[: len(values)] = values
     return padded
-
-
-__all__ = ["DecodeState"]

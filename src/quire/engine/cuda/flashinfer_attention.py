@@ -227,6 +227,3 @@ def _window_left(segment: Segment, attributes: AttentionAttributes) -> int:
     if attributes.window is None or segment.mask is not None:
         return -1
     return attributes.window - 1
-
-
-__all__ = ["DTYPES", "HEAD_SIZES", "FlashInfer", "FlashInferPlan", "with_sinks"]

@@ -198,6 +198,3 @@ def _ranges(starts: I64, counts: I64) -> I64:
 
 def _indptr(counts: I64) -> I32:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
-
-
-__all__ = ["Keys", "Segment", "segments", "visible_keys"]

@@ -127,6 +127,3 @@ def gated(activation: Activation, gate_up_TI: Tensor) -> Tensor:
         gate_up_TI, out_TI, WIDTH=width, ACTIVATION=activation, BLOCK=_GATE_BLOCK
     )
     return out_TI
-
-
-__all__ = ["FusedAttention", "FusedLayer", "FusedMLP", "added", "gated", "rotate_and_write"]

@@ -122,6 +122,3 @@ class Buckets:
 
     def replay(self, size: int) -> None:
         self._replays[size]()
-
-
-__all__ = ["Buckets", "CudaGraphRecorder", "DirectRecorder", "Recorder", "Work", "bucket_sizes"]

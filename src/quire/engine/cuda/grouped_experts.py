@@ -128,6 +128,3 @@ def _quantized(weight_EOI: Tensor) -> tuple[Tensor, Tensor]:
         quantized[expert], scale_O1 = quantize_rows(weight_OI)
         scale_EO[expert] = scale_O1[:, 0]
     return quantized, scale_EO
-
-
-__all__ = ["GroupedExperts", "has_grouped_product"]

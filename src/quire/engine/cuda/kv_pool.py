@@ -73,6 +73,3 @@ def paged(cache: LayerCache, page_size: int) -> tuple[Tensor, Tensor]:
     """K and V of a layer as pages ``[pages, page_size, K, D]``, without copying."""
     shape = (-1, page_size, *cache.keys_SKD.shape[1:])
     return cache.keys_SKD.view(shape), cache.values_SKD.view(shape)
-
-
-__all__ = ["CudaKVPool", "paged"]

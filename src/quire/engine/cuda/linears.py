@@ -98,6 +98,3 @@ def has_float8_products(device: torch.device) -> bool:
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-__all__ = ["FLOAT8", "FixedTileLinear", "Float8Linear", "has_float8_products", "quantize_rows"]

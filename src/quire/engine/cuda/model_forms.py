@@ -71,6 +71,3 @@ def _linear(linear: Linear, forms: Forms, scale_O: Tensor | None) -> Linear:
     if forms.float8:
         return Float8Linear(linear, scale_O, batch_invariant=forms.batch_invariant)
     return FixedTileLinear(linear) if forms.batch_invariant else linear
-
-
-__all__ = ["Forms", "adapt", "projections"]

@@ -61,6 +61,3 @@ def _reason(package: str, message: str) -> str | None:
     except Exception as exc:  # a broken native build raises what it likes
         return message.format(reason=f"{type(exc).__name__}: {exc}".splitlines()[0][:200])
     return None
-
-
-__all__ = ["flashinfer_missing", "load_flashinfer", "load_kernels", "triton_missing"]

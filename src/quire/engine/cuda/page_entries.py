@@ -144,6 +144,3 @@ def _row_mask(mask: NDArray[np.bool_], blocks: I32, slots: I64, page_size: int) 
         ]
     words: U64 = np.packbits(shown, axis=-1, bitorder="little").view(np.uint64)[..., 0]
     return words
-
-
-__all__ = ["PageEntries", "page_entries"]

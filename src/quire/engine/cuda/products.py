@@ -162,6 +162,3 @@ def _tiles(size: int, block: int) -> int:
 
 def _precision(x: Tensor) -> str:
     return "ieee" if x.dtype == torch.float32 else "tf32"
-
-
-__all__ = ["ExpertWeights", "few_pairs", "fixed_linear", "grouped_linear", "quantized"]

@@ -83,6 +83,3 @@ class CudaRunner(TorchRunner):
             return None
         with on_device(self._device):
             return self._loop.run(rows)
-
-
-__all__ = ["CudaRunner", "on_device"]

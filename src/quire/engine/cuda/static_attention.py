@@ -219,6 +219,3 @@ def _one_token_each(work: WorkList, row_starts: I64) -> WorkList:
     items[:, 1], items[:, 2] = rows_of(items[:, 1]), 1
     merges[:, 0], merges[:, 1] = rows_of(merges[:, 0]), 1
     return WorkList(items, merges, work.num_partials)
-
-
-__all__ = ["AttentionShape", "StaticAttention", "StaticPlan"]

@@ -50,6 +50,3 @@ def _of_part(shards: Shards, prefix: str, size: int) -> Tensor | None:
     if scale.numel() == 1:
         return scale.expand(size)
     return scale if shards.headers[name].shape in ((size,), (size, 1)) else None
-
-
-__all__ = ["stored_scales", "stores_float8"]

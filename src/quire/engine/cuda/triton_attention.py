@@ -227,14 +227,3 @@ def _behind(pages: PageLists | TablePages, entries: PageEntries) -> PageLists:
         np.concatenate((entries.blocks, pages.blocks[index]))[order],
         np.concatenate((entries.words, pages.visible[index]))[order],
     )
-
-
-__all__ = [
-    "COLUMN_BLOCK",
-    "TritonAttention",
-    "TritonDecodePlan",
-    "TritonPlan",
-    "num_processors",
-    "num_programs",
-    "split_columns",
-]

@@ -41,6 +41,3 @@ def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> d
         tensors[name] = view.view(array.shape)
         start += size
     return tensors
-
-
-__all__ = ["upload"]

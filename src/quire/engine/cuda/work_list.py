@@ -160,6 +160,3 @@ def _entry_range(
     np.minimum.at(low_I, tile_X[useful_X], entry_X[useful_X])
     np.maximum.at(high_I, tile_X[useful_X], entry_X[useful_X] + 1)
     return np.minimum(low_I, high_I), high_I
-
-
-__all__ = ["EntryPositions", "Tiling", "WorkList", "entry_positions", "work_list"]

@@ -69,6 +69,3 @@ def make_body(
     if has_words:
         return decoder, word_score(decoder.decoder, directory, modules)
     return decoder, last_token_score(parameters, shape.hidden_size)
-
-
-__all__ = ["Body", "make_body"]

@@ -165,6 +165,3 @@ def _read_bert(reader: ConfigReader, family: EncoderFamily) -> BertShape:
             f"{num_buckets} buckets of distances are no encoder's; MPNet has 32 buckets"
         )
     return shape
-
-
-__all__ = ["ARCHITECTURES", "BertShape", "EncoderFamily", "EncoderShape", "HeadKind", "read_shape"]

@@ -100,6 +100,3 @@ class DecoderBody:
             groups=[GroupStep(slots_T, WholeSequences(lengths))],
         )
         return self.decoder.forward(x_TH, step)
-
-
-__all__ = ["DecoderBody", "WholeSequences"]

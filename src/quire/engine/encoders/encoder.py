@@ -172,6 +172,3 @@ def rows_of(encoder: Encoder, sequences: list[list[int]]) -> F32:
     lengths = np.asarray([len(one) for one in sequences], np.int32)
     batch = EncodeBatch(number=0, tokens=tokens, types=np.zeros_like(tokens), lengths=lengths)
     return encoder.encode(batch).rows
-
-
-__all__ = ["Encoder", "rows_of"]

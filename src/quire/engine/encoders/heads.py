@@ -134,6 +134,3 @@ def _dense(
         return result
 
     return step, num_out
-
-
-__all__ = ["EmbeddingHead", "Head", "embedding_head", "last_token", "pooled"]

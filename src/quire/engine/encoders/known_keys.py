@@ -77,13 +77,3 @@ SETTINGS = Scope(
     refused={"truncate_dim": absent("embeddings that are cut: ask for dimensions in a request")},
 )
 """``config_sentence_transformers.json``."""
-
-__all__ = [
-    "BIDIRECTIONAL",
-    "CAUSAL",
-    "DENSE",
-    "LOGIT_SCORE",
-    "POOLING",
-    "SETTINGS",
-    "TEXTS",
-]

@@ -110,6 +110,3 @@ def _rotated(x_BNLD: Tensor, cos_LD: Tensor, sin_LD: Tensor) -> Tensor:
     lower, upper = wide.chunk(2, dim=-1)
     turned = torch.cat((-upper, lower), dim=-1)
     return (wide * cos_LD + turned * sin_LD).to(x_BNLD.dtype)
-
-
-__all__ = ["ModernBert"]

@@ -94,6 +94,3 @@ def _thetas(reader: ConfigReader) -> tuple[float, float]:
             raise UnsupportedModel(f"{rope.where} scales its rotation, which is not served here")
         thetas.append(rope.number("rope_theta", low=1.0, high=_MAX_THETA, default=theta))
     return thetas[0], thetas[1]
-
-
-__all__ = ["ModernBertShape", "read_modernbert"]

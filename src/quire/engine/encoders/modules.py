@@ -86,6 +86,3 @@ def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
             f"{', '.join(POOLING_MODES)}"
         )
     return tuple(wanted)
-
-
-__all__ = ["POOLING_MODES", "Module", "kind_of", "read_modules", "read_pooling"]

@@ -33,5 +33,3 @@ QWEN3_RERANKER = PairTemplate(
     suffix="<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
     instruction="Given a web search query, retrieve relevant passages that answer the query",
 )
-
-__all__ = ["NO", "QWEN3_RERANKER", "YES", "PairTemplate"]

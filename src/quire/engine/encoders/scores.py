@@ -18,7 +18,7 @@ from quire.core.errors import UnsupportedModel
 from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.config import BertShape
-from quire.engine.encoders.heads import Head, last_token, pooled
+from quire.engine.encoders.heads import last_token, pooled
 from quire.engine.encoders.known_keys import LOGIT_SCORE
 from quire.engine.encoders.modernbert_config import ModernBertShape
 from quire.engine.encoders.modules import Module
@@ -139,16 +139,3 @@ def is_activated(directory: ModelDirectory, config: dict[str, Any]) -> bool:
             f"{directory.path} scores through {str(name)[:80]}; served are Sigmoid and Identity"
         )
     return name is None or not str(name).endswith("Identity")
-
-
-__all__ = [
-    "Head",
-    "Score",
-    "ScoreHead",
-    "bert_score",
-    "is_activated",
-    "last_token_score",
-    "modernbert_score",
-    "roberta_score",
-    "word_score",
-]

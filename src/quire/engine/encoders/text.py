@@ -247,6 +247,3 @@ def _cut_pair(pair: EncodedText, max_tokens: int) -> EncodedText:
 
 def _encoded(one: tokenizers.Encoding) -> EncodedText:
     return EncodedText(tuple(one.ids), tuple(one.type_ids))
-
-
-__all__ = ["EncodedText", "EncoderTexts", "load_texts"]

@@ -206,13 +206,3 @@ def activation_of(name: str) -> torch.nn.Module | None:
     }
     found = known.get(name.rpartition(".")[2])
     return None if found is None else found()
-
-
-__all__ = [
-    "LayerNorm",
-    "Linear",
-    "Transformer",
-    "activation_function",
-    "activation_of",
-    "ignored_tensor",
-]

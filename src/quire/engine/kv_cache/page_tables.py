@@ -188,6 +188,3 @@ class TablePages:
     @property
     def visible(self) -> U64:
         return self.lists.visible
-
-
-__all__ = ["NO_TABLE", "UNKNOWN_TABLE", "PageLists", "PageTables", "TablePages"]

@@ -178,6 +178,3 @@ class Decoder:
             logits_NV = logits_NV.mul_(self.config.logit_multiplier)
         softcap = self.config.logit_softcap
         return logits_NV if softcap is None else (logits_NV / softcap).tanh_().mul_(softcap)
-
-
-__all__ = ["CausalLM", "Decoder", "DecoderConfig", "DecoderLayer"]

@@ -175,5 +175,3 @@ WITH_IMAGES = merged(
     [ANY_MODEL, _IMAGES, Scope(sections={"text_config": DECODER, "vision_config": _TOWER})]
 )
 """A model that sees images, of which the text part is served, or both."""
-
-__all__ = ["ANY_MODEL", "DECODER", "ROPE", "WITH_IMAGES"]

@@ -92,6 +92,3 @@ def _num_common(one: str, other: str) -> int:
     """How many characters both begin with."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-
-
-__all__ = ["nearest", "nearest_name"]

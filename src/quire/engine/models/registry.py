@@ -11,7 +11,8 @@ from quire.engine.config_accounting import Scope
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.parameters import Parameters
-from quire.engine.models.decoder import CausalLM, Decoder, DecoderConfig
+from quire.engine.models.decoder import CausalLM, Decoder
+from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.models.gemma import read_gemma
 from quire.engine.models.gemma2 import read_gemma2
 from quire.engine.models.gemma3 import read_gemma3, read_gemma3_text_part

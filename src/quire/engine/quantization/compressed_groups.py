@@ -92,6 +92,3 @@ def _block(weights: ConfigReader) -> tuple[int, int] | None:
         f"{weights.where} has block_structure = {str(value)[:80]!r}; it must be two sizes, as "
         "[128, 128]"
     )
-
-
-__all__ = ["WeightGroups", "read_groups"]

@@ -68,5 +68,3 @@ QUANTIZATION = Scope(
     },
     sections={"config_groups": Scope(sections={"*": _GROUP})},
 )
-
-__all__ = ["QUANTIZATION"]

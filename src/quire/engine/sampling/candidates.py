@@ -152,6 +152,3 @@ def invert(masses_SC: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
     inside_SW = blocks_SBW[rows_S, block_S1[:, 0]].cumsum(dim=-1, dtype=torch.float64)
     column_S = torch.searchsorted(inside_SW, target_S1, right=True)[:, 0]
     return (block_S1[:, 0] * _BLOCK + column_S).clamp_(max=num_columns - 1), total_S1[:, 0]
-
-
-__all__ = ["Candidates", "invert", "top_k"]

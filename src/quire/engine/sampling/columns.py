@@ -39,6 +39,3 @@ def entries(params: Params, name: str) -> list[int | float | list[int]]:
 def column(values_S: F64, device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
     """``[S, 1]`` on the device, rounded to ``dtype`` once."""
     return torch.from_numpy(values_S).to(dtype).to(device)[:, None]
-
-
-__all__ = ["F64", "I64", "column", "entries", "numbers", "scalar"]

@@ -72,6 +72,3 @@ def _buckets(keys_SC: Tensor) -> Tensor:
     distance_SC = keys_SC - keys_SC.amin(dim=-1, keepdim=True)
     distance_SC.mul_(_BUCKETS_PER_UNIT).clamp_(max=_NUM_BUCKETS - 1)
     return distance_SC.nan_to_num_(0.0).to(torch.int64)
-
-
-__all__ = ["crossing"]

@@ -166,16 +166,3 @@ def with_defaults(declared: Mapping[str, Parameter], params: Params) -> Params:
 
 def _is_token(value: Any, vocab_size: int) -> bool:
     return type(value) is int and 0 <= value < vocab_size
-
-
-__all__ = [
-    "Flag",
-    "Number",
-    "Numbers",
-    "Parameter",
-    "Text",
-    "Tokens",
-    "Words",
-    "check_params",
-    "with_defaults",
-]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from quire.engine.sampling.candidates import top_k
+from quire.engine.sampling.selection import top_k
 
 
 def best_of_logits(logits_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -23,6 +23,3 @@ def best_of_logits(logits_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     is_number_S1 = torch.isfinite(probs_SV[:, :1])
     ids_SK = torch.where(is_number_S1, ids_SK, torch.arange(k, device=ids_SK.device))
     return ids_SK, probs_SV.gather(1, ids_SK)
-
-
-__all__ = ["best_of_logits"]

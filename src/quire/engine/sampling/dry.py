@@ -60,6 +60,3 @@ class Dry:
         penalty_SV = torch.zeros_like(scores_SV)
         penalty_SV.scatter_reduce_(1, next_SL.clamp(min=0), penalty_SL, "amax")
         candidates.edit(lambda writable_SV: writable_SV.sub_(penalty_SV))
-
-
-__all__ = ["Dry"]

@@ -80,6 +80,3 @@ def match_lengths(tokens: I32, breakers: Sequence[int]) -> NDArray[np.int32]:
         if start + size > right:
             left, right = start, start + size
     return np.array(found[::-1], np.int32)
-
-
-__all__ = ["DryMatches", "match_lengths"]

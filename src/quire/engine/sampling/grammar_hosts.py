@@ -238,6 +238,3 @@ def _end_process(process: subprocess.Popen[bytes], link: Link) -> None:
     process.kill()
     link.close()
     process.wait()
-
-
-__all__ = ["MAX_IDLE", "MAX_SEQUENCES", "GrammarHosts"]

@@ -14,6 +14,3 @@ class GrammarLimits:
     compile_s: float = 0.5
     step_s: float = 0.1
     memory_bytes: int = 256 << 20
-
-
-__all__ = ["GrammarLimits"]

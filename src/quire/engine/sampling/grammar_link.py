@@ -146,19 +146,3 @@ class Link:
                 raise EOFError
             parts += part
         return bytes(parts)
-
-
-__all__ = [
-    "Advance",
-    "Advanced",
-    "Answer",
-    "Close",
-    "Compile",
-    "Failed",
-    "Fork",
-    "Link",
-    "Masks",
-    "Open",
-    "Request",
-    "Try",
-]

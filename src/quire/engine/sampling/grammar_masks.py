@@ -32,6 +32,3 @@ def forbidden_tokens(
         bits = np.unpackbits(allowed, bitorder="little")[:vocab_size]
         forbidden_GV[place, : len(bits)] = bits == 0
     return forbidden_GV, errors
-
-
-__all__ = ["forbidden_tokens"]

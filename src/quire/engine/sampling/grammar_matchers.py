@@ -166,6 +166,3 @@ def too_expensive_to_try(limits: GrammarLimits) -> GrammarError:
         f"{1000 * limits.step_s:g} ms for one token, or {limits.memory_bytes >> 20} MiB of memory: "
         "make it simpler"
     )
-
-
-__all__ = ["ConfinedMatcher", "HostProcess", "too_expensive_to_try"]

@@ -46,6 +46,3 @@ class GroupMemory:
     def match_lengths(self) -> Tensor:
         """``[S, L]``, see ``DryMatches``; columns are those of ``history``."""
         return self._stores.matches.view(self._index_S, self.history.tokens_SL.shape[1])
-
-
-__all__ = ["GroupMemory", "Stores"]

@@ -62,6 +62,3 @@ class InstalledStep:
 def adapt(processor: SamplingProcessor) -> Callable[[Sequence[Params], Rows], InstalledStep]:
     """How a group binds ``processor``."""
     return lambda params, rows: InstalledStep(processor, params, rows)
-
-
-__all__ = ["InstalledStep", "ProcessorFault", "adapt"]

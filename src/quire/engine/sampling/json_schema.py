@@ -288,13 +288,3 @@ def _escaped(name: str) -> str:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
-
-
-__all__ = [
-    "ANNOTATIONS",
-    "OBEYED",
-    "REFUSED",
-    "REWRITTEN",
-    "read_schema",
-    "read_schemas_in_lark",
-]

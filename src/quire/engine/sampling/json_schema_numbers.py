@@ -91,6 +91,3 @@ def _double(bound: float) -> float:
 def _plain(bound: float) -> float:
     """Without a fraction of zero, as people write it."""
     return int(bound) if bound.is_integer() else bound
-
-
-__all__ = ["keep_bounds"]

@@ -100,6 +100,3 @@ def found(value: Any) -> str:
     """``value`` in a message: cut, and told from other types."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-__all__ = ["SHAPES", "TYPES", "Shape", "found"]

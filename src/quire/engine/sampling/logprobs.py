@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from quire.core.batch import F32, I32
-from quire.engine.sampling.candidates import top_k
+from quire.engine.sampling.selection import top_k
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,3 @@ def totals(scores_SC: Tensor) -> Tensor:
 def total(masses_SC: Tensor) -> Tensor:
     """The sum of each row ``[S, 1]``, exact, in float64."""
     return masses_SC.sum(dim=-1, keepdim=True, dtype=torch.float64)
-
-
-__all__ = ["COEFFICIENTS", "LOG2_E", "MAX_MASS", "masses", "rows_at_a_time", "total", "totals"]

@@ -161,6 +161,3 @@ def grown(table_RL: Tensor, num_rows: int, width: int, fill: int) -> Tensor:
     larger = table_RL.new_full((new_rows, new_width), fill)
     larger[:old_rows, :old_width] = table_RL
     return larger
-
-
-__all__ = ["CountStore", "Counts", "HistoryStore", "grown"]

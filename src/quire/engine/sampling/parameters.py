@@ -32,6 +32,3 @@ def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | No
         raise InvalidArgument(
             "a sampler that draws came without a seed: control picks one when the caller does not"
         )
-
-
-__all__ = ["MAX_PROCESSORS", "check_sampler"]

@@ -62,6 +62,3 @@ class PresencePenalty:
 
 def _subtract(scores_SV: Tensor, tokens_SL: Tensor, penalty_SL: Tensor) -> None:
     scores_SV.scatter_(1, tokens_SL, scores_SV.gather(1, tokens_SL) - penalty_SL)
-
-
-__all__ = ["FrequencyPenalty", "PresencePenalty", "RepetitionPenalty"]

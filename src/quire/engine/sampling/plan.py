@@ -17,14 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from quire.core.batch import U64, no_i32
+from quire.core.batch import U64
 from quire.core.decoding import Params
 from quire.core.errors import QuireError
 from quire.engine.sampling.candidates import Candidates
 from quire.engine.sampling.columns import F64, I64
 from quire.engine.sampling.group_memory import GroupMemory
 from quire.engine.sampling.installed import ProcessorFault
-from quire.engine.sampling.parameters import check_sampler
 from quire.engine.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.random import uniforms
@@ -216,5 +215,3 @@ _BIND_COLUMN: Mapping[str, Callable[[F64, Rows], Step]] = {
     "min_p": MinP,
     "top_p": TopP,
 }
-
-__all__ = ["CommonParameters", "SamplingPlan", "SamplingRow", "check_sampler", "no_i32"]

@@ -110,14 +110,3 @@ def describe(processor: SamplingProcessor) -> dict[str, Any]:
         "name": processor.name,
         "parameters": {name: str(one) for name, one in processor.parameters.items()},
     }
-
-
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "PROTOCOL_VERSION",
-    "BoundProcessor",
-    "History",
-    "Rows",
-    "SamplingProcessor",
-    "describe",
-]

@@ -54,6 +54,3 @@ def _mix(words: Tensor) -> Tensor:
 def _shift(words: Tensor, count: int) -> Tensor:
     """To the right, filling with zeros."""
     return (words >> count) & ((1 << (64 - count)) - 1)
-
-
-__all__ = ["seed_words", "uniforms"]

@@ -173,6 +173,3 @@ def problem_of(processor: object, name: str, taken: Mapping[str, Kind]) -> str |
         return f"the name {name!r} is taken by {taken[name].source or 'a standard processor'}"
     bad = [key for key, one in processor.parameters.items() if not isinstance(one, Parameter)]
     return f"its parameters {bad} are not declared as Number, Tokens, Text ..." if bad else None
-
-
-__all__ = ["STANDARD", "Kind", "Registry", "Step", "installed", "load", "problem_of"]

@@ -82,6 +82,3 @@ def _pack(values_SV: Tensor, columns: Tensor) -> Tensor:
 
 def _unpack(keys: Tensor) -> Tensor:
     return (keys & _INDEX_MASK) ^ _INDEX_MASK
-
-
-__all__ = ["top_k"]

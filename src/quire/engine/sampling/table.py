@@ -195,14 +195,3 @@ class SamplerTable:
             self._next_kind += 1
             self._kinds[key] = self._next_kind
         return self._kinds[key]
-
-
-__all__ = [
-    "NEUTRAL",
-    "PLAIN_DRAWN",
-    "PLAIN_GREEDY",
-    "PLAIN_ORDER",
-    "TRUNCATIONS",
-    "SamplerTable",
-    "SamplingRow",
-]

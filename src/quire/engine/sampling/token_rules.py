@@ -107,6 +107,3 @@ class AllowedTokens:
 def needs_history(params: Params) -> bool:
     """Whether these bad words include one of several tokens."""
     return any(isinstance(word, list) and len(word) > 1 for word in entries(params, "tokens"))
-
-
-__all__ = ["AllowedTokens", "BadWords", "LogitBias", "needs_history"]

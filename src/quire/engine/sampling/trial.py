@@ -87,6 +87,3 @@ def history_of(histories: Histories, num_prompt: int, device: torch.device) -> H
         tokens_SL[place, : len(one)] = torch.tensor(one, dtype=torch.int64)
     generated_S = (lengths_S - num_prompt).clamp(min=0)
     return History(tokens_SL.to(device), lengths_S.to(device), generated_S.to(device))
-
-
-__all__ = ["Outcome", "Trial", "history_of"]

@@ -121,6 +121,3 @@ class Typical:
         # the best token may go as well, and masses are relative to it
         excluded_SC = (distance_SC > threshold_S1) & exists_S1
         candidates.rescore(candidates.scores_SC.masked_fill(excluded_SC, -torch.inf))
-
-
-__all__ = ["MinP", "Temperature", "TopK", "TopP", "Typical"]

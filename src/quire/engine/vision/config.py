@@ -160,6 +160,3 @@ def _one_of(config: ConfigReader, name: str, served: Mapping[str, T], default: s
             f"{config.where} has {name} = {value[:80]!r}; served are {', '.join(served)}"
         )
     return served[value]
-
-
-__all__ = ["TowerActivation", "VisionConfig", "read_vision"]

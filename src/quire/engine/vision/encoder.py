@@ -74,6 +74,3 @@ def _threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-__all__ = ["ImageEncoder"]

@@ -59,6 +59,3 @@ def _center_crop(pixels: NDArray[np.uint8], edge: int) -> NDArray[np.uint8]:
     padded[first_row : first_row + height, first_column : first_column + width] = pixels
     top, left = max(0, top + first_row), max(0, left + first_column)
     return padded[top : top + edge, left : left + edge]
-
-
-__all__ = ["frame", "pack", "read_pixels"]

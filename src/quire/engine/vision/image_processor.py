@@ -142,6 +142,3 @@ class ImageProcessor:
             mean, std = (np.array(one, np.float32) for one in (config.mean, config.std))
             values = (values - mean) / std
         return np.ascontiguousarray(values.transpose(2, 0, 1))
-
-
-__all__ = ["ImageProcessor", "ImageProcessorConfig", "read_image_processor"]

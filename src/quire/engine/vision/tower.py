@@ -124,6 +124,3 @@ class VisionTower:
             x_BPH = torch.cat((self.class_H.expand(len(x_BPH), 1, -1), x_BPH), dim=1)
         x_BPH = x_BPH + self.positions_PH
         return x_BPH if self.first_norm is None else self.first_norm(x_BPH)
-
-
-__all__ = ["VisionTower"]

@@ -140,6 +140,3 @@ def _ask(process: subprocess.Popen[bytes], file: bytes, resizing: Resizing) -> P
     if len(pixels) < width * height * 3:
         raise EOFError
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
-
-
-__all__ = ["MAX_IMAGE_BYTES", "MAX_MEMORY_BYTES", "TIMEOUT_S", "Pixels", "Unpack", "Unpacker"]

@@ -85,6 +85,3 @@ class EncoderFleet:
 
     async def stop(self) -> None:
         await asyncio.gather(*(service.stop() for service in self._services.values()))
-
-
-__all__ = ["EncoderFleet"]

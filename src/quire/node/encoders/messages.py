@@ -35,13 +35,3 @@ def from_encoder_codec() -> Codec[FromEncoder]:
 def to_encoder_codec() -> Codec[ToEncoder]:
     """What an encoder process decodes."""
     return Codec(ToEncoder)
-
-
-__all__ = [
-    "EncoderOrder",
-    "EncoderReady",
-    "FromEncoder",
-    "ToEncoder",
-    "from_encoder_codec",
-    "to_encoder_codec",
-]

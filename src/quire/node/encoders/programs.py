@@ -132,6 +132,3 @@ class ProgramEncoders:
 def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:
     rows = shortened(rows, dimensions)
     return {"dimensions": rows.shape[1], "values": rows.astype("<f4").tobytes()}
-
-
-__all__ = ["EncodedTokens", "FindEncoder", "OnEdge", "ProgramEncoders"]

@@ -129,6 +129,3 @@ def batch_of(number: int, items: Sequence[Item]) -> EncodeBatch:
         types=flat(item.text.types for item in items),
         lengths=np.asarray([len(item.text.tokens) for item in items], np.int32),
     )
-
-
-__all__ = ["EncodeQueue", "Item", "Job", "batch_of"]

@@ -126,6 +126,3 @@ def _check_lengths(encoder: EncoderService, sequences: Sequence[EncodedText]) ->
                 num_prompt_tokens=len(one.tokens),
                 max_model_len=limit,
             )
-
-
-__all__ = ["check_dimensions", "limit_of", "pair_sequences", "shortened", "text_sequences"]

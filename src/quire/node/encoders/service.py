@@ -295,6 +295,3 @@ def check_sequences(info: EncoderInfo, sequences: Sequence[EncodedText]) -> None
                 f"sequence {index} is of {max(one.types) + 1} segments; the model tells "
                 f"{info.num_types} apart"
             )
-
-
-__all__ = ["EncoderService", "check_sequences"]

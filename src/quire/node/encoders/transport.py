@@ -141,12 +141,3 @@ class EncoderTransports:
 
     make: Callable[[EncoderConfig, OnProgress], EncoderTransport] = EncoderProcess
     read_texts: Callable[[str], EncoderTexts] = load_texts
-
-
-__all__ = [
-    "ENCODER_COMMAND",
-    "EncoderProcess",
-    "EncoderTransport",
-    "EncoderTransports",
-    "InProcessEncoder",
-]

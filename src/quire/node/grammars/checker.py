@@ -222,6 +222,3 @@ def _digest(grammar: GrammarSpec) -> bytes:
 
 def _stopping() -> Draining:
     return Draining("the node is stopping and checks no further grammar")
-
-
-__all__ = ["MAX_WAITING", "NUM_WORKERS", "GrammarChecker", "Known", "Trial"]

@@ -95,6 +95,3 @@ def _parts_of_every_value(schema: dict[str, Any]) -> list[Any]:
     if isinstance(num_items, int) and num_items > 0:
         parts.append(schema.get("items"))
     return parts
-
-
-__all__ = ["endless_reference", "schemas_of"]

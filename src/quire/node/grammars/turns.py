@@ -53,6 +53,3 @@ class Turns(Generic[Task]):
         self._running[tenant] -= 1
         if not self._running[tenant]:
             del self._running[tenant]
-
-
-__all__ = ["Turns"]

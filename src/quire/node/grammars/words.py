@@ -122,6 +122,3 @@ def _places(schema: Any, keywords: frozenset[str]) -> Iterator[str]:
 
 def _step(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
-
-
-__all__ = ["in_our_words"]

@@ -268,6 +268,3 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
 
 def _how(code: int) -> str:
     return f"ended by {signal.Signals(-code).name}" if code < 0 else f"it exited with {code}"
-
-
-__all__ = ["GRACE_S", "McpProcess"]

@@ -181,6 +181,3 @@ def _seen(start: asyncio.Task[McpProcess]) -> None:
     """Everyone who waited may have gone."""
     if not start.cancelled():
         start.exception()
-
-
-__all__ = ["MAX_CALLS", "MAX_STARTS", "START_WINDOW_S", "McpServers", "NewProcess"]

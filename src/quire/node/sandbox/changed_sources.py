@@ -38,6 +38,3 @@ def because_of_change(since_s: float, package: Path = PACKAGE) -> str:
         f"; {name} was changed after this node started, so its processes no longer run the same "
         "release: restart the node"
     )
-
-
-__all__ = ["because_of_change", "changed_source"]

@@ -296,6 +296,3 @@ class SandboxedProgram:
         if channel.is_over:
             self._input_closed = True
             self.link.tell(self._number, m.InputClosed())
-
-
-__all__ = ["LIMITS", "SandboxedProgram"]

@@ -332,6 +332,3 @@ class _Kept:
         if not code and others is None:
             return None
         return s.Keep(code=code, models=others, forget=forget)
-
-
-__all__ = ["SANDBOX_COMMAND", "GuestPeer", "LinkSettings", "SandboxLink", "cache_directory"]

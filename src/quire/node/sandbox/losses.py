@@ -67,6 +67,3 @@ class Losses:
             raise CapacityError(
                 f"the sandbox takes no program now: {problem}; launch the program again then"
             )
-
-
-__all__ = ["LossLimits", "Losses"]

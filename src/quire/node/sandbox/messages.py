@@ -154,25 +154,3 @@ def sandbox_codec() -> Codec[FromSandbox]:
 def node_codec() -> Codec[ToSandbox]:
     """What a sandbox process decodes."""
     return Codec(ToSandbox)
-
-
-__all__ = [
-    "FromSandbox",
-    "GuestNews",
-    "GuestReport",
-    "Inspect",
-    "Inspection",
-    "Keep",
-    "LogText",
-    "Reports",
-    "SandboxOrder",
-    "SandboxReady",
-    "Spent",
-    "Start",
-    "Starts",
-    "Stop",
-    "Tell",
-    "ToSandbox",
-    "node_codec",
-    "sandbox_codec",
-]

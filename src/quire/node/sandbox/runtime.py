@@ -340,6 +340,3 @@ def _guest_model(model: ServedModel) -> GuestModel:
         node_traits=model.node_traits,
         dialect=dialect_of(model).value,
     )
-
-
-__all__ = ["SandboxRuntime", "allowed_hosts", "guest_limits"]

@@ -223,6 +223,3 @@ def _environment(num_threads: int | None) -> dict[str, str]:
     if num_threads is not None:
         environment["OMP_NUM_THREADS"] = str(num_threads)
     return environment
-
-
-__all__ = ["ENGINE_COMMAND", "LifeLimits", "NodeChild"]

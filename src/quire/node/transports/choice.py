@@ -24,6 +24,3 @@ def choose_transport(
     return lambda engine, on_progress: InProcessTransport(
         engine.name, partial(load_engine, engine, on_progress)
     )
-
-
-__all__ = ["choose_transport"]

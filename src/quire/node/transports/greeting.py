@@ -27,6 +27,3 @@ def greet(hello: Hello, token: str, who: str) -> Welcome:
             f"{__version__} (protocol {PROTOCOL_VERSION}): restart the node after an upgrade"
         )
     return Welcome(version=PROTOCOL_VERSION, release=__version__)
-
-
-__all__ = ["greet"]

@@ -114,6 +114,3 @@ class InProcessTransport:
     def _lost(self, reason: str) -> None:
         if not self._closed:
             self._on_lost(reason)
-
-
-__all__ = ["InProcessTransport"]

@@ -161,6 +161,3 @@ class ProcessLife(Generic[Said, Announced]):
             self._on_lost(reason)
         else:
             self._loaded.set_exception(error)
-
-
-__all__ = ["ProcessLife", "Speech"]

@@ -91,21 +91,3 @@ def engine_codec() -> Codec[FromEngine]:
 def node_codec() -> Codec[ToEngine]:
     """What an engine process decodes."""
     return Codec(ToEngine)
-
-
-__all__ = [
-    "RECORD_FORMAT",
-    "Faulted",
-    "FromEngine",
-    "Hello",
-    "LaunchOrder",
-    "LoadFailed",
-    "Progress",
-    "Pulse",
-    "Ready",
-    "Refused",
-    "ToEngine",
-    "Welcome",
-    "engine_codec",
-    "node_codec",
-]

@@ -36,6 +36,3 @@ def unpack(packed: bytes) -> list[bytes]:
     if ends[-1] != len(packed):
         raise ProtocolMismatch(f"the frames of a message need {ends[-1]} bytes, not {len(packed)}")
     return [packed[first:end] for first, end in pairwise(ends)]
-
-
-__all__ = ["pack", "unpack"]

@@ -127,6 +127,3 @@ def _frames(packed: bytes) -> list[bytes]:
         return unpack(packed)
     except ProtocolMismatch:
         return []
-
-
-__all__ = ["PairSocket"]

@@ -87,6 +87,3 @@ class ZeroMQTransport:
                 self._life.lose(from_record(message.error))
             case _:
                 raise self._life.out_of_turn(message)
-
-
-__all__ = ["ZeroMQTransport"]

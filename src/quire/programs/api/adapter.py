@@ -47,6 +47,3 @@ class Adapter(TraitFunctions):
         return issue_forward(
             self._issuer, queue, (ikv, iemb, okv, oemb), mask, adapter, convert=nothing
         )
-
-
-__all__ = ["Adapter"]

@@ -297,6 +297,3 @@ def _imported(reply: Imported, offered: list[KvPage]) -> list[KvPage]:
         append_positions([page], imported.positions)
         pages.append(page)
     return pages
-
-
-__all__ = ["Allocate", "ImportedPrefix"]

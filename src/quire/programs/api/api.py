@@ -198,6 +198,3 @@ def connect_api(
     issuer = Issuer(loop, on_end)
     issuer.attach(connect(issuer, loop))
     return Api(issuer, args=args, mailbox=mailbox, network=network)
-
-
-__all__ = ["TRAIT_FUNCTIONS", "Api", "connect_api"]

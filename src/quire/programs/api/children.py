@@ -58,6 +58,3 @@ class Child:
 
     def __repr__(self) -> str:
         return f"<Child {self.id} {self.name!r}>"
-
-
-__all__ = ["Child"]

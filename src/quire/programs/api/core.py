@@ -242,6 +242,3 @@ def _asked(quotas: Quotas) -> dict[str, int | None]:
         for name in Quotas.__struct_fields__
         if (value := getattr(quotas, name)) != getattr(default, name)
     }
-
-
-__all__ = ["Core", "Log", "log_to_process"]

@@ -106,6 +106,3 @@ def _behind(context: Sequence[KvPage]) -> int:
             )
         highest = max(highest, *positions, -1)
     return highest + 1
-
-
-__all__ = ["Decode"]

@@ -104,6 +104,3 @@ def _vectors(rows: dict[str, Any]) -> list[list[float]]:
     flat = base64.b64decode(values) if isinstance(values, str) else values
     row = struct.Struct(f"<{rows['dimensions']}f")
     return [list(one) for one in row.iter_unpack(flat)]
-
-
-__all__ = ["Encode", "Encoder"]

@@ -152,6 +152,3 @@ def _check_mask(mask: Sequence[Sequence[bool]], num_rows: int, num_columns: int)
             f"the mask is {shape}, expected [{num_rows}, {num_columns}]: one row per new token "
             "over every slot of ikv, then the new tokens"
         )
-
-
-__all__ = ["Embeds", "Forward", "Pages", "issue_forward"]

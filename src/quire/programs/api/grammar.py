@@ -76,6 +76,3 @@ class Grammar(TraitFunctions):
     def choice(self, options: Sequence[str]) -> GrammarSpec:
         """The output is exactly one of ``options``."""
         return choice(options)
-
-
-__all__ = ["Grammar", "choice", "json_schema", "lark", "regex"]

@@ -252,17 +252,3 @@ def append_positions(pages: Sequence[KvPage], positions: Sequence[int]) -> None:
         )
     for page, start, stop in places:
         page.append(positions[start:stop])
-
-
-__all__ = [
-    "Decoding",
-    "Embed",
-    "Handle",
-    "KvPage",
-    "Queue",
-    "TokenSlot",
-    "append_positions",
-    "as_list",
-    "check_all",
-    "check_distinct",
-]

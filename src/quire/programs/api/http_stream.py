@@ -98,6 +98,3 @@ class StreamedReply:
         if self._stream is None:
             raise InvalidArgument("http_stream: use `async with api.http_stream(...) as reply`")
         return self._stream
-
-
-__all__ = ["OpenStream", "StreamedReply"]

@@ -95,6 +95,3 @@ def check_image(image: bytes, images: ImageInput) -> None:
             f"the image has {len(image)} bytes; at most {images.max_bytes} are taken: make it "
             "smaller"
         )
-
-
-__all__ = ["InputImage", "check_image"]

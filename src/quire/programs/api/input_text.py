@@ -75,6 +75,3 @@ class InputText(TraitFunctions):
             )
         check_all(self._issuer, slots, TokenSlot)
         return [], [slot.slot_id for slot in slots]
-
-
-__all__ = ["InputText", "TextTokens"]

@@ -21,6 +21,3 @@ def whole_number(name: str, value: int) -> int:
     if not -(1 << 63) <= number < 1 << 63:
         raise InvalidArgument(f"{name} is {number}: give an integer of 64 bits")
     return number
-
-
-__all__ = ["whole_number"]

@@ -272,6 +272,3 @@ class Issuer:
         self._end(reason)
         if self.on_end is not None:
             self.on_end(reason)
-
-
-__all__ = ["Issuer", "nothing"]

@@ -50,6 +50,3 @@ class Lane:
     def reset(self) -> None:
         self.failure = None
         self.failure_seen = False
-
-
-__all__ = ["Lane"]

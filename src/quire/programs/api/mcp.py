@@ -110,6 +110,3 @@ def _tool(entry: Mapping[str, Any]) -> McpTool:
         description=str(entry.get("description") or ""),
         parameters=dict(entry.get("inputSchema") or {"type": "object"}),
     )
-
-
-__all__ = ["McpChannel", "McpResult", "McpServer", "McpTool"]

@@ -93,6 +93,3 @@ class HttpChannel:
             "accept": "application/json, text/event-stream",
         }
         return self._request("POST", self._url, protocol.encoded(message), headers)
-
-
-__all__ = ["HttpChannel"]

@@ -40,6 +40,3 @@ class NodeChannel:
 
     async def close(self) -> None:
         """The node ends the process when nobody uses it."""
-
-
-__all__ = ["NodeChannel"]

@@ -151,6 +151,3 @@ class Subscription:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-__all__ = ["Messaging", "Subscription"]

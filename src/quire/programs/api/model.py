@@ -47,6 +47,3 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model {self.id}>"
-
-
-__all__ = ["Model"]

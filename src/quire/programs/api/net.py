@@ -100,6 +100,3 @@ class Net(TraitFunctions):
         if self._network is None:
             raise Forbidden("this program has no network: launch it with a network policy")
         return self._network
-
-
-__all__ = ["Net"]

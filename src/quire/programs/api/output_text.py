@@ -50,6 +50,3 @@ class OutputText(TraitFunctions):
             embeds=[embed.embed_id for embed in embeds],
             top_k=top_k,
         )
-
-
-__all__ = ["OutputText"]

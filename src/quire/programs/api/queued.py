@@ -98,6 +98,3 @@ class queued(Generic[F, P, R]):  # noqa: N801 - a decorator
         if trait is None:
             return self
         return cast("QueuedFunction[P, R]", _Bound(trait, self.function))
-
-
-__all__ = ["QueuedFunction", "TraitFunctions", "queued"]

@@ -140,6 +140,3 @@ class Reply(Answer, Generic[T]):
         self._done = True
         if self._waiters:
             self._wake()
-
-
-__all__ = ["Answer", "CommandOwner", "Reply"]

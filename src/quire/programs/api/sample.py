@@ -73,6 +73,3 @@ def _behind(embeds: Sequence[Embed]) -> list[int]:
             )
         positions.append(embed.position + 1)
     return positions
-
-
-__all__ = ["GREEDY", "Sample"]

@@ -107,6 +107,3 @@ def _unpacked(reply: object) -> AttentionScores:
 def _rows(packed: bytes, num_rows: int, width: int) -> list[list[float]]:
     values = struct.unpack(f"<{num_rows * width}f", packed)
     return [list(values[row * width : (row + 1) * width]) for row in range(num_rows)]
-
-
-__all__ = ["AttentionScores", "Scores"]

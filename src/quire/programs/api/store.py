@@ -120,6 +120,3 @@ def _json(value: Any) -> str:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidArgument(f"the value is not JSON: {exc}") from exc
-
-
-__all__ = ["DEFAULT_STORE", "Store"]

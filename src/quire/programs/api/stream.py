@@ -187,6 +187,3 @@ class DecodeStream(Answer):
             logprobs=logprobs if any(chunk.logprobs is not None for chunk in chunks) else None,
             prompt_logprobs=first.prompt_logprobs,
         )
-
-
-__all__ = ["DecodeStream", "Decoded"]

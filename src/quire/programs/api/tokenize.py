@@ -43,6 +43,3 @@ class Tokenize(TraitFunctions):
         """The bytes of every token, by id; empty for special tokens."""
         tokenizer = queue.lane.model.tokenizer
         return [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
-
-
-__all__ = ["Tokenize"]

@@ -65,6 +65,3 @@ class Choice:
         if isinstance(chunk.matched, bytes):
             return self._text.matched or chunk.matched.decode("utf-8", "replace")
         return None
-
-
-__all__ = ["Choice"]

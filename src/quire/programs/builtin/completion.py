@@ -228,6 +228,3 @@ class _Completion:
             token_ids=tuple(dict.fromkeys((*end_tokens, *request.stop_token_ids))),
             strings=tuple(text.encode() for text in request.stop),
         )
-
-
-__all__ = ["complete"]

@@ -33,6 +33,3 @@ async def merge(streams: Sequence[DecodeStream]) -> AsyncIterator[tuple[int, Dec
             yield index, chunk
             if chunk.finish_reason is not None:
                 open_streams.discard(index)
-
-
-__all__ = ["merge"]

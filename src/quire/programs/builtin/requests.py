@@ -115,6 +115,3 @@ class ChoiceChunk(msgspec.Struct, frozen=True):
     num_cached_tokens: int = 0
     prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
     seed: int | None = None
-
-
-__all__ = ["ChoiceChunk", "CompletionRequest", "PromptImage"]

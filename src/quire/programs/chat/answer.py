@@ -91,6 +91,3 @@ def parse_answer(
     """A whole text with its tool calls."""
     parser = AnswerParser(tools=tools, reasoning=reasoning, dialect=dialect, new_id=new_id)
     return whole_answer(parser.feed(text) + parser.finish())
-
-
-__all__ = ["AnswerParser", "parse_answer"]

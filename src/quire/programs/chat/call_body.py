@@ -184,6 +184,3 @@ class CallBody:
         self.phase = "done"
         if not self._has_arguments:
             self._arguments = "{}"
-
-
-__all__ = ["CallBody", "ValueScanner"]

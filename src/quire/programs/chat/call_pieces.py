@@ -47,6 +47,3 @@ class CallPieces:
             return []
         started = [] if self.is_started else [self.start(body.name)]
         return started + self.arguments(body.take_arguments())
-
-
-__all__ = ["CallPieces", "new_call_id", "new_short_call_id"]

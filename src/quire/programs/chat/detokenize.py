@@ -101,6 +101,3 @@ class TextStream:
     def _num_suspect(self) -> int:
         """Length of the longest end of the held bytes that begins a stop string."""
         return max((num_suspect(self._held, stop) for stop in self._stops), default=0)
-
-
-__all__ = ["TextStream"]

@@ -64,6 +64,3 @@ def marker_tokens(dialect: Dialect, tokenizer: Tokenizer, *, tools: bool) -> fro
         for token_ids in tokens
         if len(token_ids) == 1 and not tokenizer.token_bytes(token_ids[0])
     )
-
-
-__all__ = ["Dialect", "dialect_taught_by", "marker_tokens"]

@@ -106,6 +106,3 @@ class HarmonyReader(TextReader):
         for char in text:
             self._is_whole = self._is_whole or self._scanner.ends_with(char)
         return self._calls.arguments(text)
-
-
-__all__ = ["HarmonyReader"]

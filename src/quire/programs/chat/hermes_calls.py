@@ -87,6 +87,3 @@ class HermesCalls(TextReader):
         self._held = self._held[end + len(CALL_END) :]
         self._body = None
         return True
-
-
-__all__ = ["CALL_END", "CALL_START", "HermesCalls"]

@@ -88,6 +88,3 @@ class LlamaCalls(TextReader):
 
     def _is_known(self, name: str | None) -> bool:
         return name is None or self._names is None or name in self._names
-
-
-__all__ = ["PYTHON_TAG", "LlamaCalls"]

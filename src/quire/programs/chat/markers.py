@@ -11,6 +11,3 @@ def num_suspect(text: AnyStr, marker: AnyStr) -> int:
         if marker.startswith(text[-length:]):
             return length
     return 0
-
-
-__all__ = ["num_suspect"]

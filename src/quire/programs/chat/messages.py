@@ -90,6 +90,3 @@ def _in_pairs(message: Message, results: list[Message]) -> Iterator[Message]:
                 yield result
                 break
     yield from results
-
-
-__all__ = ["as_messages", "for_template", "parsed_arguments", "template_call", "turn_messages"]

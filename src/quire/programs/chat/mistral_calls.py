@@ -152,6 +152,3 @@ class MistralCalls(TextReader):
         pieces.append(Content(self._raw))
         self._raw = ""
         self._state = "outside"
-
-
-__all__ = ["CALLS_START", "MistralCalls"]

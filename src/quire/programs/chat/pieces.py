@@ -75,15 +75,3 @@ def whole_answer(pieces: Iterable[Piece]) -> Answer:
         for call, parts in zip(started, arguments, strict=True)
     )
     return Answer("".join(content), "".join(reasoning), tuple(calls))
-
-
-__all__ = [
-    "Answer",
-    "Call",
-    "CallArguments",
-    "CallStarted",
-    "Content",
-    "Piece",
-    "Reasoning",
-    "whole_answer",
-]

@@ -80,6 +80,3 @@ class ReasoningSplitter:
             self._bare = False
             pieces.append(Reasoning(told))
         return self._state == "gap"
-
-
-__all__ = ["THINK_END", "THINK_START", "ReasoningSplitter"]

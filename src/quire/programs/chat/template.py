@@ -167,6 +167,3 @@ def dialect_of(model: ServedModel) -> Dialect:
 def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...], _: int) -> ChatTemplate:
     """Compiling takes a hundred times as long as rendering, and an agent renders for every turn."""
     return ChatTemplate(source, special_tokens=dict(special_tokens))
-
-
-__all__ = ["MAX_TEMPLATE_CHARS", "ChatTemplate", "Message", "chat_template", "dialect_of"]

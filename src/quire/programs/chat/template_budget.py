@@ -263,6 +263,3 @@ def _to_json(
 
 def _raise(message: str) -> None:
     raise TemplateError(message)
-
-
-__all__ = ["Budget", "BudgetedEnvironment", "TemplateLimit"]

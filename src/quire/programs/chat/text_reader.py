@@ -36,6 +36,3 @@ class TextReader(ABC):
     @abstractmethod
     def _step(self, pieces: list[Piece]) -> bool:
         """Move on, adding to ``pieces``; whether there may be more to do with what is held."""
-
-
-__all__ = ["TextReader"]

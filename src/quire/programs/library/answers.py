@@ -54,6 +54,3 @@ async def ask(
     async with Context(api) as ctx:
         answering = Conversation(ctx, messages).answer(max_tokens=max_tokens, sampler=sampler)
         return (await answering).content
-
-
-__all__ = ["GREEDY", "MAX_COUNT", "Count", "ask", "commonest", "final_answer"]

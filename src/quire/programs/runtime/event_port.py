@@ -197,6 +197,3 @@ def _needs_preparation(command: Command) -> bool:
     if type(command) is Decode:
         return command.grammar is not None
     return type(command) is EmbedImage
-
-
-__all__ = ["EventPort", "Models", "Post", "TimedEvent"]

@@ -222,6 +222,3 @@ async def contained(work: Coroutine[Any, Any, Any]) -> Any:
         return await work
     except (SystemExit, KeyboardInterrupt) as exc:
         raise RuntimeError(f"a task of a program raised {type(exc).__name__}") from exc
-
-
-__all__ = ["Execution", "ProgramTask", "contained", "current_execution", "on_loop"]

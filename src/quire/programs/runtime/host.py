@@ -201,6 +201,3 @@ def check_any_model(name: str, traits: StatedTraits, models: Sequence[ServedMode
             refusals.append(exc)
     if models and len(refusals) == len(models):
         raise refusals[0]
-
-
-__all__ = ["ProgramHost", "check_any_model", "check_traits"]

@@ -148,6 +148,3 @@ class NativeRuntime:
 
 def _ignore(_: BlockedLoop) -> None:
     """The watchdog logs by itself."""
-
-
-__all__ = ["NativeConfig", "NativeRuntime"]

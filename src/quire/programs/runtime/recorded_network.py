@@ -48,6 +48,3 @@ class RecordedNetwork(Network):
             f"{method} {url}: a restartable program reads answers whole, not as streams: use "
             "http_get or http_post, or leave restartable=True out"
         )
-
-
-__all__ = ["RecordedNetwork"]

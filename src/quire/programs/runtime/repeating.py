@@ -93,6 +93,3 @@ def _computed(wanted: c.ImportPrefix, entry: Issued, new_id: NewId) -> list[c.Co
             adapter=wanted.adapter,
         ),
     ]
-
-
-__all__ = ["NewId", "again", "seeded", "without"]

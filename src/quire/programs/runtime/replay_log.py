@@ -189,17 +189,3 @@ def _size(value: Any) -> int:
 
 def frozen_arguments(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted((arguments or {}).items()))
-
-
-__all__ = [
-    "LOSSES",
-    "MAX_RESTARTS",
-    "Asked",
-    "Heard",
-    "Issued",
-    "Questions",
-    "ReplayLog",
-    "cannot_resume",
-    "frozen_arguments",
-    "not_repeated",
-]

@@ -333,6 +333,3 @@ class ReplayPort:
         while stop < self._limit and heard[stop].turn == heard[start].turn:
             stop += 1
         return heard[start:stop]
-
-
-__all__ = ["ReplayPort"]

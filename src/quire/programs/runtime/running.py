@@ -245,6 +245,3 @@ class Runtime(Protocol):
     def programs(self) -> list[RunningProgram]:
         """Those that have not ended."""
         ...
-
-
-__all__ = ["Connect", "GuestSpent", "LogListener", "ProgramState", "RunningProgram", "Runtime"]

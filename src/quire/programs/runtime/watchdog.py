@@ -103,6 +103,3 @@ class Watchdog:
             blocked.stack,
         )
         self._on_blocked(blocked)
-
-
-__all__ = ["BlockedLoop", "Wait", "Watchdog"]

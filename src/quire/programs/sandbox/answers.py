@@ -138,6 +138,3 @@ def _text(answer: Answer) -> str:
 def _encodable(text: str) -> str:
     """Without half surrogate pairs, which JSON can say but UTF-8 cannot."""
     return text.encode("utf-8", "replace").decode()
-
-
-__all__ = ["Answers", "GuestTools", "Log"]

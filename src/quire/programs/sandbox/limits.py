@@ -40,6 +40,3 @@ class CallRate:
         self._then_s = now_s
         self._left -= count
         return self._left >= 0
-
-
-__all__ = ["CallRate", "GuestLimits"]

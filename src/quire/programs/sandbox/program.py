@@ -65,6 +65,3 @@ def is_module(code: bytes) -> bool:
 
 def code_digest(code: bytes) -> str:
     return hashlib.sha256(code).hexdigest()
-
-
-__all__ = ["GuestProgram", "code_digest", "is_module"]

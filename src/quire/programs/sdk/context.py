@@ -317,6 +317,3 @@ def _token_ids(given: Sequence[int], vocab_size: int) -> list[int]:
         wrong = next(one for one in ids if not 0 <= one < vocab_size)
         raise InvalidArgument(f"token id {wrong}: the vocabulary has {vocab_size}")
     return ids
-
-
-__all__ = ["Context"]

@@ -208,6 +208,3 @@ class Conversation:
             tokenizer, has_tools = self.context.model.tokenizer, bool(self.tools.names)
             self._markers[dialect] = marker_tokens(dialect, tokenizer, tools=has_tools)
         return self._markers[dialect]
-
-
-__all__ = ["Answering", "Conversation"]

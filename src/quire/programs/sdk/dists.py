@@ -47,6 +47,3 @@ def draw(probs: Mapping[int, float], uniform: float) -> int:
         if left < 0:
             break
     return token
-
-
-__all__ = ["best", "bound", "draw", "log_probs", "softmax"]

@@ -116,6 +116,3 @@ class Generation:
             self._ended = True
             tokens = [token for chunk in self._chunks for token in chunk.token_ids]
             self._on_end(tokens, self._stream.failure())
-
-
-__all__ = ["Generated", "Generation"]

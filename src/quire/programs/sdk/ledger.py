@@ -80,6 +80,3 @@ class PageLedger:
     def _close_when_dry(self, queue: Queue) -> None:
         command = Synchronize(id=self._issuer.command_id())
         self._issuer.ask(queue, command, lambda _: self._core.close_queue(queue))
-
-
-__all__ = ["PageLedger"]

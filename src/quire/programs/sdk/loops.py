@@ -59,6 +59,3 @@ async def verify(ctx: Context, guess: Sequence[int], max_tokens: int) -> Verifie
     ctx.truncate(start + num)
     ctx.fill([said[num]])
     return Verified(said[: num + 1], num, said[num + 1 :])
-
-
-__all__ = ["Verified", "ends", "steps", "verify"]

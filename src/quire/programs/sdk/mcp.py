@@ -26,6 +26,3 @@ def _tool(server: McpServer, offered: McpTool) -> Tool:
         return result.text
 
     return Tool(offered.name, offered.description, offered.parameters, call, None)
-
-
-__all__ = ["mcp_tools"]

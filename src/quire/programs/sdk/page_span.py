@@ -235,6 +235,3 @@ class PageSpan:
             page = self._held(index)
             self.issued(self._allocate.truncate_kvpage(self.ordered(), page, fill))
         return surplus
-
-
-__all__ = ["PageSpan", "Sees"]

@@ -311,6 +311,3 @@ class PagedText:
             self._running.cancel()
         self._stepper.drop()
         self._span.drop()
-
-
-__all__ = ["GREEDY", "PagedText"]

@@ -104,6 +104,3 @@ def _shape(shaping: Shaping) -> list[Processor]:
     if dry := shaping.get("dry"):
         steps.append(Processor("dry", dry))
     return steps + list(shaping.get("processors", ()))
-
-
-__all__ = ["Shaping", "greedy", "temperature"]

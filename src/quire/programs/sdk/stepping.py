@@ -122,6 +122,3 @@ class Stepper:
 
 def _forward_with(adapter: Adapter, name: str, queue: Queue, *pages: Any) -> Reply[None]:
     return adapter.forward_with_adapter(queue, name, *pages)
-
-
-__all__ = ["MAX_STEP_TOKENS", "ScoredStep", "Stepper"]

@@ -205,6 +205,3 @@ def _schema(name: str, arguments: type[msgspec.Struct]) -> dict[str, Any]:
     own = definitions.pop(reference["$ref"].rpartition("/")[2])
     own.pop("title", None)
     return {**own, "$defs": definitions} if definitions else own
-
-
-__all__ = ["MAX_RESULT_CHARS", "Tool", "Toolbox"]

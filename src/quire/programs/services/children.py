@@ -318,6 +318,3 @@ def _quotas(given: Mapping[str, int | None]) -> Quotas:
             f"{', '.join(Quotas.__struct_fields__)}"
         )
     return Quotas(**given)  # type: ignore[arg-type]
-
-
-__all__ = ["Child", "ChildService", "ChildWanted", "Family", "OnNode", "Spawn"]

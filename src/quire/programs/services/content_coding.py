@@ -137,12 +137,3 @@ class _Layer:
         if self._coding != "gzip":
             raise zlib.error("bytes behind its end")
         self._inner = zlib.decompressobj(_GZIP_WBITS)
-
-
-__all__ = [
-    "FREE_BYTES",
-    "MAX_LAYERS",
-    "MAX_RATIO",
-    "PIECE_BYTES",
-    "ContentDecoder",
-]

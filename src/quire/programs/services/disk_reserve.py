@@ -47,6 +47,3 @@ class DiskReserve:
         with self._path.open("wb") as file:  # holes would take no room
             for _ in range(self._num_bytes // len(_PIECE)):
                 file.write(_PIECE)
-
-
-__all__ = ["RESERVE_BYTES", "DiskReserve"]

@@ -73,6 +73,3 @@ def _check(function: str, name: str, texts: Sequence[str], num_chars: int = 0) -
             f"{function}: {num_chars} characters; at most {MAX_CHARS} are read in one call: divide "
             f"the {name}"
         )
-
-
-__all__ = ["MAX_CHARS", "MAX_TEXTS", "EncodeTexts", "EncodingService"]

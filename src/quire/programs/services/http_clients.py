@@ -32,6 +32,3 @@ class TenantClients:
     async def __aexit__(self, *_: object) -> None:
         for client in self._clients.values():
             await client.aclose()
-
-
-__all__ = ["TenantClients"]

@@ -239,6 +239,3 @@ class Mailbox:
     def close(self, reason: str) -> None:
         self.to_client.close(reason)
         self.to_program.close(reason)
-
-
-__all__ = ["Channel", "Mailbox", "MailboxLimits", "Sent", "check_message"]

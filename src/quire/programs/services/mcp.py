@@ -43,6 +43,3 @@ class McpService(ProgramService):
     async def _request(self, server: str, method: str, params: dict[str, Any]) -> dict[str, Any]:
         self._allowed.check_mcp_server(server)
         return await self._ask(server, self._tenant, method, params)
-
-
-__all__ = ["AskServer", "McpService"]

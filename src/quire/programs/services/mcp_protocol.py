@@ -82,17 +82,3 @@ def reply_to(request: Mapping[str, Any]) -> dict[str, Any]:
         return {"id": request["id"], "result": {}}
     error = {"code": METHOD_NOT_FOUND, "message": f"{request['method']} is not offered"}
     return {"id": request["id"], "error": error}
-
-
-__all__ = [
-    "INITIALIZE",
-    "INITIALIZED",
-    "METHOD_NOT_FOUND",
-    "PROTOCOL_VERSION",
-    "UNDERSTOOD",
-    "agreed",
-    "encoded",
-    "parsed",
-    "reply_to",
-    "result_of",
-]

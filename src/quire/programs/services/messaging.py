@@ -80,6 +80,3 @@ class MessagingService(ProgramService):
         if found is None:
             raise UnknownHandle(f"no subscription {subscription}: it was closed")
         return found
-
-
-__all__ = ["MessagingService"]

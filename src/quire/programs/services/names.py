@@ -37,6 +37,3 @@ def check_message(verb: str, message: Any, max_bytes: int) -> int:
             f"{verb} of {num_bytes} bytes; at most {max_bytes} are allowed: send it in parts"
         )
     return num_bytes
-
-
-__all__ = ["MAX_NAME_BYTES", "check_message", "check_name"]

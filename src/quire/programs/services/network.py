@@ -357,14 +357,3 @@ def _parse(url: str) -> httpx.URL:
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise InvalidArgument(f"{url!r} is not an http:// or https:// URL with a host")
     return parsed
-
-
-__all__ = [
-    "HttpReply",
-    "HttpStream",
-    "Network",
-    "NetworkPolicy",
-    "Resolve",
-    "new_client",
-    "resolve_host",
-]

@@ -132,6 +132,3 @@ def _arguments(function: Function) -> type[msgspec.Struct]:
     return msgspec.defstruct(
         f"{function.__name__}_arguments", fields, kw_only=True, forbid_unknown_fields=True
     )
-
-
-__all__ = ["Identity", "Operation", "ProgramService", "ProgramServices", "operation"]

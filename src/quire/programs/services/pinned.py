@@ -26,6 +26,3 @@ def pinned(address: str | None) -> Iterator[None]:
 
 def pinned_address() -> str | None:
     return _address.get()
-
-
-__all__ = ["pinned", "pinned_address"]

@@ -63,6 +63,3 @@ class PinnedTransport(httpx.AsyncHTTPTransport):
             keepalive_expiry=limits.keepalive_expiry,
             network_backend=PinnedBackend(inner),
         )
-
-
-__all__ = ["POOL_LIMITS", "PinnedBackend", "PinnedTransport", "tls_context"]

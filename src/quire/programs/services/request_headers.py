@@ -54,6 +54,3 @@ def _not_yours(name: str, value: str) -> InvalidArgument:
         f"the header {name[:40]}: {value[:40]!r} says how a request is sent, which is the host's: "
         "leave it out"
     )
-
-
-__all__ = ["ACCEPTED_CODINGS", "checked_headers"]

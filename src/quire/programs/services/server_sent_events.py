@@ -80,6 +80,3 @@ class EventParser:
         if not data:
             return None
         return ServerSentEvent("\n".join(data), name or "message", self._id, self._retry_ms)
-
-
-__all__ = ["MAX_EVENT_CHARS", "EventParser", "ServerSentEvent"]

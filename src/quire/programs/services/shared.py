@@ -38,6 +38,3 @@ class SharedServices:
     def close(self) -> None:
         """No program is left. Blocks until the store is written."""
         self.store.close()
-
-
-__all__ = ["SharedServices"]

@@ -167,6 +167,3 @@ def canonical(text: str) -> bytes:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON value")
-
-
-__all__ = ["FILE_NAME", "Store", "StoreService", "canonical"]

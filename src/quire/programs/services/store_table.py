@@ -252,6 +252,3 @@ class StoreTable:
                 max_bytes=self.limits.max_bytes,
                 max_keys=self.limits.max_keys,
             )
-
-
-__all__ = ["SCHEMA_VERSION", "Kind", "Place", "StoreLimits", "StoreTable"]

@@ -245,6 +245,3 @@ class Subscription:
                     self._drop_oldest()
                 self._topics.forget(self)
                 self._readers.wake()
-
-
-__all__ = ["Heard", "Subscription", "TopicLimits", "Topics"]

@@ -49,6 +49,3 @@ class Waiters:
 def _resolve(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-__all__ = ["Waiters"]

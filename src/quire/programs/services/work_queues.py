@@ -229,6 +229,3 @@ class WorkQueues:
         del owner.queues[name]
         if not owner.queues:
             del self._tenants[tenant]
-
-
-__all__ = ["QueueLimits", "WorkQueues"]

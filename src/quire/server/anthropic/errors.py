@@ -114,6 +114,3 @@ def translated(body: bytes, status: int, request_id: str | None) -> bytes:
     if code in _DETAILED:
         error.details = AnthropicErrorDetails(error_code=code)
     return AnthropicError(type="error", error=error, request_id=request_id).to_json()
-
-
-__all__ = ["ANTHROPIC_ERRORS", "THREAD_NOT_FOUND", "AnthropicErrors", "error_events", "translated"]

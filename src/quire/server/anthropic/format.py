@@ -217,6 +217,3 @@ def tool_input(arguments: str) -> dict[str, Any]:
     except ValueError:
         value = arguments
     return value if isinstance(value, dict) else {"arguments": value}
-
-
-__all__ = ["MessageFormatter", "event", "tool_input"]

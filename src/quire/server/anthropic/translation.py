@@ -200,6 +200,3 @@ def _response_format(body: CountTokensRequest) -> ResponseFormat | None:
     return JsonSchemaResponse(
         type="json_schema", json_schema=JsonSchemaFormat(name="output", **schema)
     )
-
-
-__all__ = ["chat_request", "messages_of"]

@@ -97,6 +97,3 @@ class _Exchange:
             self.status = message["status"]
         else:
             self.answer += message.get("body", b"")
-
-
-__all__ = ["Answered", "Calls", "RouteCalls"]

@@ -122,6 +122,3 @@ def read_line(path: Path, line: Line) -> dict[str, Any]:
         raw = file.read(line.num_bytes)
     body: dict[str, Any] = strict_loads(raw)["body"]
     return body
-
-
-__all__ = ["MAX_LINES", "Checked", "Line", "check_lines", "read_line"]

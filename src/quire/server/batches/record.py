@@ -44,6 +44,3 @@ class BatchRecord(BaseModel):
 
     def save(self, directory: Path) -> None:
         write_whole(directory / f"{self.batch.id}.json", self.model_dump_json().encode())
-
-
-__all__ = ["BatchRecord"]

@@ -114,6 +114,3 @@ def _shown(result: Result) -> dict[str, Any]:
             "body": result.body,
         }
     return shown
-
-
-__all__ = ["MAX_RESULT_BYTES", "Result", "Results", "open_results"]

@@ -258,6 +258,3 @@ class BatchRun:
 def _is_transient(answered: Answered) -> bool:
     """The node is full, loads, drains or has lost an engine; or has ended the program."""
     return answered.status in (429, 503) or answered.code == "program_cancelled"
-
-
-__all__ = ["LOWEST_PRIORITY", "NUM_AT_ONCE", "BatchRun", "Pause"]

@@ -182,6 +182,3 @@ class BatchService:
         if run is None or run.record.tenant != tenant:
             raise UnknownHandle(f"no batch {batch_id[:100]!r}: see GET /v1/batches")
         return run
-
-
-__all__ = ["BatchLimits", "BatchService"]

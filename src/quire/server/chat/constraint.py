@@ -155,11 +155,3 @@ def _moved(schema: Any, place: str) -> Any:
     if isinstance(target, str) and (target == "#" or target.startswith("#/")):
         moved["$ref"] = place + target[1:]
     return moved
-
-
-__all__ = [
-    "call_schema",
-    "chat_grammar",
-    "forced_tools",
-    "structured_grammar",
-]

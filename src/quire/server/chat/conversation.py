@@ -118,6 +118,3 @@ def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:
     """Clients strip white space and write JSON anew, so neither may matter."""
     lines = [json.dumps(call, sort_keys=True, separators=(",", ":")) for call in calls]
     return "\n".join([text.strip(), *lines])
-
-
-__all__ = ["template_messages", "turn_of_answer", "turns_of"]

@@ -239,6 +239,3 @@ class ChatFormatter:
 def _asks_for_calls(choice: _Choice) -> bool:
     """A stop string may have cut the last call: then the answer has stopped, and waits for none."""
     return bool(whole_answer(choice.pieces).calls) and not choice.parser.ends_in_call
-
-
-__all__ = ["ChatFormatter", "ChatOptions"]

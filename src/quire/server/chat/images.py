@@ -108,6 +108,3 @@ def expand_images(
         else:
             expanded.append(token)
     return tuple(expanded), tuple(images)
-
-
-__all__ = ["ImageReader", "expand_images"]

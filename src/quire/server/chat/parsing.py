@@ -122,6 +122,3 @@ def message_of(answer: Answer) -> ChatMessage:
             for call in answer.calls
         ]
     return message
-
-
-__all__ = ["ChoiceParser", "Reading", "delta_of", "message_of"]

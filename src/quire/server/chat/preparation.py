@@ -152,6 +152,3 @@ def _max_calls(body: ChatCompletionRequest) -> int | None:
 def _default_max_tokens(model: ServedModel) -> int | None:
     default = model.defaults.get("max_new_tokens")
     return default if isinstance(default, int) else None
-
-
-__all__ = ["PreparedChat", "prepare_chat", "render_chat"]

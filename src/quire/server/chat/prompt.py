@@ -131,6 +131,3 @@ def warn_of_broken_templates(models: Iterable[ServedModel]) -> None:
             chat_template(model)
         except ModelFormatError as exc:
             logger.warning("model %s serves no chats: %s", model.id, exc.message)
-
-
-__all__ = ["ChatPrompt", "ChatRenderer", "Conversation", "warn_of_broken_templates"]

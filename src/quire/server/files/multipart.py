@@ -114,6 +114,3 @@ class MultipartReader:
                 if isinstance(field, str):
                     return PartStarted(field, header.get_filename())
         raise InvalidArgument("a part of the form has no content-disposition with a name")
-
-
-__all__ = ["MAX_PARTS", "MultipartReader", "PartContent", "PartEvent", "PartStarted"]

@@ -135,6 +135,3 @@ def ttl_within(seconds: int, param: str) -> int:
             f"{param}: {seconds} seconds; choose 3600 (an hour) to 2592000 (30 days)", param=param
         )
     return seconds
-
-
-__all__ = ["MAX_UPLOAD_S", "receive_file", "ttl_within"]

@@ -231,6 +231,3 @@ def write_whole(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-
-
-__all__ = ["FileLimits", "FileRecord", "FileStore", "Upload", "write_whole"]

@@ -142,6 +142,3 @@ class BackgroundRun:
     def _ring(self) -> None:
         news, self._news = self._news, asyncio.Event()
         news.set()
-
-
-__all__ = ["BackgroundRun"]

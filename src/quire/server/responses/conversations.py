@@ -172,6 +172,3 @@ class ConversationStore:
 
 def _num_bytes(items: Sequence[dict[str, Any]]) -> int:
     return sum(len(msgspec.json.encode(item)) + _BYTES_PER_ITEM for item in items)
-
-
-__all__ = ["ConversationLimits", "ConversationStore", "StoredConversation"]

@@ -260,6 +260,3 @@ def stored_item(item: InputItem) -> dict[str, Any]:
         shown.setdefault("summary", [])
     shown.setdefault("id", f"{prefix}_{secrets.token_hex(16)}")
     return {**shown, "status": "completed"}
-
-
-__all__ = ["Creation", "base_response", "create", "stored_item"]

@@ -34,6 +34,3 @@ class EventWriter:
     def _take(self) -> int:
         number, self._next = self._next, self._next + 1
         return number
-
-
-__all__ = ["EventWriter"]

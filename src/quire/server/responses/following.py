@@ -52,6 +52,3 @@ class FollowedResponse(Response):
     async def _write(self, send: Send, body: bytes, *, more: bool) -> None:
         with self._writes:
             await send({"type": "http.response.body", "body": body, "more_body": more})
-
-
-__all__ = ["FollowedResponse"]

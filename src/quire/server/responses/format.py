@@ -255,6 +255,3 @@ def _error_code(error: QuireError) -> str:
     if status == 429:
         return "rate_limit_exceeded"
     return "invalid_prompt" if status == 400 else "server_error"
-
-
-__all__ = ["ResponseFormatter", "ResponseOptions"]

@@ -202,6 +202,3 @@ def output_logprob(token: TokenLogprob) -> OutputLogprob:
             for top in token.top_logprobs
         ],
     )
-
-
-__all__ = ["GrowingCall", "GrowingItem", "GrowingMessage", "GrowingReasoning", "output_logprob"]

@@ -282,6 +282,3 @@ def _num_bytes(entry: StoredResponse) -> int:
     if entry.run is not None:
         total += entry.run.num_bytes
     return total
-
-
-__all__ = ["ResponseStore", "StoreLimits", "StoredResponse", "sent_again"]

@@ -253,13 +253,3 @@ def _response_format(body: ResponsesRequest) -> ResponseFormat | None:
         )
         return JsonSchemaResponse(type="json_schema", json_schema=described)
     return None
-
-
-__all__ = [
-    "FindItem",
-    "chat_request",
-    "items_of",
-    "message_of_answer",
-    "messages_of",
-    "with_instructions",
-]

@@ -54,6 +54,3 @@ async def cancel_batch(request: Request, batch: BatchId) -> Response:
 
 def _json(body: WholeModel) -> Response:
     return Response(body.to_json(), media_type="application/json")
-
-
-__all__ = ["router"]

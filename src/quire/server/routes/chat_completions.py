@@ -11,7 +11,7 @@ from quire.server.chat.preparation import prepare_chat
 from quire.server.frame import new_frame
 from quire.server.planning import Work, begin
 from quire.server.schemas.base import Responses
-from quire.server.schemas.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest
+from quire.server.schemas.chat import ChatCompletion, ChatCompletionRequest
 from quire.server.strict_json import StrictRoute
 
 router = APIRouter(route_class=StrictRoute, tags=["chat"])
@@ -58,6 +58,3 @@ def _options(body: ChatCompletionRequest, num_logprobs: int | None) -> ChatOptio
         include_usage=stream is not None and stream.include_usage,
         continuous_usage=stream is not None and stream.continuous_usage_stats,
     )
-
-
-__all__ = ["ChatCompletionChunk", "router"]

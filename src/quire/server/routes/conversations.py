@@ -147,6 +147,3 @@ def _listed(page: Page[dict[str, Any]]) -> Response:
 
 def _json(body: WholeModel) -> Response:
     return Response(body.to_json(), media_type="application/json")
-
-
-__all__ = ["router"]

@@ -141,6 +141,3 @@ def _new_id(prefix: str) -> str:
 
 def _json(answer: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(answer), media_type="application/json")
-
-
-__all__ = ["router"]

@@ -118,6 +118,3 @@ def file_object(record: FileRecord) -> FileObject:
 
 def _json(body: FileObject | FileList | DeletedFile) -> Response:
     return Response(body.to_json(), media_type="application/json")
-
-
-__all__ = ["file_object", "router"]

@@ -89,6 +89,3 @@ def _check_version(request: Request) -> None:
             code="invalid_argument",
             param="anthropic-version",
         )
-
-
-__all__ = ["router"]

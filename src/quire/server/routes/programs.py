@@ -155,6 +155,3 @@ async def _ended(request: Request, handle: ProgramHandle) -> None:
 
 def _json(body: Program | ProgramList | Library | LogLines, status: int = 200) -> Response:
     return Response(body.to_json(), status, media_type="application/json")
-
-
-__all__ = ["After", "PublicId", "router"]

@@ -165,6 +165,3 @@ def _followed(
 ) -> Response:
     limit_s = context_of(request).config.write_timeout_s
     return FollowedResponse(run.follow(after), write_timeout_s=limit_s, headers=headers or {})
-
-
-__all__ = ["router"]

@@ -309,32 +309,3 @@ class AnthropicError(ResponseModel):
     type: Literal["error"]
     error: AnthropicErrorObject
     request_id: str | None = None
-
-
-__all__ = [
-    "AnswerBlock",
-    "AnswerMessage",
-    "AnswerText",
-    "AnswerThinking",
-    "AnswerToolUse",
-    "AnthropicError",
-    "AnthropicErrorDetails",
-    "AnthropicErrorObject",
-    "ContentBlock",
-    "CountTokensRequest",
-    "ImageBlock",
-    "ImageSource",
-    "InputMessage",
-    "MessageContent",
-    "MessageTokensDetails",
-    "MessageUsage",
-    "MessagesRequest",
-    "RedactedThinkingBlock",
-    "ResultBlock",
-    "StopReason",
-    "TextBlock",
-    "ThinkingBlock",
-    "TokenCount",
-    "ToolResultBlock",
-    "ToolUseBlock",
-]

@@ -167,27 +167,3 @@ ERRORS: Responses = {
 }
 """The error responses that any route may give, for the OpenAPI document. With a default one FastAPI
 does not add its own 422, which this server never sends."""
-
-__all__ = [
-    "ERRORS",
-    "LIST_SHAPE",
-    "MAX_PROMPT_TOKENS",
-    "MAX_TEXT_CHARS",
-    "OBJECT_SHAPE",
-    "TEXT_SHAPE",
-    "EchoedModel",
-    "ErrorBody",
-    "ErrorObject",
-    "JsonObject",
-    "Name",
-    "RequestModel",
-    "ResponseModel",
-    "Responses",
-    "ShortText",
-    "Text",
-    "TextOrList",
-    "TokenId",
-    "TokenIds",
-    "WholeModel",
-    "text_or_object",
-]

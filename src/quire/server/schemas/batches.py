@@ -91,15 +91,3 @@ class BatchList(WholeModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-__all__ = [
-    "Batch",
-    "BatchCounts",
-    "BatchEndpoint",
-    "BatchError",
-    "BatchErrors",
-    "BatchList",
-    "BatchRequest",
-    "BatchStatus",
-]

@@ -197,22 +197,3 @@ class ChatCompletionChunk(ResponseModel):
     usage: Usage | None = None
     system_fingerprint: str | None = None
     prompt_token_ids: list[int] | None = None
-
-
-__all__ = [
-    "ChatChoice",
-    "ChatCompletion",
-    "ChatCompletionChunk",
-    "ChatCompletionRequest",
-    "ChatMessage",
-    "ChoiceLogprobs",
-    "ChunkChoice",
-    "Delta",
-    "Function",
-    "FunctionDelta",
-    "PromptLogprob",
-    "TokenLogprob",
-    "ToolCall",
-    "ToolCallDelta",
-    "TopLogprob",
-]

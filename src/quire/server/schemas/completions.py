@@ -106,6 +106,3 @@ class Completion(ResponseModel):
     choices: list[CompletionChoice]
     usage: Usage | None = None
     system_fingerprint: str | None = None
-
-
-__all__ = ["Completion", "CompletionChoice", "CompletionLogprobs", "CompletionsRequest"]

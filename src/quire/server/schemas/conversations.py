@@ -47,13 +47,3 @@ class ConversationItems(WholeModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-__all__ = [
-    "Conversation",
-    "ConversationItems",
-    "ConversationItemsRequest",
-    "ConversationRequest",
-    "ConversationUpdate",
-    "DeletedConversation",
-]

@@ -205,14 +205,3 @@ class ScoreList(ResponseModel):
     model: str
     data: list[Score]
     usage: EncodingUsage
-
-
-__all__ = [
-    "EmbeddingList",
-    "EmbeddingsRequest",
-    "EncodingFields",
-    "RerankList",
-    "RerankRequest",
-    "ScoreList",
-    "ScoreRequest",
-]

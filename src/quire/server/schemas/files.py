@@ -33,6 +33,3 @@ class DeletedFile(WholeModel):
     id: str
     object: Literal["file"] = "file"
     deleted: Literal[True] = True
-
-
-__all__ = ["DeletedFile", "FileList", "FileObject", "FilePurpose"]

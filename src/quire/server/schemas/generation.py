@@ -189,18 +189,3 @@ class Usage(ResponseModel):
 
 
 FinishReason = Literal["stop", "length", "tool_calls"]
-
-__all__ = [
-    "MAX_CHOICES",
-    "MAX_LOGPROBS",
-    "CompletionTokensDetails",
-    "FinishReason",
-    "GenerationFields",
-    "IdentityFields",
-    "LimitFields",
-    "PromptTokensDetails",
-    "SamplingFields",
-    "StreamOptions",
-    "StructuredOutputs",
-    "Usage",
-]

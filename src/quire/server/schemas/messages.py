@@ -150,23 +150,3 @@ def _not_reserved(variables: dict[str, Any]) -> dict[str, Any]:
 
 
 TemplateVariables = Annotated[JsonObject, AfterValidator(_not_reserved)]
-
-__all__ = [
-    "MAX_MESSAGES",
-    "RESERVED_VARIABLES",
-    "AssistantMessage",
-    "CalledFunction",
-    "Content",
-    "ImageText",
-    "ImageUrl",
-    "MediaPart",
-    "Message",
-    "MessageToolCall",
-    "Messages",
-    "RefusalPart",
-    "SystemMessage",
-    "TemplateVariables",
-    "TextPart",
-    "ToolMessage",
-    "UserMessage",
-]

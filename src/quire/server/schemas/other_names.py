@@ -74,6 +74,3 @@ def our_name(field: str) -> str | None:
         return _OTHERS.get(field)
     dialect = ", a grammar in Lark's form" if constraint == "grammar" else ""
     return f'"structured_outputs": {{"{constraint}": ...}}{dialect}'
-
-
-__all__ = ["our_name", "why_not_served"]

@@ -253,23 +253,3 @@ class ControlFrame(RequestModel):
 
 
 ClientFrame = Annotated[MessageFrame | ControlFrame, Field(discriminator="type")]
-
-__all__ = [
-    "ClientFrame",
-    "LaunchRequest",
-    "Library",
-    "LibraryProgram",
-    "LogLine",
-    "LogLines",
-    "MessageFrame",
-    "Parameter",
-    "ProcessFigures",
-    "Program",
-    "ProgramError",
-    "ProgramList",
-    "ProgramUsage",
-    "SignalRequest",
-    "UploadRequest",
-    "UploadedProgram",
-    "UploadedPrograms",
-]

@@ -30,6 +30,3 @@ class PromptFields(RequestModel):
     documents: Annotated[list[Document], Field(max_length=MAX_DOCUMENTS)] | None = None
     add_special_tokens: bool | None = None
     include_reasoning: bool | None = None
-
-
-__all__ = ["MAX_DOCUMENTS", "PromptFields"]

@@ -182,27 +182,3 @@ class OutputFunctionCall(WholeModel):
 OutputItem = Annotated[
     OutputMessage | OutputReasoning | OutputFunctionCall, Field(discriminator="type")
 ]
-
-__all__ = [
-    "FunctionCallItem",
-    "FunctionCallOutputItem",
-    "ImageItemPart",
-    "InputItem",
-    "ItemContent",
-    "ItemReference",
-    "ItemStatus",
-    "MessageItem",
-    "OtherItemPart",
-    "OutputFunctionCall",
-    "OutputItem",
-    "OutputLogprob",
-    "OutputMessage",
-    "OutputReasoning",
-    "OutputText",
-    "OutputTopLogprob",
-    "ReasoningItem",
-    "ReasoningText",
-    "RefusalItemPart",
-    "ResponseInput",
-    "TextItemPart",
-]

@@ -272,22 +272,3 @@ class InputItemList(WholeModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-__all__ = [
-    "AllowedTools",
-    "ConversationId",
-    "DeletedResponse",
-    "FunctionChoice",
-    "FunctionTool",
-    "IncompleteDetails",
-    "InputItemList",
-    "InputTokensDetails",
-    "JsonObjectFormat",
-    "JsonSchemaTextFormat",
-    "OutputTokensDetails",
-    "ResponseError",
-    "ResponseObject",
-    "ResponseUsage",
-    "ResponsesRequest",
-]

@@ -95,16 +95,3 @@ class Health(ResponseModel):
     detail: str
     engines: dict[str, EngineStatus]
     sandbox: dict[str, SandboxStatus]
-
-
-__all__ = [
-    "DetokenizeRequest",
-    "Detokenized",
-    "EngineStatus",
-    "Health",
-    "Model",
-    "ModelList",
-    "TokenizeRequest",
-    "Tokenized",
-    "Version",
-]

@@ -119,18 +119,3 @@ class JsonSchemaResponse(RequestModel):
 ResponseFormat = Annotated[
     TextResponse | JsonObjectResponse | JsonSchemaResponse, Field(discriminator="type")
 ]
-
-__all__ = [
-    "MAX_TOOLS",
-    "AllowedToolsChoice",
-    "CustomKind",
-    "FunctionDefinition",
-    "FunctionKind",
-    "JsonObjectResponse",
-    "JsonSchemaResponse",
-    "NamedToolChoice",
-    "ResponseFormat",
-    "TextResponse",
-    "Tool",
-    "ToolChoice",
-]

@@ -125,6 +125,3 @@ class EngineAdapterSuite(EngineSuite):
             opened = driver.open(0, holder, prompt, StopSpec(max_tokens=2), adapter=missing)
             result = driver.execute(operations=[holder.write(), opened])
             assert [(one.stage, one.index) for one in result.failures] == [("operations", 1)]
-
-
-__all__ = ["EngineAdapterSuite"]

@@ -36,6 +36,3 @@ class EngineCoreSuite(
     EngineScoresSuite,
 ):
     """All engine suites at once."""
-
-
-__all__ = ["EngineCoreSuite"]

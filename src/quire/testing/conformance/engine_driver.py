@@ -370,15 +370,3 @@ def forward_rows(rows: Sequence[RowSpec]) -> ForwardRows:
         masks=masks,
         adapters=ints(adapters if any(adapter >= 0 for adapter in adapters) else []),
     )
-
-
-__all__ = [
-    "Decoded",
-    "EngineDriver",
-    "Holder",
-    "Logprobs",
-    "RowSpec",
-    "forward_rows",
-    "gather",
-    "ints",
-]

@@ -197,6 +197,3 @@ class EngineForwardSuite(EngineSuite):
                 ("forward", 0)
             ]
             self.assert_same(driver.full_dist(result, 0), expected)
-
-
-__all__ = ["EngineForwardSuite"]

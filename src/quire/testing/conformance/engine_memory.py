@@ -157,6 +157,3 @@ class EngineMemorySuite(EngineSuite):
             (alone,) = driver.forward([RowSpec(None, [5], [0])])
             (reused,) = driver.forward([RowSpec(fresh, [5], [0])])
             self.assert_same(reused, alone)
-
-
-__all__ = ["EngineMemorySuite"]

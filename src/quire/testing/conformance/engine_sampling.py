@@ -209,6 +209,3 @@ class EngineSamplingSuite(EngineSuite):
             text = b"".join(tokenizer.token_bytes(token) for token in decoded.tokens).decode()
             assert re.fullmatch("[a-c]{3}x(ab|cd)", text)
             assert decoded.end is SequenceEnd.GRAMMAR
-
-
-__all__ = ["EngineSamplingSuite"]

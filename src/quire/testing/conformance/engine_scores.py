@@ -73,6 +73,3 @@ def _mass(driver: EngineDriver, rows: list[RowSpec]) -> list[F32]:
     assert not result.failures, result.failures
     starts = result.attention_starts.tolist()
     return [result.attention_mass[:, start:stop] for start, stop in pairwise(starts)]
-
-
-__all__ = ["EngineScoresSuite"]

@@ -189,6 +189,3 @@ class EngineSequenceSuite(EngineSuite):
             driver.prefill(alone, ran)
             (expected,) = driver.forward([RowSpec(alone, [7], [len(ran)])])
             self.assert_same(after, expected)
-
-
-__all__ = ["EngineSequenceSuite"]

@@ -55,6 +55,3 @@ class EngineSuite:
         """Guards a test against comparing what no context can change."""
         difference = float(np.max(np.abs(actual - expected)))
         assert difference > self.tolerance, "a change of context changed nothing"
-
-
-__all__ = ["EngineSuite"]

@@ -187,6 +187,3 @@ class DispatchPolicySuite:
             later = policy.ready_at_s(1, 5.0, 0, (5.0 + first) / 2)
             assert later is not None
             assert later <= first
-
-
-__all__ = ["DispatchPolicySuite", "PolicySuite", "ready"]

@@ -158,6 +158,3 @@ class ProcessorSuite:
         kept = trial.apply(params, steps)
         for (scores, so_far), one in zip(steps, kept, strict=True):
             np.testing.assert_array_equal(one.scores_SV, self.one(trial, params, scores, so_far))
-
-
-__all__ = ["Applied", "ProcessorSuite", "ProcessorTrial"]

@@ -163,6 +163,3 @@ class ProgramPortSuite:
             port.close()
             port.close("again")
             assert recorder.terminated is None
-
-
-__all__ = ["ProgramPortSuite", "Recorder"]

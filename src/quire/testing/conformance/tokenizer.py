@@ -62,6 +62,3 @@ class TokenizerSuite:
         first = [tokenizer.encode(text) for text in TEXTS]
         assert [tokenizer.encode(text) for text in TEXTS] == first
         assert [self.make_tokenizer().encode(text) for text in TEXTS] == first
-
-
-__all__ = ["TokenizerSuite"]

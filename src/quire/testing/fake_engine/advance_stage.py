@@ -198,6 +198,3 @@ def _logprobs(states: list[SequenceState | None], emitted: list[Emitted]) -> tup
         top_ids[i, : len(token.top_ids)] = token.top_ids
         top_logprobs[i, : len(token.top_ids)] = token.top_logprobs
     return np.array([token.logprob for token in emitted], np.float32), top_ids, top_logprobs
-
-
-__all__ = ["AdvanceStage"]

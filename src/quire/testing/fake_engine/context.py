@@ -78,6 +78,3 @@ class MessageContext:
             raise InvalidArgument(
                 f"token ids {tokens.tolist()} exceed the vocabulary of {self.info.vocab_size}"
             )
-
-
-__all__ = ["LogitsOf", "MessageContext"]

@@ -311,6 +311,3 @@ class FakeEngine:
             for row, value in enumerate(hidden.tolist()):
                 logits[row, self._script(self._seen.get(value, ()))] += _SCRIPT_BONUS
         return logits
-
-
-__all__ = ["FakeEngine", "Script", "StepTime", "fake_pool"]

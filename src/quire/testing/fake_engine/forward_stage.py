@@ -180,6 +180,3 @@ def _report_mass(forward: ForwardRows, done: dict[int, RowResult], result: Batch
     widths = [mass.shape[1] for mass in masses]
     result.attention_starts = np.cumsum([0, *widths], dtype=np.int32)
     result.attention_mass = np.concatenate(masses, axis=1)
-
-
-__all__ = ["run_forward"]

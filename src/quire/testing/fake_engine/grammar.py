@@ -95,6 +95,3 @@ class GrammarMatcher:
     def finished(self) -> bool:
         """Nothing but the end may follow."""
         return self._ended or self._matcher.is_stopped()
-
-
-__all__ = ["GrammarCompiler", "GrammarMatcher"]

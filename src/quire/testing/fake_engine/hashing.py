@@ -86,16 +86,3 @@ def draw_uniform(seed: int, position: int) -> float:
     words = np.array([seed & 0xFFFFFFFFFFFFFFFF, position], np.uint64)
     mixed = mix(words)
     return float(mix(mixed[:1] ^ (mixed[1:] << np.uint64(1)))[0] >> np.uint64(11)) / float(1 << 53)
-
-
-__all__ = [
-    "NUM_LAYERS",
-    "draw_uniform",
-    "embed_image",
-    "embed_tokens",
-    "first_layer",
-    "logits_of",
-    "mix",
-    "next_layer",
-    "visible_terms",
-]

@@ -246,6 +246,3 @@ class FakeMemory:
         require(not bad, f"token slots {bad} are read but hold no token")
         values[values < 0] = self._token_slots[named]
         return values
-
-
-__all__ = ["FakeMemory", "Slots", "Swap", "Table"]

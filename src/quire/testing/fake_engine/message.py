@@ -113,6 +113,3 @@ def _sample(context: MessageContext, rows: SampleRows, result: BatchResult) -> N
         token_slot = int(rows.token_slots[index])
         if not context.attempt("samples", index, draw) and token_slot >= 0:
             context.memory.keep_token(token_slot, 0)
-
-
-__all__ = ["run_message"]

@@ -174,6 +174,3 @@ def _visible_sums(memory: FakeMemory, layer: int, view: _View, own: U64) -> U64:
     terms = hashing.visible_terms(layer, contents)
     seen = np.where(view.sees, terms[None, :], np.uint64(0))
     return np.asarray(seen.sum(axis=1, dtype=np.uint64))
-
-
-__all__ = ["Row", "RowResult", "run_rows"]

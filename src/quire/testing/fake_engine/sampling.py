@@ -211,6 +211,3 @@ def _tokens(params: Params, scores: Logits) -> NDArray[np.int64]:
 def _check_tokens(tokens: NDArray[np.int64], scores: Logits) -> None:
     if np.any((tokens < 0) | (tokens >= len(scores))):
         raise InvalidArgument(f"token ids {tokens.tolist()} exceed the vocabulary {len(scores)}")
-
-
-__all__ = ["best_first", "log_softmax", "sample_token"]

@@ -142,6 +142,3 @@ def open_state(
         stop=stop,
         matcher=matcher,
     )
-
-
-__all__ = ["Emitted", "SequenceState", "StopMatcher", "open_state"]

@@ -13,6 +13,3 @@ def require(condition: bool, message: str) -> None:
     """Raise ``ProtocolViolation`` unless ``condition`` holds."""
     if not condition:
         raise ProtocolViolation(message)
-
-
-__all__ = ["ProtocolViolation", "require"]

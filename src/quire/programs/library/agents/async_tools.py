@@ -168,6 +168,3 @@ async def async_tools(
             for run in turn.runs
         ],
     }
-
-
-__all__ = ["EarlyCalls", "ToolRun", "Turn", "async_tools", "converse", "streamed_turn", "toolbox"]

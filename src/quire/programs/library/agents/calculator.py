@@ -82,6 +82,3 @@ def _spelled(value: Number) -> str:
         return str(value)
     rounded = round(value, 2)
     return str(int(rounded)) if rounded == int(rounded) else str(rounded)
-
-
-__all__ = ["calc"]

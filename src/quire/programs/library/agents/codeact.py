@@ -160,6 +160,3 @@ async def codeact(api: Api, question: str, system: str = SYSTEM) -> dict[str, An
         "answer": answer,
         "blocks": [{"code": block.code, "result": block.result} for block in blocks],
     }
-
-
-__all__ = ["INTERPRETER", "Block", "Interpreter", "code_in", "codeact", "codeact_loop"]

@@ -141,6 +141,3 @@ async def react(
 
 async def _send(api: Api, text: str) -> None:
     await api.send(text)
-
-
-__all__ = ["Action", "ReactResult", "Step", "lookup_in", "react", "react_loop"]

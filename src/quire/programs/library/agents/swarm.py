@@ -183,6 +183,3 @@ async def swarm(api: Api, question: str, facts: str = "", role: str = "") -> dic
         "answer": answer,
         "letters": [asdict(letter) for letter in office.letters],
     }
-
-
-__all__ = ["ROLES", "Desk", "Letter", "PostOffice", "swarm"]

@@ -27,6 +27,3 @@ async def attention_sink(
 ) -> dict[str, object]:
     """Answer greedily with sight of the first tokens and the last ones; the pages it takes."""
     return await windowed_answer(api, question, max_tokens, window=window, num_sinks=num_sinks)
-
-
-__all__ = ["attention_sink"]

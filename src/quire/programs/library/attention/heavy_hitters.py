@@ -81,6 +81,3 @@ async def heavy_hitters(
             "num_pages": ctx.num_pages,
             "num_pages_of_all": -(-len(ctx) // ctx.model.page_size),
         }
-
-
-__all__ = ["heavy_hitter_steps", "heavy_hitters"]

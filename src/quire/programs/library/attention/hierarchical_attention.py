@@ -92,6 +92,3 @@ async def hierarchical_attention(
             "text": api.detokenize(ctx.tokens[start:], skip_special=True),
             "num_pairs_seen": num_pairs,
         }
-
-
-__all__ = ["Section", "hierarchical_attention", "read_tree", "sections"]

@@ -63,6 +63,3 @@ async def snapkv(
             "kept_pages": kept,
             "num_pages_of_prompt": -(-start // ctx.model.page_size),
         }
-
-
-__all__ = ["compress", "snapkv"]

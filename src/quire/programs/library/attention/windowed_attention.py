@@ -81,6 +81,3 @@ async def windowed_attention(
 ) -> dict[str, object]:
     """Answer greedily with sight of the last tokens alone; the pages that this takes."""
     return await windowed_answer(api, question, max_tokens, window=window, num_sinks=0)
-
-
-__all__ = ["windowed_answer", "windowed_attention", "windowed_steps"]

@@ -117,6 +117,3 @@ async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[
         tokens, imported = await compose(api, modules, names.split(), question, 32)
         answers.append({"text": api.detokenize(tokens, skip_special=True), "imported": imported})
     return answers
-
-
-__all__ = ["Module", "compose", "modular_caching", "pages_of", "place"]

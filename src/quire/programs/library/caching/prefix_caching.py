@@ -39,6 +39,3 @@ async def prefix_caching(api: Api, prefix: str, *questions: str) -> list[dict[st
                 }
             )
     return answers
-
-
-__all__ = ["prefix_caching"]

@@ -46,6 +46,3 @@ async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: int
     api.dealloc_emb(next_emb)
     api.dealloc_kvpage(kv)
     return api.detokenize(generated)
-
-
-__all__ = ["low_level_completion"]

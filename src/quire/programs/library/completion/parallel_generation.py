@@ -28,6 +28,3 @@ async def parallel_generation(api: Api, prompt: str, *branches: str) -> dict[str
     texts = await asyncio.gather(*(fork.generate_until(max_tokens=24, stop="\n") for fork in forks))
     ctx.join(*forks)
     return {"texts": list(texts), "joined": ctx.text}
-
-
-__all__ = ["parallel_generation"]

@@ -26,6 +26,3 @@ async def text_completion(api: Api, prompt: str = "Hello,", max_tokens: int = 32
         parts.append(text)
         await api.send(text)
     return "".join(parts)
-
-
-__all__ = ["text_completion"]

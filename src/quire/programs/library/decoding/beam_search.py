@@ -127,6 +127,3 @@ async def beam_search(
         {"text": api.detokenize(one.tokens, skip_special=True), "score": round(one.score, 4)}
         for one in found
     ]
-
-
-__all__ = ["Beam", "Hypothesis", "beam_search", "search_beams"]

@@ -71,6 +71,3 @@ async def best_of_n(
         "text": found[0].generated.text,
         "all": [{"text": one.generated.text, "score": round(one.score, 4)} for one in found],
     }
-
-
-__all__ = ["Answer", "answers", "best_of_n"]

@@ -47,6 +47,3 @@ async def context_aware_decoding(
         ignorant.fill_chat([{"role": "user", "content": question}])
         tokens = await generate_aware(informed, ignorant, max_tokens, alpha=alpha)
     return api.detokenize(tokens, skip_special=True)
-
-
-__all__ = ["context_aware_decoding", "generate_aware"]

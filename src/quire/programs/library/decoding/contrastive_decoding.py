@@ -78,6 +78,3 @@ async def contrastive_decoding(
             expert, amateur, max_tokens, alpha=alpha, beta=beta, window=window
         )
     return api.detokenize(tokens, skip_special=True)
-
-
-__all__ = ["contrast", "contrastive_decoding", "generate_contrastive"]

@@ -43,6 +43,3 @@ async def ebnf_decoding(
             "allow more, or bound the grammar's repetitions"
         )
     return generated.text
-
-
-__all__ = ["ADDITION", "ebnf_decoding"]

@@ -47,6 +47,3 @@ async def jacobi_decoding(
         "num_tokens": len(tokens),
         "num_forward_passes": num_passes,
     }
-
-
-__all__ = ["jacobi", "jacobi_decoding"]

@@ -40,6 +40,3 @@ async def json_output(api: Api, question: str, schema: str = "") -> Any:
             "schema (maxLength, maxItems)"
         )
     return json.loads(generated.text)
-
-
-__all__ = ["json_output"]

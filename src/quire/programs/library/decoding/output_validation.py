@@ -93,6 +93,3 @@ async def output_validation(
         "is_valid": result.is_valid,
         "num_rejected": result.num_rejected,
     }
-
-
-__all__ = ["Check", "Validated", "generate_validated", "output_validation"]

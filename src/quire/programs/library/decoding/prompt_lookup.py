@@ -95,6 +95,3 @@ async def prompt_lookup(
         "num_tokens": len(tokens),
         "num_steps": num_steps,
     }
-
-
-__all__ = ["Lookup", "generate_by_lookup", "prompt_lookup"]

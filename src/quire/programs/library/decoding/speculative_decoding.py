@@ -83,6 +83,3 @@ async def speculative_decoding(
         "num_forward_passes": done.num_passes,
         "acceptance": round(done.num_accepted / max(done.num_drafted, 1), 3),
     }
-
-
-__all__ = ["Speculated", "pair_of_models", "speculate", "speculative_decoding"]

@@ -71,6 +71,3 @@ async def token_healing(
             "taken_back": [api.detokenize(token) for token in before[len(kept) :]],
             "written": [api.detokenize(token) for token in healed],
         }
-
-
-__all__ = ["continuations", "heal", "token_healing"]

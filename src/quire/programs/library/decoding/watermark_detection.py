@@ -22,6 +22,3 @@ async def watermark_detection(api: Api, text: str, key: str = "quire") -> dict[s
     tokens = api.tokenize(text)
     z = Watermark(key).z_score(tokens)
     return {"is_marked": z >= PROOF, "z": round(z, 2), "num_tokens": len(tokens)}
-
-
-__all__ = ["PROOF", "watermark_detection"]

@@ -94,6 +94,3 @@ async def watermarking(
         "num_tokens": len(tokens),
         "z": round(mark.z_score(tokens), 2),
     }
-
-
-__all__ = ["Watermark", "generate_marked", "watermarking"]

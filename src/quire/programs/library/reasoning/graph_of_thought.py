@@ -103,6 +103,3 @@ async def graph_of_thought(api: Api, amounts: str, num_candidates: Count = 2) ->
         "vertices": [f"{v.problem} = {v.value}" for v in graph.vertices],
         "num_unsure": sum(v.score < 1 for v in graph.vertices),
     }
-
-
-__all__ = ["Graph", "Vertex", "graph_of_thought"]

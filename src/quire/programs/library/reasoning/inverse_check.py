@@ -41,6 +41,3 @@ async def undoes(api: Api, question: str, answer: str) -> bool:
         return False
     problem, expected = undone
     return final_answer(await ask(api, f"What is {problem}?")) == expected
-
-
-__all__ = ["inverse", "undoes"]

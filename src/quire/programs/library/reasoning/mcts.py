@@ -183,6 +183,3 @@ def _drop_below(node: Node[Thought]) -> None:
     for child in node.children:
         _drop_below(child)
         child.state.ctx.drop()
-
-
-__all__ = ["EXPLORATION", "Node", "ThoughtPlay", "mcts", "search"]

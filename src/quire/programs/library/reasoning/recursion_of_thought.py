@@ -133,6 +133,3 @@ async def recursion_of_thought(api: Api, question: str) -> dict[str, Any]:
         "num_asked": recursion.num_asked,
         "depth": recursion.depth,
     }
-
-
-__all__ = ["Recursion", "recursion_of_thought"]

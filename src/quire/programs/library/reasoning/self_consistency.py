@@ -45,6 +45,3 @@ async def self_consistency(
             voice.drop()
     answers = [final_answer(text) for text in texts]
     return {"answer": commonest(answers), "answers": answers, "texts": list(texts)}
-
-
-__all__ = ["self_consistency"]

@@ -97,6 +97,3 @@ async def skeleton_of_thought(
         api, [[*system, {"role": "user", "content": prompt}] for prompt in prompts], max_tokens
     )
     return {"points": points, "texts": texts, "answer": "\n".join(texts)}
-
-
-__all__ = ["points_of", "side_by_side", "skeleton_of_thought"]

@@ -152,6 +152,3 @@ async def tree_of_thought(
         if best is not None:
             best.ctx.drop()
     return {"answer": final_answer(text), "text": text}
-
-
-__all__ = ["Thought", "distinct", "next_thought", "text_of", "tree_of_thought", "tree_search"]

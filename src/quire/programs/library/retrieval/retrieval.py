@@ -80,6 +80,3 @@ async def retrieval(
     context = " ".join(passages[index] for index in reversed(found))
     reply = await ask(api, f"Context: {context}\nQuestion: {question}")
     return {"answer": final_answer(reply) or reply, "read": found}
-
-
-__all__ = ["Passages", "best_of", "cosine", "retrieval"]

@@ -55,6 +55,3 @@ class FamilyCpus:
             if len(self._idle) > self._num_idle:
                 oldest, _ = self._idle.popitem(last=False)
                 del self._families[oldest]
-
-
-__all__ = ["FamilyCpu", "FamilyCpus"]

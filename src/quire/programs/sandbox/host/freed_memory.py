@@ -69,6 +69,3 @@ class FreedMemory:
         self._num_ended = self._num_rests = 0
         assert self._trim is not None
         self._trim()
-
-
-__all__ = ["FreedMemory", "find_trim"]

@@ -69,6 +69,3 @@ class GuestHttp(ProgramService):
         found = self._streams.pop(stream, None)
         if found is not None:
             await found.close()
-
-
-__all__ = ["GuestHttp"]

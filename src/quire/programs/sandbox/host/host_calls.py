@@ -90,6 +90,3 @@ class HostCalls:
             logger.exception("service %s failed for program %s", call.name, self._name)
             wrong = ProgramError(f"{call.name} failed in the node: {type(exc).__name__}")
             return m.HostRefused(call.number, wrong.record())
-
-
-__all__ = ["MAX_HOST_CALLS", "HostCalls"]

@@ -147,6 +147,3 @@ class GuestIo:
     def close(self) -> None:
         self._calls.close()
         self.http.close()
-
-
-__all__ = ["Guest", "GuestIo", "Runner"]

@@ -383,6 +383,3 @@ def _out_of_time(guest: Guest) -> QuireError:
     return QuotaExceeded(
         f"program {guest.name!r} has computed for {guest.limits.cpu_ms} ms, all that it is allowed"
     )
-
-
-__all__ = ["Guest", "GuestHost", "Report", "Runner"]

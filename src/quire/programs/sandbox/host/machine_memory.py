@@ -173,6 +173,3 @@ class _KeptFile:
     def __del__(self) -> None:
         if self._descriptor is not None:
             os.close(self._descriptor)
-
-
-__all__ = ["KEPT_FREE_BYTES", "MachineMemory", "MachineRoom"]

@@ -64,6 +64,3 @@ class Runners:
             guest.cpu_ns = 0
             self._spare.append(guest)
             self._schedule()
-
-
-__all__ = ["Runners"]

@@ -238,6 +238,3 @@ def source_text(code: bytes) -> str:
 
 def _refusal(text: str) -> ErrorRecord:
     return InvalidArgument(text).record()
-
-
-__all__ = ["Templates"]

@@ -162,27 +162,3 @@ class IoArea(NamedTuple):
     inbox_bytes: int
     reserved_1: int
     reserved_2: int
-
-
-__all__ = [
-    "ABI_EXPORT",
-    "COMMAND",
-    "EVENT",
-    "FINISH",
-    "FLAG_LAST",
-    "GRAMMARS",
-    "HOST_IDS",
-    "IO",
-    "MANIFEST_EXPORT",
-    "MAX_RING",
-    "MINOR",
-    "POLL_EXPORT",
-    "START_EXPORT",
-    "U32",
-    "IoArea",
-    "Op",
-    "RingCommand",
-    "Status",
-    "named_bytes",
-    "status_of",
-]

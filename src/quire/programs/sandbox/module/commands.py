@@ -286,5 +286,3 @@ COMMANDS: Mapping[int, Build] = {
     Op.DECODE_WITH: _decode_with,
 }
 """Of the operations that are commands on a queue."""
-
-__all__ = ["COMMANDS", "Build", "queue_call", "service_call", "with_adapter"]

@@ -66,6 +66,3 @@ def failed(op: int, command: int, error: ErrorRecord) -> RingEvent:
 
 def u32s(numbers: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(numbers)}I", *numbers)
-
-
-__all__ = ["RingEvent", "failed", "reply_event", "u32s"]

@@ -55,6 +55,3 @@ class ModuleInbox:
             events.append(RingEvent(Op.RECEIVE, command, payload))
             self._num_read += 1
         return events
-
-
-__all__ = ["ModuleInbox"]

@@ -309,17 +309,3 @@ def find_direct_calls() -> DirectCalls | None:
 def _signed(number: int) -> int:
     """As wasmtime wants an i32."""
     return number - (1 << 32) if number >= 1 << 31 else number
-
-
-__all__ = [
-    "MAX_VALUES",
-    "DirectCalls",
-    "DirectInstance",
-    "DirectTemplate",
-    "Functions",
-    "Instance",
-    "OnFreed",
-    "PackageInstance",
-    "StoreLimits",
-    "find_direct_calls",
-]

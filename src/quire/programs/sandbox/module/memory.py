@@ -101,6 +101,3 @@ def ids_of(kind: Callable[[int], Id], numbers: Iterable[int]) -> list[Id]:
 def bits_of(packed: memoryview, count: int) -> list[bool]:
     """The first ``count`` bits, the lowest of a byte first."""
     return [bool(packed[index >> 3] >> (index & 7) & 1) for index in range(count)]
-
-
-__all__ = ["Memory", "Words", "bits_of", "ids_of"]

@@ -66,6 +66,3 @@ class ModuleOutbox:
             return []
         waiting, self._waiting = self._waiting, []
         return [RingEvent(Op.SEND, command) for command in waiting if command]
-
-
-__all__ = ["ModuleOutbox"]

@@ -97,6 +97,3 @@ class ModuleRings:
             used += -(-size // _ALIGNMENT) * _ALIGNMENT
             number += 1
         return number
-
-
-__all__ = ["ModuleRings"]

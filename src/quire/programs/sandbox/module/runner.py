@@ -367,5 +367,3 @@ _OPERATIONS: Mapping[int, _Operation] = {
     Op.MODEL_INFO: ModuleRunner._question,
 }
 """All others are about the queues of control. ``None``: it is nobody else's affair."""
-
-__all__ = ["REQUIRED_EXPORTS", "ModuleRunner"]

@@ -78,6 +78,3 @@ def _undo(call: m.HostCall, answer: object) -> m.HostCall | None:
     if call.name not in _TAKING:
         return None
     return m.HostCall(0, f"{call.name}.undo", {**call.arguments, "answer": answer})
-
-
-__all__ = ["ModuleServices"]

@@ -31,6 +31,3 @@ class ModuleSleeps:
         if not self._ends:
             return None
         return max(0.0, min(self._ends)[0] - time.monotonic())
-
-
-__all__ = ["ModuleSleeps"]

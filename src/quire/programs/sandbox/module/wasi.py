@@ -99,5 +99,3 @@ WASI_FUNCTIONS: dict[str, WasiFunction] = {
     "fd_prestat_get": _no_file,
     "fd_seek": _no_file,
 }
-
-__all__ = ["WASI_FUNCTIONS", "WASI_MODULE", "WasiFunction"]

@@ -259,6 +259,3 @@ def _unheard(level: str, text: str) -> None:
 def _call_wasi(engine: WasmEngine, function: WasiFunction, *arguments: int) -> int:
     guest: ModuleGuest = engine.current
     return function(guest.look(), guest.log, *arguments)
-
-
-__all__ = ["ModuleGuest", "ModuleTemplate", "callable_exports", "compile_module"]

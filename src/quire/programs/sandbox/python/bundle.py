@@ -96,6 +96,3 @@ def _own_modules() -> Iterator[str]:
 
 def _read(path: str) -> bytes:
     return (PACKAGE / path).read_bytes()
-
-
-__all__ = ["APP_MODULE", "WORLD", "bundle_digest", "component_files", "world"]

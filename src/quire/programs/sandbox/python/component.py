@@ -117,6 +117,3 @@ def _run(command: list[str], limit_s: float, processes: BuildProcesses) -> None:
     if process.returncode:
         words = (complained or said).partition("\nStack backtrace:")[0].strip()[-2000:]
         raise ConfigError(f"building the sandbox failed with status {process.returncode}:\n{words}")
-
-
-__all__ = ["OnProgress", "python_component"]

@@ -170,6 +170,3 @@ def _signed(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-__all__ = ["with_immortal_objects"]

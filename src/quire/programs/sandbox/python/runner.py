@@ -74,6 +74,3 @@ class PythonRunner:
 
 def _text(message: object) -> str:
     return _ENCODER.encode(message).decode()
-
-
-__all__ = ["PythonRunner"]

@@ -46,6 +46,3 @@ class BuildProcesses:
             self._is_over = True
             for process in self._running:
                 process.kill()
-
-
-__all__ = ["BuildProcesses"]

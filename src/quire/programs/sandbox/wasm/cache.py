@@ -15,6 +15,3 @@ class BuildCache(ExecutableCache):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, "sandbox cache")
-
-
-__all__ = ["BuildCache"]

@@ -106,6 +106,3 @@ class Compiler:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-
-
-__all__ = ["COMPILE_COMMAND", "Compiler"]

@@ -296,18 +296,3 @@ def trapped(words: str) -> GuestTrapped:
 
 def _no_answer(question: str) -> str:
     raise AssertionError("whoever drives a guest answers its questions")
-
-
-__all__ = [
-    "EPOCH_S",
-    "GuestTrapped",
-    "PythonGuest",
-    "PythonTemplate",
-    "WasmEngine",
-    "compile_component",
-    "engine_version",
-    "load_wasmtime",
-    "new_engine",
-    "num_ticks",
-    "trapped",
-]

@@ -122,13 +122,3 @@ def can_reserve(num_bytes: int) -> bool:
     except (OSError, OverflowError):
         return False
     return True
-
-
-__all__ = [
-    "MAX_TABLES",
-    "MAX_TABLE_ELEMENTS",
-    "NUM_PLACES",
-    "InstancePool",
-    "can_reserve",
-    "find_pool",
-]

@@ -119,6 +119,3 @@ def _fill_gaps(last: int) -> list[object]:
         else:
             size = size * 7 // 8 if size > 1024 else max(0, size - _ADDRESS_STEP)
     return filler
-
-
-__all__ = ["IMMORTAL_COUNTS", "listed", "mark", "reachable", "settle"]

@@ -134,6 +134,3 @@ class GuestLoop:
 
     def is_closed(self) -> bool:
         return False
-
-
-__all__ = ["GuestLoop"]

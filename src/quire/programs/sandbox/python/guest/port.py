@@ -286,6 +286,3 @@ class GuestNetwork:
             future.set_result(outcome)
         else:
             future.set_exception(outcome)
-
-
-__all__ = ["FromClient", "GuestMailbox", "GuestNetwork", "GuestPort", "ToClient"]

@@ -110,6 +110,3 @@ class LogStream(io.TextIOBase):
     def finish(self) -> None:
         if self._rest:
             self.write("\n")
-
-
-__all__ = ["BLOCK_TOKENS", "Ask", "HostTokenizer", "LogStream", "question", "served_model"]

@@ -220,5 +220,3 @@ def _json(message: object) -> str:
 
 LAUNCH = _json(_launch())
 _SHORT_COMPILED = GuestSession(_answer).compile(SHORT_SOURCE)
-
-__all__ = ["LAUNCH", "SOURCE", "rehearse", "warm"]

@@ -233,6 +233,3 @@ def _result(running: RunningProgram) -> object:
 
 def _json(message: object) -> str:
     return msgspec.json.encode(message).decode()
-
-
-__all__ = ["MODULE_NAME", "SOURCE_NAME", "GuestSession"]

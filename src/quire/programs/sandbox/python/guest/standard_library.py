@@ -86,6 +86,3 @@ def _gathered(folder: Path) -> Iterator[tuple[str, _Kept]]:
             continue
         code = compile(path.read_bytes(), f"<{name}>", "exec", dont_inherit=True)
         yield name, _Kept(is_package, zlib.compress(marshal.dumps(code), 6))
-
-
-__all__ = ["StandardLibrary", "interpreter_folder"]

@@ -60,6 +60,3 @@ def chat_template(model: ServedModel) -> ChatTemplate:
 def dialect_of(model: ServedModel) -> Dialect:
     """See the function of the same name outside: the host has read the template."""
     return cast(Renderer, model.tokenizer).dialect
-
-
-__all__ = ["ChatTemplate", "Message", "chat_template", "dialect_of"]
