@@ -40,7 +40,8 @@ class Plan:
     """Everything that decides what a run computes.
 
     ``schedule`` lists (step, scale of the learning rates) with rising steps; between two of them
-    the scale changes linearly, and after the last it stays.
+    the scale changes linearly, and after the last it stays. ``shape`` has the fields of
+    ``ModelShape`` that differ from the shipped model's.
     """
 
     num_steps: int
@@ -49,6 +50,7 @@ class Plan:
     seed: int = 0
     num_tokens: int = 6144
     rates: Rates = field(default_factory=Rates)
+    shape: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> "Plan":
@@ -77,7 +79,7 @@ class Trainer:
         torch.manual_seed(plan.seed)
         self.plan, self.folder = plan, folder
         self.tokenizer: Tokenizer = tokenizers.load(folder / "tokenizer.json")
-        self.model = Model(ModelShape(self.tokenizer.get_vocab_size()))
+        self.model = Model(ModelShape(self.tokenizer.get_vocab_size(), **plan.shape))
         self.optimizer = Optimizer(self.model, plan.rates)
         self.mean = {n: p.detach().clone() for n, p in self.model.named_parameters()}
         self.step = 0

@@ -83,7 +83,33 @@ class Unnamed(Exception, metaclass=Nameless):
 class HoldsItself(ExceptionGroup[Exception]):
     @property
     def exceptions(self) -> Any:
+        Endless.ask()
         return (self,)
+
+
+class AlwaysCaused(Exception):
+    @property
+    def __cause__(self) -> Any:
+        Endless.ask()
+        Endless.causes.append(AlwaysCaused())
+        return Endless.causes[-1]
+
+    @__cause__.setter
+    def __cause__(self, cause: object) -> None:
+        pass
+
+
+class Endless:
+    """Counts how often somebody follows what never ends, and ends it after all."""
+
+    num_asked = 0
+    causes: list[BaseException] = []  # noqa: RUF012
+
+    @classmethod
+    def ask(cls) -> None:
+        cls.num_asked += 1
+        if cls.num_asked > 10_000:
+            raise SystemExit(1)
 
 
 class FalselyFailed(ProgramFailed):
@@ -113,18 +139,21 @@ def chain(length: int) -> BaseException:
         Leaving(),
         Unnamed(),
         HoldsItself("", [ValueError()]),
+        AlwaysCaused(),
         FalselyFailed("x"),
         chain(5000),
     ],
-    ids=["mute", "leaving", "unnamed", "holds itself", "falsely failed", "deep"],
+    ids=["mute", "leaving", "unnamed", "holds itself", "always caused", "falsely failed", "deep"],
 )
 async def test_an_error_that_cannot_be_shown_still_ends_its_program(error: BaseException) -> None:
     async def main(api: Any) -> None:
         raise error
 
+    Endless.num_asked = 0
     async with LocalNode() as node:
         with pytest.raises(ProgramFailed, match=r"program 'main' raised"):
             await asyncio.wait_for(node.run(main), 30)
+    assert Endless.num_asked < 1000
 
 
 def test_what_a_task_group_alone_holds_is_told_first() -> None:

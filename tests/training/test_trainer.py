@@ -92,10 +92,11 @@ def test_training_lowers_the_loss() -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-@pytest.mark.timeout(600)
 def test_a_run_resumes_where_it_stopped(tmp_path: Path) -> None:
     load(TOKENIZER).save(str(tmp_path / "tokenizer.json"))
-    plan = Plan(4, (Stage(0, {"lists": 1.0}),), ((0, 1.0),), num_tokens=128)
+    small = {"width": 32, "num_layers": 2, "hidden_size": 64}
+    stages = (Stage(0, {"lists": 1.0}),)
+    plan = Plan(4, stages, ((0, 1.0),), num_tokens=128, shape=small)
     straight = Trainer(plan, tmp_path)
     losses = [float(straight.advance()) for _ in range(4)]
     halted = Trainer(plan, tmp_path)

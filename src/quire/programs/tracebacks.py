@@ -12,6 +12,10 @@ from quire.core.errors import ProgramFailed, QuireError
 MAX_TRACEBACK_CHARS = 16_384
 _MAX_GROUPS = 100
 """A group may say that it holds itself."""
+_MAX_ERRORS = 1000
+"""Causes and members of one error that are shown; Python's traceback module follows them all."""
+_LINKS = frozenset({"__cause__", "__context__", "__getattribute__", "exceptions"})
+_BUILT_IN = (object, BaseException, Exception, BaseExceptionGroup, ExceptionGroup)
 
 
 def program_failed(name: str, source: str | None, error: BaseException) -> ProgramFailed:
@@ -36,12 +40,30 @@ def own_traceback(error: BaseException, source: str | None) -> str:
     Causes that lie in other code alone are left out: what the error itself says covers them.
     """
     try:
+        _check_is_finite(error)
         summary = traceback.TracebackException.from_exception(error, compact=True)
         _keep_frames(summary, source)
         text = "".join(summary.format())
     except BaseException:  # causes nested too deep, or attributes of the program's making
         return f"{one_line(error)} (its traceback cannot be shown)\n"
     return text if len(text) <= MAX_TRACEBACK_CHARS else "...\n" + text[-MAX_TRACEBACK_CHARS:]
+
+
+def _check_is_finite(error: BaseException) -> None:
+    """Raises ValueError where following causes and members might not end."""
+    waiting, seen = [error], {id(error)}
+    while waiting:
+        one = waiting.pop()
+        bases = [base for base in type(one).__mro__ if base not in _BUILT_IN]
+        if any(_LINKS & vars(base).keys() for base in bases):
+            raise ValueError("a class computes its causes or members, perhaps new ones each time")
+        members = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        for linked in (one.__cause__, one.__context__, *members):
+            if linked is not None and id(linked) not in seen:
+                seen.add(id(linked))
+                waiting.append(linked)
+        if len(seen) > _MAX_ERRORS:
+            raise ValueError(f"it has more than {_MAX_ERRORS} causes and members")
 
 
 def one_line(error: BaseException) -> str:
