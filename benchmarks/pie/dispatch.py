@@ -25,11 +25,12 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
+from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from benchmarks.pie.loop_node import LoopNode, Ran, loop_node, run_loops
 from benchmarks.pie.loops import LOOPS
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
-from quire.core.config import SchedulerConfig
+from quire.core.interfaces import DispatchPolicy
 from quire.node import Node
 
 PROMPT, OUTPUT = 32, 8
@@ -37,16 +38,11 @@ PAPER = {"eager": 15.1, "k_only": 2.8, "t_only": 1.09}
 """Pie's adaptive over each."""
 
 
-def policies(arguments: Any) -> dict[str, SchedulerConfig]:
-    made = {
-        "adaptive": SchedulerConfig(dispatch="adaptive"),
-        "eager": SchedulerConfig(dispatch="eager"),
-    }
-    made |= {f"k_only {k}": SchedulerConfig(dispatch="k_only", k=k) for k in arguments.k}
-    made |= {
-        f"t_only {1e3 * t_s:g} ms": SchedulerConfig(dispatch="t_only", t_s=t_s)
-        for t_s in arguments.t
-    }
+def policies(arguments: Any) -> dict[str, DispatchPolicy | None]:
+    """None: Quire's own."""
+    made: dict[str, DispatchPolicy | None] = {"adaptive": None, "eager": Eager()}
+    made |= {f"k_only {k}": KOnly(k) for k in arguments.k}
+    made |= {f"t_only {1e3 * t_s:g} ms": TOnly(t_s) for t_s in arguments.t}
     return made
 
 
@@ -61,8 +57,8 @@ def measure(model: str, arguments: Any) -> dict[str, list[Ran]]:
             return runner.run(run_loops(node, LOOPS["fine"], prompts, OUTPUT))
 
         contenders = {}
-        for name, config in policies(arguments).items():
-            serving = loop_node(path, config, arguments.num_threads)
+        for name, policy in policies(arguments).items():
+            serving = loop_node(path, arguments.num_threads, policy)
             node = runner.run(serving.__aenter__()).node
             stack.callback(partial(end, runner, serving))
             contenders[name] = partial(run, node)

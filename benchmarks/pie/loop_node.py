@@ -15,8 +15,9 @@ from benchmarks.peers.fused_loop import FusedLoop
 from benchmarks.peers.worker import Stopwatch
 from benchmarks.pie.engine_tap import TappedEngine
 from benchmarks.pie.loops import Loop
-from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig
+from quire.core.config import EngineConfig, NodeConfig
 from quire.core.ids import ModelId, TenantId
+from quire.core.interfaces import DispatchPolicy
 from quire.core.interpreter import collect_seldom, settle, take_short_turns
 from quire.node import Node
 from quire.programs.api import Api
@@ -43,7 +44,7 @@ class LoopNode(NamedTuple):
 
 @asynccontextmanager
 async def loop_node(
-    model: Path, scheduler: SchedulerConfig | None = None, num_threads: int | None = None
+    model: Path, num_threads: int | None = None, dispatch: DispatchPolicy | None = None
 ) -> AsyncIterator[LoopNode]:
     engine = EngineConfig(
         source=str(model),
@@ -60,8 +61,8 @@ async def loop_node(
         tapped.append(TappedEngine(config))
         return tapped[-1]
 
-    config = NodeConfig(engines=(engine,), scheduler=scheduler or SchedulerConfig())
-    node = Node(config, transport_factory=connect)
+    config = NodeConfig(engines=(engine,))
+    node = Node(config, transport_factory=connect, dispatch=dispatch)
     take_short_turns()  # these three as ``quire serve`` does
     collect_seldom()
     await node.start()

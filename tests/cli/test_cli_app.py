@@ -9,10 +9,8 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.options import DispatchOption, PolicyOption
+from quire.cli.options import PolicyOption
 from quire.control.policies import POLICIES
-from quire.control.scheduler.dispatch import create_dispatch_policy
-from quire.core.config import SchedulerConfig
 
 Capture = pytest.CaptureFixture[str]
 
@@ -110,8 +108,6 @@ def test_what_cannot_be_done_ends_with_status_2(
 
 def test_the_choices_of_policies_are_those_there_are() -> None:
     assert set(get_args(PolicyOption)) == set(POLICIES)
-    for dispatch in get_args(DispatchOption):
-        assert create_dispatch_policy(SchedulerConfig(dispatch=dispatch)).name == dispatch
 
 
 @pytest.mark.parametrize(

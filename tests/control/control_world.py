@@ -45,7 +45,11 @@ class World:
         **pool: int,
     ) -> None:
         self.engine = engine or FakeEngine(fake_pool(**pool))
-        self.controller = controller or Controller(SchedulerConfig(**(config or {})), tenants)
+        settings = dict(config or {})
+        dispatch = settings.pop("dispatch", None)
+        self.controller = controller or Controller(
+            SchedulerConfig(**settings), tenants, dispatch=dispatch
+        )
         self.harness = ControlHarness(self.controller, {ENGINE: self.engine})
         self.num_commands = 0
 

@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 from control_world import ENGINE, World, queue_alone
 
+from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.control.scheduler.anticipation import Anticipation
 from quire.core import commands as c
 from quire.core.events import CommandsIssued, QueueClosed
 from quire.core.ids import CommandId, ProgramId, QueueId
+from quire.core.interfaces import DispatchPolicy
 
 PAGES = range(1, 5)
 PAUSE_S = 0.0001
@@ -104,8 +106,8 @@ def test_without_patience_nobody_is_waited_for() -> None:
     assert steppers.rows == [1]
 
 
-@pytest.mark.parametrize("dispatch", ["eager", "k_only", "t_only"])
-def test_the_baselines_wait_for_nobody(dispatch: str) -> None:
+@pytest.mark.parametrize("dispatch", [Eager(), KOnly(8), TOnly(0.005)], ids=lambda one: one.name)
+def test_the_baselines_wait_for_nobody(dispatch: DispatchPolicy) -> None:
     world = World(config={"dispatch": dispatch})
     scheduler = world.controller._schedulers[ENGINE]
     scheduler.anticipation.observe(1.0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from control_world import ENGINE, World
 
+from benchmarks.pie.dispatch_policies import TOnly
 from quire.core.batch import Batch
 from quire.core.commands import Command
 from quire.core.events import CommandCancelled, CommandsIssued, ProgramEnded, Tick
@@ -108,7 +109,7 @@ def test_a_prompt_longer_than_a_message_goes_on_behind_itself() -> None:
     assert len(outcome.tokens) == 4
 
 
-@pytest.mark.parametrize("config", [{"run_ahead": False}, {"dispatch": "t_only", "t_s": 0.0}])
+@pytest.mark.parametrize("config", [{"run_ahead": False}, {"dispatch": TOnly(0.0)}])
 def test_it_can_be_turned_off(config: dict[str, Any]) -> None:
     world = world_of(**config)
     ask(world, *map(prompt, range(1, 4)))

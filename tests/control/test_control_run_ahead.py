@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from control_world import ENGINE, World
 
+from benchmarks.pie.dispatch_policies import KOnly
 from quire.core.batch import Batch
 from quire.core.commands import EmbedText
 from quire.core.errors import InvalidArgument
@@ -93,7 +94,7 @@ def test_nobody_is_sent_ahead_of_a_program_that_has_not_issued() -> None:
     assert world.harness.num_in_flight(ENGINE) == 2
 
 
-@pytest.mark.parametrize("config", [{"run_ahead": False}, {"dispatch": "k_only", "k": 1}])
+@pytest.mark.parametrize("config", [{"run_ahead": False}, {"dispatch": KOnly(1)}])
 def test_run_ahead_can_be_turned_off(config: dict[str, Any]) -> None:
     world, programs = loops(1, **config)
     programs[0].step()

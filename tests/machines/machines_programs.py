@@ -10,10 +10,12 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from machines_world import ENGINE, Lane, World
 
+from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.core import commands as c
 from quire.core.config import PriorityScope, SchedulerConfig
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.ids import PageId
+from quire.core.interfaces import DispatchPolicy
 
 TEXTS = [list(text.encode()) for text in ("abcdefgh", "abcdefgz", "abcd", "xyxyxyxyxy", "q")]
 """Prompts that share prefixes, so that the prefix index finds some of them."""
@@ -54,7 +56,7 @@ class ProgramsMachine(RuleBasedStateMachine):
     @initialize(
         page_size=st.sampled_from([1, 2, 16]),
         policy=st.sampled_from(["fcfs", "round_robin"]),
-        dispatch=st.sampled_from(["adaptive", "adaptive", "eager", "k_only", "t_only"]),
+        dispatch=st.sampled_from([None, None, Eager(), KOnly(8), TOnly(0.005)]),
         run_ahead=st.booleans(),
         max_batch_tokens=st.sampled_from([12, 64]),
         max_steps=st.sampled_from([1, 4, 32]),
@@ -67,7 +69,7 @@ class ProgramsMachine(RuleBasedStateMachine):
         self,
         page_size: int,
         policy: str,
-        dispatch: str,
+        dispatch: DispatchPolicy | None,
         run_ahead: bool,
         max_batch_tokens: int,
         max_steps: int,
@@ -86,13 +88,13 @@ class ProgramsMachine(RuleBasedStateMachine):
             max_sequences=max_sequences,
             config=SchedulerConfig(
                 policy=policy,
-                dispatch=dispatch,
                 run_ahead=run_ahead,
                 max_steps_per_message=max_steps,
                 output_share=output_share,
                 priority_scope=priority_scope,
             ),
             transfer_seed=transfer_seed,
+            dispatch=dispatch,
         )
         self.world.tolerated = self.tolerated
         for tenant in ("red", "blue", "red"):

@@ -38,6 +38,7 @@ from quire.core.ids import (
     TenantId,
     TokenSlotId,
 )
+from quire.core.interfaces import DispatchPolicy
 from quire.testing import ControlHarness, FakeEngine, Outcome, ReferenceProgram, fake_pool
 
 ENGINE = EngineId("fake")
@@ -124,6 +125,7 @@ class World:
         max_sequences: int = 6,
         config: SchedulerConfig | None = None,
         transfer_seed: int | None = None,
+        dispatch: DispatchPolicy | None = None,
     ) -> None:
         """``transfer_seed``: transfers end late, in any order; without one behind each message."""
         self.pool = fake_pool(
@@ -137,7 +139,7 @@ class World:
         )
         tenants = tuple(TenantConfig(TenantId(name)) for name in ("red", "blue"))
         self.recorded = RecordedControl(
-            lambda: Controller(config or SchedulerConfig(), tenants=tenants)
+            lambda: Controller(config or SchedulerConfig(), tenants=tenants, dispatch=dispatch)
         )
         self.controller = self.recorded.controller
         self._transfer_seed = transfer_seed

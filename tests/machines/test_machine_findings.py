@@ -7,6 +7,7 @@ from machines_programs import SLOTS
 from machines_world import ENGINE, Lane, World
 from test_machine_control import EngineLossMachine
 
+from benchmarks.pie.dispatch_policies import Eager
 from quire.core import commands as c
 from quire.core.batch import CopySlots
 from quire.core.decoding import SamplerSpec, StopSpec
@@ -315,7 +316,7 @@ def test_a_forward_that_waits_is_looked_at_again_behind_an_engine_loss(
     machine.start(
         page_size=2,
         policy="round_robin",
-        dispatch="eager",
+        dispatch=Eager(),
         run_ahead=False,
         max_batch_tokens=12,
         max_steps=4,

@@ -50,8 +50,7 @@ def test_incarnations_count_together() -> None:
 
 
 def test_control_is_waited_for_once_the_program_has_ended() -> None:
-    figures = ProgramFigures()
-    figures.wait_control = lambda: close(figures, FIRST)
+    figures = ProgramFigures(lambda: close(figures, FIRST))
     figures.expect(FIRST)
     assert figures.of([FIRST], ended=False) is None
     assert figures.of([FIRST], ended=True) is not None

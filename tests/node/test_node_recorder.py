@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from fake_node import TENANT, StartNode, fake_config, fake_model_files, fake_transport
 
+from benchmarks.pie.dispatch_policies import Eager
 from quire.control import Controller
 from quire.core.config import SchedulerConfig, TenantConfig, TenantTotals
 from quire.core.errors import ConfigError, InvalidArgument, ProtocolMismatch, QuotaExceeded
@@ -248,3 +249,9 @@ def test_the_digest_depends_on_all_that_came_before(tmp_path: Path) -> None:
     chain = recorder._chain
     assert chain.extend([]) != chain.extend([])
     recorder.close()
+
+
+def test_a_dispatch_policy_that_the_log_cannot_hold_is_refused(tmp_path: Path) -> None:
+    config = fake_config(record_path=tmp_path / "events.log")
+    with pytest.raises(ConfigError, match="does not hold the dispatch policy 'eager'"):
+        Node(config, transport_factory=fake_transport, dispatch=Eager())

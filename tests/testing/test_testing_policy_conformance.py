@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from quire.control.policies import POLICIES, create_policy
-from quire.control.scheduler.dispatch import create_dispatch_policy
-from quire.core.config import SchedulerConfig
+from quire.control.scheduler.dispatch import Adaptive
 from quire.core.ids import CommandId, ProgramId
 from quire.core.interfaces import DispatchPolicy, Policy, ReadyCommand, ServiceFigures
 from quire.testing.conformance import DispatchPolicySuite, PolicySuite
@@ -31,12 +30,8 @@ class TestPolicies(PolicySuite):
 
 
 class TestDispatchPolicies(DispatchPolicySuite):
-    @pytest.fixture(autouse=True, params=["adaptive", "eager", "k_only", "t_only"])
-    def choose(self, request: pytest.FixtureRequest) -> None:
-        self.dispatch = str(request.param)
-
     def make_policy(self) -> DispatchPolicy:
-        return create_dispatch_policy(SchedulerConfig(dispatch=self.dispatch, k=4))
+        return Adaptive()
 
 
 class _Stateless:

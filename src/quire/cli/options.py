@@ -20,7 +20,6 @@ BackendOption = Literal["auto", "cpu", "cuda", "torch"]
 WeightsOption = Literal["auto", "float8", "int8"]
 PolicyOption = Literal["fcfs", "round_robin"]
 PriorityScopeOption = Literal["tenant", "node"]
-DispatchOption = Literal["adaptive", "eager", "k_only", "t_only"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -210,10 +209,6 @@ PriorityScope = Annotated[
         help="A priority counts within its tenant, or before the shares of all.",
         rich_help_panel=_SCHEDULER,
     ),
-]
-Dispatch = Annotated[
-    DispatchOption,
-    typer.Option(envvar="QUIRE_DISPATCH", help="When a batch is sent.", rich_help_panel=_SCHEDULER),
 ]
 Record = Annotated[
     Path | None,

@@ -49,7 +49,6 @@ def serve(
     max_sequences: o.MaxSequences = _ENGINE.max_sequences,
     policy: o.Policy = "fcfs",
     priority_scope: o.PriorityScope = "tenant",
-    dispatch: o.Dispatch = "adaptive",
     record: o.Record = None,
     data_dir: po.DataDir = None,
     mcp_servers: po.McpServers = None,
@@ -123,7 +122,7 @@ def serve(
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),
         encoders=encoder_configs(encoder or ()),
-        scheduler=SchedulerConfig(policy=policy, priority_scope=priority_scope, dispatch=dispatch),
+        scheduler=SchedulerConfig(policy=policy, priority_scope=priority_scope),
         tenants=known_tenants,
         sandbox=SandboxConfig(
             processes=sandbox_processes,

@@ -21,7 +21,7 @@ from quire.control.policies import create_policy
 from quire.control.programs.families import check_family, join_family, leave_family
 from quire.control.programs.program import CommandQueue, Program
 from quire.control.programs.table import ProcessRow, ProcessTable
-from quire.control.scheduler.dispatch import create_dispatch_policy
+from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
@@ -39,7 +39,7 @@ from quire.core.errors import (
     UnknownHandle,
 )
 from quire.core.ids import EngineId
-from quire.core.interfaces import Policy
+from quire.core.interfaces import DispatchPolicy, Policy
 
 
 class Controller:
@@ -47,10 +47,10 @@ class Controller:
 
     ``tenants``: shares by tenant; one that is not named has weight 1. ``seed``: base of the seeds
     that are picked for samplers without one. ``policy``: an object of one's own instead of the
-    one that ``config`` names.
+    one that ``config`` names. ``dispatch``: when messages are sent, if not as soon as possible.
 
     Raises:
-        ConfigError: an unknown policy or dispatch policy, or a weight that is not positive.
+        ConfigError: an unknown policy, or a weight that is not positive.
     """
 
     def __init__(
@@ -60,13 +60,14 @@ class Controller:
         *,
         seed: int = 0,
         policy: Policy | None = None,
+        dispatch: DispatchPolicy | None = None,
     ) -> None:
         for tenant in tenants:
             if tenant.weight <= 0:
                 raise ConfigError(f"tenant {tenant.id} has weight {tenant.weight}: choose above 0")
         self._config = config
         self._policy = create_policy(config.policy) if policy is None else policy
-        self._dispatch = create_dispatch_policy(config)
+        self._dispatch = dispatch or Adaptive()
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}

@@ -123,21 +123,18 @@ class EncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """``dispatch``: adaptive, eager, k_only (``k``), t_only (``t_s``).
+    """``policy``: fcfs or round_robin.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: a
     chunk of a prompt in a message with decodes takes about so many times their step's time.
     ``patience``: the share of a message's time for which an idle engine waits for programs that it
-    has just answered and that usually go on at once (adaptive dispatch).
+    has just answered and that usually go on at once.
     ``priority_scope``: priorities order the work of one tenant, or (``node``) go before the shares
     of all. ``output_share``: of the tokens that a decode may generate it is taken to generate so
     many, when it is decided whether memory has room for it; what decodes do generate corrects it.
     """
 
     policy: str = "fcfs"
-    dispatch: str = "adaptive"
-    k: int = 8
-    t_s: float = 0.005
     step_quantum_s: float = 0.010
     max_steps_per_message: int = 32
     chunk_steps: float = 0.8

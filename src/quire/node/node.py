@@ -14,7 +14,7 @@ from quire.core.decoding import GrammarSpec
 from quire.core.encoding import EncoderKind
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.core.interfaces import EngineTransport, ServedModel
+from quire.core.interfaces import DispatchPolicy, EngineTransport, ServedModel
 from quire.node.conversations import Turn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
@@ -44,7 +44,8 @@ class Node:
     """``transport_factory`` and ``model_files`` replace the real engines and the files of their
     models (tests, embedding). ``native`` sets the loops that programs run on, ``sandbox_command``
     starts a process for those that are not trusted. ``debug``: check control's invariants whenever
-    it is idle.
+    it is idle. ``dispatch`` decides when messages are sent, instead of as soon as possible: for
+    measurements, and without ``config.record``, whose log does not hold it.
 
     Raises:
         ConfigError: no such policy, or an impossible figure.
@@ -62,6 +63,7 @@ class Node:
         native: NativeConfig | None = None,
         sandbox_command: Sequence[str] = SANDBOX_COMMAND,
         encoder_transports: EncoderTransports = EncoderTransports(),  # noqa: B008 - frozen
+        dispatch: DispatchPolicy | None = None,
         debug: bool = False,
     ) -> None:
         around = Surroundings(
@@ -72,6 +74,7 @@ class Node:
             native=native or NativeConfig(),
             sandbox_command=sandbox_command,
             encoder_transports=encoder_transports,
+            dispatch=dispatch,
             debug=debug,
         )
         self._notices = NodeNotices()

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.encoding import EncoderKind
+from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
-from quire.core.interfaces import EngineTransport
+from quire.core.interfaces import DispatchPolicy, EngineTransport
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
 from quire.node.admission import Admission
 from quire.node.clock import SystemClock
@@ -55,6 +56,7 @@ class Surroundings:
     native: NativeConfig
     sandbox_command: Sequence[str]
     encoder_transports: EncoderTransports
+    dispatch: DispatchPolicy | None
     debug: bool
 
 
@@ -66,20 +68,25 @@ class NodeParts:
     """
 
     def __init__(self, config: NodeConfig, around: Surroundings, notices: NodeNotices) -> None:
+        if around.dispatch is not None and config.record_path is not None:
+            raise ConfigError(
+                f"an event log ({config.record_path}) does not hold the dispatch policy "
+                f"{around.dispatch.name!r}: a replay would decide otherwise; record without it"
+            )
         self._notices = notices
         self.clock = SystemClock()
         self.admission = Admission(config.tenants)
         self.latencies = LatencyObserver()
-        self.figures = ProgramFigures()
-        self.observers: list[Observer] = [self.latencies, self.figures]
+        self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(
-            make_controller(config.scheduler, config.tenants),
+            make_controller(config.scheduler, config.tenants, around.dispatch),
             clock=self.clock,
             observers=self.observers,
             on_failure=notices.health_changed,
             debug=around.debug,
         )
-        self.figures.wait_control = lambda: self.control.call(lambda _: None)
+        self.figures = ProgramFigures(lambda: self.control.call(lambda _: None))
+        self.observers.append(self.figures)
         factory = around.transport_factory
         engines = config.engines if factory else resolve_engines(config.engines)
         self.fleet = self._make_fleet(config, engines, around)

@@ -80,7 +80,7 @@ class ProgramFigures:
     ``wait_control`` returns when control has handled all that was posted before."""
 
     def __init__(self, wait_control: Callable[[], object] = lambda: None) -> None:
-        self.wait_control = wait_control
+        self._wait_control = wait_control
         self._kept: dict[ProgramId, _Kept] = {}
         self._ended: Counter[tuple[ProgramForm, str]] = Counter()
 
@@ -100,7 +100,7 @@ class ProgramFigures:
         if need be behind a round of control's. None if there is none."""
         kept = [self._kept.get(program) for program in programs]
         if ended and any(one is not None and one.used is None for one in kept):
-            self.wait_control()
+            self._wait_control()
         used = [one.used for one in kept if one is not None and one.used is not None]
         return sum(used[1:], used[0]) if used else None
 
