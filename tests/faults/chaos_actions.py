@@ -17,9 +17,9 @@ from typing import Any
 
 import httpx
 from chaos_node import ENGINE, SANDBOX, SETTLED_S, ChaosNode, send_signal, until
-from hostile_guests import HOSTILE, KEEPS, PATIENT
+from hostile_guests import COSTLY_GRAMMARS, FORKS, HOSTILE, KEEPS, PATIENT
 
-MAX_ENGINE_LOSSES = 3
+MAX_ENGINE_LOSSES = 4
 LOSS_WINDOW_S = 61.0
 """A node gives up an engine that it loses five times within a minute, and rightly so."""
 
@@ -66,19 +66,40 @@ class Chaos:
         (engine,) = (await self.http.get("/health")).json()["engines"].values()
         return int(engine["restarts"])
 
+    async def lose_engine(self) -> None:
+        """Kill it within the next second, but not so often that the node gives it up; it is there
+        again."""
+        loop = asyncio.get_running_loop()
+        if len(self.engine_losses) >= MAX_ENGINE_LOSSES:
+            until_s = self.engine_losses[-MAX_ENGINE_LOSSES] + LOSS_WINDOW_S
+            await asyncio.sleep(max(0.0, until_s - loop.time()))
+        num_before = await self.num_restarts()
+        await asyncio.sleep(self.random.random())
+        assert send_signal(self.node.child(ENGINE), signal.SIGKILL)
+        self.engine_losses.append(loop.time())
+
+        async def is_noticed() -> bool:
+            return await self.num_restarts() > num_before
+
+        await until(is_noticed, SETTLED_S, "the loss of the engine is not noticed")
+        await self.node.ready()
+
     async def end(self, programs: list[str]) -> list[str]:
         """Tell those that run to end; the states in which all have ended."""
         for program in programs:
             checked(await self.http.delete(f"/v1/programs/{program}"))
-        states: list[str] = []
+        return [record["state"] for record in await self.ended(programs)]
+
+    async def ended(self, programs: list[str]) -> list[dict[str, Any]]:
+        """The records of programs, once all have ended."""
+        records: list[dict[str, Any]] = []
 
         async def have_ended() -> bool:
-            records = [(await self.http.get(f"/v1/programs/{one}")).json() for one in programs]
-            states[:] = [record["state"] for record in records]
-            return not {"starting", "running"} & set(states)
+            records[:] = [(await self.http.get(f"/v1/programs/{one}")).json() for one in programs]
+            return not {"starting", "running"} & {record["state"] for record in records}
 
-        await until(have_ended, SETTLED_S, lambda: f"programs do not end: {states}")
-        return states
+        await until(have_ended, SETTLED_S, lambda: f"programs do not end: {records}")
+        return records
 
 
 Action = Callable[[Chaos], Awaitable[None]]
@@ -95,23 +116,21 @@ def checked(answer: httpx.Response) -> int:
 
 async def kill_engine(chaos: Chaos) -> None:
     """While it decodes: calls are answered, and it comes back."""
-    loop = asyncio.get_running_loop()
-    if len(chaos.engine_losses) >= MAX_ENGINE_LOSSES:
-        until_s = chaos.engine_losses[-MAX_ENGINE_LOSSES] + LOSS_WINDOW_S
-        await asyncio.sleep(max(0.0, until_s - loop.time()))
-    num_before = await chaos.num_restarts()
     calls = [asyncio.create_task(chaos.chat(200)) for _ in range(6)]
-    await asyncio.sleep(chaos.random.random())
-    assert send_signal(chaos.node.child(ENGINE), signal.SIGKILL)
-    chaos.engine_losses.append(loop.time())
+    await chaos.lose_engine()
     await asyncio.gather(*calls)
-
-    async def is_noticed() -> bool:
-        return await chaos.num_restarts() > num_before
-
-    await until(is_noticed, SETTLED_S, "the loss of the engine is not noticed")
-    await chaos.node.ready()
     assert await chaos.chat() == 200
+
+
+async def kill_engine_of_forks(chaos: Chaos) -> None:
+    """Programs that fork and may begin again say what they would have said."""
+    names = [f"n{chaos.random.randrange(1000)}" for _ in range(3)]
+    undisturbed = [(await chaos.launch(FORKS, name, wait=True))["result"] for name in names]
+    assert all(len(said) == 24 for said in undisturbed), undisturbed
+    programs = [(await chaos.launch(FORKS, name))["id"] for name in names]
+    await chaos.lose_engine()
+    records = await chaos.ended(programs)
+    assert [record["result"] for record in records] == undisturbed, records
 
 
 async def stop_engine(chaos: Chaos) -> None:
@@ -196,6 +215,19 @@ async def hostile_guests(chaos: Chaos) -> None:
         assert (await chaos.http.get(f"/v1/programs/{guest}/logs")).status_code == 200
 
 
+async def costly_grammars(chaos: Chaos) -> None:
+    """They are refused, and whoever decodes beside them is answered."""
+    fields: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
+    hostile = [
+        asyncio.create_task(chaos.http.post("/v1/chat/completions", json=fields | one))
+        for one in COSTLY_GRAMMARS.values()
+        for _ in range(2)
+    ]
+    assert {await chaos.chat(16) for _ in range(4)} == {200}
+    for answer in await asyncio.gather(*hostile):
+        assert checked(answer) in (400, 429), answer.text
+
+
 async def hostile_requests(chaos: Chaos) -> None:
     """Bytes that are no request, and requests that nobody means."""
     junk = [
@@ -209,9 +241,9 @@ async def hostile_requests(chaos: Chaos) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", chaos.node.port)
         writer.write(sent)
         writer.write_eof()
-        answer = await _all_of(reader)
-        assert not answer or not answer.startswith(b"HTTP/1.1 5"), answer[:300]
-        assert b" 200 OK" not in answer
+        said = await _all_of(reader)
+        assert not said.startswith(b"HTTP/1.1 5"), said[:300]
+        assert b" 200 OK" not in said
         writer.close()
     deep = '{"prompt":' + "[" * 5000 + "]" * 5000 + "}"
     headers = {"content-type": "application/json"}
@@ -228,11 +260,13 @@ async def _all_of(reader: asyncio.StreamReader) -> bytes:
 
 ACTIONS: tuple[Action, ...] = (
     kill_engine,
+    kill_engine_of_forks,
     stop_engine,
     kill_sandbox,
     cut_clients,
     fill,
     oversubscribe,
     hostile_guests,
+    costly_grammars,
     hostile_requests,
 )

@@ -1,5 +1,7 @@
-"""Programs that mean harm, as sources that anyone may upload. Each must end, with an error or
-without, and harm nobody but itself."""
+"""What clients bring that mean harm: programs, as sources that anyone may upload, and grammars.
+
+Each program must end, with an error or without, and harm nobody but itself; a grammar is refused.
+"""
 
 from __future__ import annotations
 
@@ -68,3 +70,39 @@ KEEPS = _HEAD + (
     "    return await api.store_get('kept', store='chaos')\n"
 )
 """It stores, deletes, writes one value and reads it."""
+
+FORKS = _HEAD + (
+    "@inferlet(restartable=True)\n"
+    "async def main(api, name):\n"
+    "    context = Context(api).fill(f'hello {name}, a small ')\n"
+    "    said = []\n"
+    "    for _ in range(6):\n"
+    "        await context.prefill()\n"
+    "        forks = [context.fork().fill(f'{n}:') for n in range(4)]\n"
+    "        said += await asyncio.gather(\n"
+    "            *[fork.generate_until(max_tokens=6, ignore_eos=True) for fork in forks]\n"
+    "        )\n"
+    "        context.join(*forks[:2])\n"
+    "        for fork in forks[2:]:\n"
+    "            fork.drop()\n"
+    "    return said\n"
+)
+"""Four forks a round, two of them joined; what it returns depends on its name alone."""
+
+_RULES = (
+    f"r{i}: " + " | ".join(f"r{j}" for j in range(i + 1, min(i + 40, 398))) for i in range(397)
+)
+_MANY_ITEMS = {
+    "type": "array",
+    "prefixItems": [{"type": "integer", "multipleOf": 1009 + i} for i in range(500)],
+}
+_PATTERNS = {"allOf": [{"type": "string", "pattern": f"x{i}"} for i in range(100)]}
+
+COSTLY_GRAMMARS = {
+    "many items": {"structured_outputs": {"json": _MANY_ITEMS}},
+    "many patterns": {"structured_outputs": {"json": _PATTERNS}},
+    "many rules": {
+        "structured_outputs": {"grammar": "\n".join(["start: r0", *_RULES, 'r397: "a"'])}
+    },
+}
+"""Fields of a request whose grammar would take from ten seconds to minutes, and up to gigabytes."""
