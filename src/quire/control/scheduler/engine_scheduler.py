@@ -109,7 +109,7 @@ class EngineScheduler:
         if builder.is_empty:
             builder = self._unblock(builder)
         if not builder.is_empty:
-            self._send(builder, self._choose_steps(builder))
+            self._send(builder, self._choose_steps(builder), num_charged=1)
         else:
             self._send_transfers()
 
@@ -233,8 +233,12 @@ class EngineScheduler:
 
     # -- sending and results ---------------------------------------------------------------------
 
-    def _send(self, builder: BatchBuilder, max_steps: list[int]) -> None:
+    def _send(
+        self, builder: BatchBuilder, max_steps: list[int], *, num_charged: int = 0
+    ) -> None:
+        """``num_charged``: of the steps of each decode, those that the plan has charged."""
         engine = self.engine
+        self.planner.charge_steps(builder.advanced, max_steps, num_charged)
         num_steps = max(max_steps, default=1)
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         message = builder.in_flight(num_steps, max_steps)

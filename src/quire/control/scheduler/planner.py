@@ -5,7 +5,7 @@ Owns the choice and its order. It does not know when a message is sent nor what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.control.commands.flow import Flow
@@ -216,19 +216,29 @@ class MessagePlanner:
     def _add_decodes(self, entries: Collection[Entry]) -> None:
         """A step of each. Where all have room, their order means nothing."""
         if self._max_commands is None and len(entries) <= self._builder.budget:
-            charged: dict[TenantId, int] = {}
-            for entry in entries:
-                if self._add_decode(entry):
-                    tenant = entry.program.tenant
-                    charged[tenant] = charged.get(tenant, 0) + 1
-            for tenant, num_tokens in charged.items():
-                self._fairness.charge(tenant, num_tokens)
+            added = [entry for entry in entries if self._add_decode(entry)]
+            self._charge(added, [1] * len(added))
             return
         for entry in self._fairness.ordered(entries, _tenant_of, rank_of):
             if self._is_full or self._builder.budget <= 0:
                 return
             if self._add_decode(entry):
                 self._fairness.charge(entry.program.tenant, 1)
+
+    def charge_steps(
+        self, runs: Sequence[DecodeRun], num_steps: Sequence[int], num_charged: int
+    ) -> None:
+        """The steps of decodes that a message takes, beyond those that its plan has charged."""
+        self._charge([run.entry for run in runs], [steps - num_charged for steps in num_steps])
+
+    def _charge(self, entries: Sequence[Entry], num_tokens: Sequence[int]) -> None:
+        by_tenant: dict[TenantId, int] = {}
+        for entry, num in zip(entries, num_tokens, strict=True):
+            tenant = entry.program.tenant
+            by_tenant[tenant] = by_tenant.get(tenant, 0) + num
+        for tenant, num in by_tenant.items():
+            if num:
+                self._fairness.charge(tenant, num)
 
     def _add_decode(self, entry: Entry) -> bool:
         run = self._engine.running.get(entry)
