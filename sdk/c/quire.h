@@ -1,4 +1,4 @@
-/* Programs for Quire in C: the guest ABI, version 1.3 (docs/reference/guest-abi.md).
+/* Programs for Quire in C: the guest ABI, version 1.4 (docs/reference/guest-abi.md).
  *
  * Needs no C library. One file of a program defines QUIRE_PROGRAM before it includes this header,
  * and defines
@@ -29,7 +29,8 @@ enum quire_op {
   QUIRE_IMPORT_PREFIX = 47,
   QUIRE_EMBED_TEXT = 48, QUIRE_FORWARD = 49, QUIRE_NEXT_DIST = 50, QUIRE_SAMPLE = 51,
   QUIRE_DECODE = 52, QUIRE_COPY_PAGE = 53, QUIRE_TRUNCATE_PAGE = 54, QUIRE_MASK_PAGE = 55,
-  QUIRE_FORWARD_WITH = 56, QUIRE_EMBED_SLOTS = 57, QUIRE_SAMPLE_SLOTS = 58, QUIRE_DECODE_WITH = 59
+  QUIRE_FORWARD_WITH = 56, QUIRE_EMBED_SLOTS = 57, QUIRE_SAMPLE_SLOTS = 58, QUIRE_DECODE_WITH = 59,
+  QUIRE_EXPORT_TEXT = 60, QUIRE_IMPORT_TEXT = 61
 };
 
 enum { QUIRE_JSON_SCHEMA = 1, QUIRE_REGEX = 2, QUIRE_LARK = 3 };  /* quire_decode_with.grammar */
@@ -85,6 +86,10 @@ typedef struct {  /* followed by the grammar, the adapter's name (both filled up
                      quire_decode with its ids */
   uint32_t grammar, grammar_bytes, adapter_bytes, reserved;
 } quire_decode_with;
+
+typedef struct {  /* followed by the tokens and the name, UTF-8, filled up to 4 bytes */
+  uint32_t num_tokens, name_bytes;
+} quire_export_text;
 
 typedef struct {
   uint32_t source, source_offset, target, target_offset, num_slots;
@@ -215,6 +220,21 @@ static inline uint32_t quire_mask_page(uint32_t queue, uint32_t page, const uint
 
 static inline uint32_t quire_release_export(uint32_t queue, const char *name, uint32_t length) {
   return quire_text(QUIRE_RELEASE_EXPORT, queue, name, length);
+}
+
+/* Pages from `first` on, with the text that `head` and what stands behind it name, in `length` bytes.
+   seconds 0: as long as the program. */
+static inline uint32_t quire_export_pages_text(uint32_t queue, uint32_t first, uint32_t num_pages,
+                                               uint32_t seconds, const quire_export_text *head,
+                                               uint32_t length) {
+  quire_command *command = quire_issue(QUIRE_EXPORT_TEXT);
+  command->a = queue;
+  command->b = first;
+  command->c = num_pages;
+  command->d = seconds;
+  command->address = (uint32_t)(uintptr_t)head;
+  command->length = length;
+  return command->id;
 }
 
 /* `num_pages` pages from `first` on are offered; the answer is that of QUIRE_IMPORT_PAGES. */

@@ -120,6 +120,11 @@ BAD: dict[str, tuple[Make, str]] = {
         "invalid_argument"),
     "export without a name": (
         lambda w: c.ExportPages(id=w.id(), pages=[2], name=""), "invalid_argument"),
+    "a text of tokens that the model does not have": (
+        lambda w: c.ExportPages(id=w.id(), pages=[2], name="x", tokens=[-1]), "invalid_argument"),
+    "a text that is no list": (
+        lambda w: c.ExportPages(id=w.id(), pages=[2], name="x", tokens=[None]),
+        "invalid_argument"),
     "import of nothing": (
         lambda w: c.ImportPages(id=w.id(), pages=[60], name="none"), "unknown_handle"),
     "release of nothing": (lambda w: c.ReleaseExport(id=w.id(), name="none"), "unknown_handle"),

@@ -78,6 +78,25 @@ def test_exports_are_private_to_a_tenant_and_their_names_unique() -> None:
     assert theft.error.code == "access_denied" or theft.error.code == "forbidden"
 
 
+def test_an_export_keeps_the_text_that_was_given_with_it() -> None:
+    world = exported()
+    text = [*PROMPT, 70]
+    world.do(1, export(world, [0, 1], "text", tokens=text))
+    (told,) = world.do(2, load(world, [7, 8, 9], "text"))
+    assert (told.reply.tokens, told.reply.num_tokens) == (text, 6)
+    (silent,) = world.do(2, load(world, [10, 11], "x"))
+    assert silent.reply.tokens is None
+
+
+def test_the_text_of_an_export_is_bounded_by_its_pages() -> None:
+    world = exported()
+    most = [1] * 9
+    assert world.do(1, export(world, [0, 1], "most", tokens=most))[0].error is None
+    (over,) = world.do(1, export(world, [0, 1], "over", tokens=[*most, 1]))
+    assert over.error is not None
+    assert "10 tokens for an export of 2 pages: give at most 9" in over.error.message
+
+
 def test_too_few_ids_say_how_many() -> None:
     world = exported()
     (short,) = world.do(2, load(world, [7]))

@@ -180,7 +180,10 @@ class ControlMachine(ProgramsMachine):
         lane, world = self.lane(pick), self.world
         pages = self.some_pages(lane.pages, pick, 5)
         command = c.ExportPages(
-            id=world.command_id(lane), pages=pages, name=f"e{lane.actor.program}.{pick}"
+            id=world.command_id(lane),
+            pages=pages,
+            name=f"e{lane.actor.program}.{pick}",
+            tokens=list(range(1, pick % 3)) if pick % 2 else None,
         )
         exports = world.exports.setdefault(lane.actor.tenant, {})
         if command.name in exports:
@@ -201,7 +204,7 @@ class ControlMachine(ProgramsMachine):
         if not done[name].actor.alive:
             world.disturb(lane)  # it may have gone, because memory was needed
         lane.reference.exports[name] = done[name].reference.exports[name]
-        num_pages = len(lane.reference.exports[name])
+        num_pages = len(lane.reference.exports[name].pages)
         pages = [PageId(next(lane.actor.ids)) for _ in range(num_pages)]
         world.issue(lane, c.ImportPages(id=world.command_id(lane), name=name, pages=pages))
         lane.pages += pages

@@ -159,14 +159,14 @@ async def test_replies_find_their_issuer_under_its_own_numbers() -> None:
     sinks.add(0, a, loop)
     sinks.add(3, b, loop)
     page = c.ImportedPage(PageId(BASE + 1), 1, [0], [True])
-    sinks.on_reply(CommandId(BASE + 5), c.Imported([page], 1), True)
+    sinks.on_reply(CommandId(BASE + 5), c.Imported([page], 1, [5]), True)
     error = ErrorRecord("x", "y")
     sinks.on_failure(CommandId(2), error)
     sinks.remove(0)
     sinks.on_failure(CommandId(3), error)  # of an issuer that has gone
     sinks.on_terminated(error)
     assert a.got == [(2, error)]
-    assert b.got == [(5, c.Imported([c.ImportedPage(PageId(1), 1, [0], [True])], 1)), error]
+    assert b.got == [(5, c.Imported([c.ImportedPage(PageId(1), 1, [0], [True])], 1, [5])), error]
     assert ends == [error]
     late = Sink()
     sinks.add(4, late, loop)

@@ -196,6 +196,28 @@ async def test_results_that_are_no_json_fail(node: Node) -> None:
         await handle.result()
 
 
+async def test_an_export_brings_its_text_to_a_guest(node: Node) -> None:
+    exporter = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            return await Context(api).fill("The age of Kabo").export("kabo", ttl_s=60)
+        """,
+    )
+    num_tokens = await exporter.result()
+    importer = await launch(
+        node,
+        """
+        @inferlet()
+        async def main(api):
+            ctx = await Context.from_export(api, "kabo")
+            return [ctx.text, len(ctx), len((await ctx.generate(max_tokens=1)).token_ids)]
+        """,
+    )
+    assert await importer.result() == ["The age of Kabo", num_tokens + 1, 1]
+
+
 async def test_commands_that_nobody_awaits_are_told(node: Node) -> None:
     handle = await launch(
         node,

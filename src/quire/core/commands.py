@@ -57,11 +57,15 @@ class ExportPages(CommandBase, frozen=True, kw_only=True):
 
     Visible to programs of the same tenant until ``ttl_s`` passes without an import, the owner
     releases it (``ReleaseExport``), or for ever if ``ttl_s`` is ``None`` and the owner lives.
+
+    ``tokens``: the text that the pages hold, and at most one more, for those who import it; control
+    keeps it with the export and does not compare it with the pages.
     """
 
     pages: list[PageId]
     name: str
     ttl_s: float | None = 600.0
+    tokens: list[int] | None = None
 
 
 class ReleaseExport(CommandBase, frozen=True, kw_only=True):
@@ -266,10 +270,12 @@ class ImportedPage(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True):
-    """The reply to ``ImportPages`` and ``ImportPrefix``."""
+    """The reply to ``ImportPages`` and ``ImportPrefix``. ``tokens``: what the exporter gave as the
+    text of its pages; ``None`` where it gave nothing, and of a prefix."""
 
     pages: list[ImportedPage]
     num_tokens: int
+    tokens: list[int] | None = None
 
 
 class ExportedPages(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ VERSIONS: dict[Trait, int] = {
     Trait.CORE: 2,  # time, randomness, logs, children
     Trait.MESSAGING: 2,  # broadcast, subscribe, push, pull
     Trait.NET: 3,  # 2: http_stream, mcp_connect; 3: mcp_connect to a server of the node
-    Trait.ALLOCATE: 2,  # list_exports
+    Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text
 }
 """Raised with every change that a program could miss or trip over; older ones go on."""
 

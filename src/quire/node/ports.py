@@ -118,7 +118,7 @@ def _moved_back(reply: Imported, base: int) -> Imported:
         ImportedPage(PageId(page.page - base), page.fill, page.positions, page.visible)
         for page in reply.pages
     ]
-    return Imported(pages, reply.num_tokens)
+    return Imported(pages, reply.num_tokens, reply.tokens)
 
 
 class IssuerSinks:

@@ -49,12 +49,20 @@ class ReferenceEmbed:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReferenceExport:
+    """Pages as they were when they were exported, and what was given as their text."""
+
+    pages: tuple[ReferencePage, ...]
+    tokens: list[int] | None
+
+
 @dataclass(slots=True)
 class ReferenceProgram:
     """See the module docstring. ``exports`` is shared by the programs of one tenant."""
 
     page_size: int
-    exports: dict[str, tuple[ReferencePage, ...]] = field(default_factory=dict)
+    exports: dict[str, ReferenceExport] = field(default_factory=dict)
     tokenizer: Tokenizer = field(default_factory=FakeTokenizer)
     pages: dict[PageId, ReferencePage] = field(default_factory=dict)
     embeds: dict[EmbedId, ReferenceEmbed | None] = field(default_factory=dict)
@@ -77,12 +85,14 @@ class ReferenceProgram:
             case c.DeallocEmbeds(embeds=embeds):
                 for embed in embeds:
                     del self.embeds[embed]
-            case c.ExportPages(pages=pages, name=name):
-                self.exports[name] = tuple(self.pages[page] for page in pages)
+            case c.ExportPages(pages=pages, name=name, tokens=tokens):
+                held = tuple(self.pages[page] for page in pages)
+                self.exports[name] = ReferenceExport(held, tokens)
             case c.ReleaseExport(name=name):
                 del self.exports[name]
             case c.ImportPages(name=name, pages=pages):
-                return self._import(pages, self.exports[name])
+                export = self.exports[name]
+                return self._import(pages, export.pages, export.tokens)
             case c.MaskPage(page=page, visible=visible):
                 hidden = frozenset(i for i, shown in enumerate(visible) if not shown)
                 self.pages[page] = replace(self.pages[page], hidden=hidden)
@@ -114,14 +124,19 @@ class ReferenceProgram:
         ]
         return self._import(command.pages, found)
 
-    def _import(self, ids: Sequence[PageId], found: Sequence[ReferencePage]) -> c.Imported:
+    def _import(
+        self,
+        ids: Sequence[PageId],
+        found: Sequence[ReferencePage],
+        tokens: list[int] | None = None,
+    ) -> c.Imported:
         imported = []
         for page_id, page in zip(ids, found, strict=False):
             self.pages[page_id] = page
             flags = [i < len(page.slots) and i not in page.hidden for i in range(self.page_size)]
             positions = [slot.position for slot in page.slots]
             imported.append(c.ImportedPage(page_id, len(page.slots), positions, flags))
-        return c.Imported(imported, sum(len(page.slots) for page in found))
+        return c.Imported(imported, sum(len(page.slots) for page in found), tokens)
 
     def _copy(self, command: c.CopyPage) -> None:
         source, target = self.pages[command.source], self.pages[command.target]

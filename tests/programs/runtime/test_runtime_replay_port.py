@@ -13,6 +13,7 @@ from quire.core.errors import ProgramCancelled, UnknownHandle
 from quire.programs.api import Api
 from quire.programs.inferlet import Main
 from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.sdk import Context
 
 
 class Waits:
@@ -121,6 +122,24 @@ async def closes_behind_a_reset(api: Api, waits: Waits) -> list[int]:
 
 async def test_what_follows_a_reset_waits_with_it() -> None:
     assert await resumed(closes_behind_a_reset) == await undisturbed(closes_behind_a_reset)
+
+
+async def exports_and_imports(api: Api, waits: Waits) -> list[Any]:
+    """Before the loss and behind it, from its own export."""
+    ctx = Context(api).fill("The quick brown fox")
+    await ctx.export("fox")
+    before = await Context.from_export(api, "fox")
+    await waits.here()
+    behind = await Context.from_export(api, "fox")
+    texts = [before.text, behind.text]
+    said = [await one.generate(max_tokens=5, ignore_eos=True) for one in (before, behind, ctx)]
+    return [*texts, *(one.token_ids for one in said)]
+
+
+async def test_exports_keep_their_text_through_a_loss() -> None:
+    expected = await undisturbed(exports_and_imports)
+    assert expected[:2] == ["The quick brown fox"] * 2
+    assert await resumed(exports_and_imports) == expected
 
 
 def in_passing(end: str, num: int) -> Any:

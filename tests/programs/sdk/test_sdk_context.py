@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from programs_node import level, node_of, node_saying
 
+from quire.core.decoding import StopSpec
 from quire.core.errors import (
     EngineLost,
     GrammarError,
@@ -370,13 +371,40 @@ async def test_pages_travel_between_programs_by_name(api: Api, node: LocalNode) 
     assert said.token_ids == await going_on(ctx)
     exact = await Context.from_export(other, "fox", TOKENIZER_TOKENS[:-1])
     assert await going_on(exact) == await fresh(api, TOKENIZER_TOKENS[:-1], 6)
-    with pytest.raises(InvalidArgument, match="pass the tokens"):
+    with pytest.raises(InvalidArgument, match="pass those that the exporter had"):
         await Context.from_export(other, "fox", [1])
     other.close()
     stranger = connect_api(node.connect("stranger", tenant="elsewhere"))
     with pytest.raises(UnknownHandle):
         await Context.from_export(stranger, "fox", TOKENIZER_TOKENS)
     stranger.close()
+
+
+async def test_an_export_brings_its_text(api: Api, node: LocalNode) -> None:
+    ctx = Context(api).fill(TEXT)
+    await ctx.export("fox", ttl_s=None)
+    other = connect_api(node.connect("other"))
+    copy = await Context.from_export(other, "fox")
+    assert (copy.tokens, copy.text) == (tuple(TOKENIZER_TOKENS), TEXT)
+    said = await copy.generate(max_tokens=6, ignore_eos=True)
+    assert said.token_ids == await going_on(ctx)
+    other.close()
+
+
+async def test_pages_exported_by_hand_may_have_no_text(api: Api) -> None:
+    queue = api.create_queue()
+    pages = api.alloc_kvpage(queue, 2)
+    await api.decode(queue, [], [5, 6], pages, stop=StopSpec(0))
+    await api.export_kvpage(queue, pages, "silent", ttl_s=None)
+    await api.export_kvpage(queue, pages, "telling", ttl_s=None, tokens=[5, 6, 7])
+    with pytest.raises(InvalidArgument, match="made without its tokens: pass those"):
+        await Context.from_export(api, "silent")
+    assert (await Context.from_export(api, "silent", [5, 6])).tokens == (5, 6)
+    assert (await Context.from_export(api, "telling")).tokens == (5, 6, 7)
+    imported = await api.import_text(queue, "telling")
+    assert sum(page.fill or 0 for page in imported.pages) == 2
+    assert imported.tokens == [5, 6, 7]
+    assert (await api.import_text(queue, "silent")).tokens is None
 
 
 async def test_samplers_and_constraints(api: Api) -> None:

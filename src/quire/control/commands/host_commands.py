@@ -142,6 +142,7 @@ class HostCommands:
                 pages=tuple(snapshots),
                 ttl_s=command.ttl_s,
                 expires_s=None if command.ttl_s is None else now_s + command.ttl_s,
+                tokens=command.tokens,
             )
         )
 
@@ -241,7 +242,7 @@ class HostCommands:
             if snapshot.content is not None:
                 page.content = memory.retain(snapshot.content)
                 page.is_lost = snapshot.content.is_lost and not snapshot.content.canonical
-        return self._imported(entry, len(export.pages))
+        return self._imported(entry, len(export.pages), export.tokens)
 
     def _import_prefix(self, entry: Entry, command: c.ImportPrefix, now_s: float) -> c.Imported:
         engine = self._engines[entry.queue.engine]
@@ -261,7 +262,9 @@ class HostCommands:
         entry.program.num_cached_tokens += len(contents) * size
         return self._imported(entry, len(contents))
 
-    def _imported(self, entry: Entry, num_pages: int) -> c.Imported:
+    def _imported(
+        self, entry: Entry, num_pages: int, tokens: list[int] | None = None
+    ) -> c.Imported:
         """The reply; ids that were offered and not needed do not exist."""
         size = self._engines[entry.queue.engine].page_size
         used, unused = entry.pages[:num_pages], entry.pages[num_pages:]
@@ -275,6 +278,7 @@ class HostCommands:
                 for page in used
             ],
             num_tokens=sum(page.fill for page in used),
+            tokens=tokens,
         )
 
     def _quiet_page(self, entry: Entry, page_id: PageId) -> Page:

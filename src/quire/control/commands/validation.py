@@ -200,6 +200,14 @@ class Validator:
         )
         distinct("pages", command.pages)
         self._held_pages(command.pages, queue)
+        if command.tokens is not None:
+            most = len(command.pages) * info.pool.page_size + 1
+            require(
+                len(command.tokens) <= most,
+                f"{len(command.tokens)} tokens for an export of {len(command.pages)} pages: give "
+                f"at most {most}, the text of the pages and the token that follows it",
+            )
+            check_tokens(command.tokens, info)
 
     def _names_an_export(
         self, command: c.ReleaseExport | c.ListExports, queue: CommandQueue, info: EngineInfo

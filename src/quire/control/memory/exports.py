@@ -36,7 +36,7 @@ class PageSnapshot:
 @dataclass(slots=True)
 class Export:
     """``owner``: None when it has ended and left the export to the tenant. ``expires_s``: None when
-    it lives as long as its owner."""
+    it lives as long as its owner. ``tokens``: what its owner gave as the text of the pages."""
 
     tenant: TenantId
     name: str
@@ -45,6 +45,7 @@ class Export:
     pages: tuple[PageSnapshot, ...]
     ttl_s: float | None
     expires_s: float | None
+    tokens: list[int] | None = None
 
 
 @dataclass(slots=True)

@@ -44,6 +44,13 @@ class ImportedPrefix(NamedTuple):
     num_tokens: int
 
 
+class ImportedText(NamedTuple):
+    """The pages of an export, and the tokens that its exporter gave with them, if any."""
+
+    pages: list[KvPage]
+    tokens: list[int] | None
+
+
 class Allocate(TraitFunctions):
     trait = Trait.ALLOCATE
 
@@ -116,6 +123,7 @@ class Allocate(TraitFunctions):
         name: str,
         *,
         ttl_s: float | None = 600.0,
+        tokens: Sequence[int] | None = None,
     ) -> Reply[None]:
         """Publish a snapshot of ``pages`` under ``name`` to the programs of the tenant.
 
@@ -123,8 +131,12 @@ class Allocate(TraitFunctions):
         ``None`` as long as this program. One that outlives this program may be released by any of
         the tenant's, and goes before anything else when memory is needed.
 
+        ``tokens``: the text of the pages, at most one token more than they have slots, for those
+        that ask for it (``import_text``).
+
         Raises (when awaited):
-            InvalidArgument: the tenant has an export of that name, or it is no name.
+            InvalidArgument: the tenant has an export of that name, or it is no name, or there are
+                too many tokens.
             QuotaExceeded: ``max_exports`` or ``max_exported_pages`` of the program or its tenant.
         """
         given = as_list(pages)
@@ -135,6 +147,7 @@ class Allocate(TraitFunctions):
             pages=[page.page_id for page in given],
             name=name,
             ttl_s=ttl_s,
+            tokens=None if tokens is None else list(tokens),
         )
         return self._issuer.ask(queue, command, nothing)
 
@@ -166,6 +179,24 @@ class Allocate(TraitFunctions):
         Raises (when awaited):
             UnknownHandle: no such export in this tenant.
         """
+        offered, command = self._import(queue, name, max_pages)
+        return self._issuer.ask(queue, command, lambda reply: _imported(reply, offered))
+
+    @queued
+    def import_text(
+        self, queue: Queue, name: str, *, max_pages: int | None = None
+    ) -> Reply[ImportedText]:
+        """``import_kvpage``, and the tokens that the exporter gave with the pages (None: it gave
+        none)."""
+        offered, command = self._import(queue, name, max_pages)
+        return self._issuer.ask(
+            queue, command, lambda reply: ImportedText(_imported(reply, offered), reply.tokens)
+        )
+
+    def _import(
+        self, queue: Queue, name: str, max_pages: int | None
+    ) -> tuple[list[KvPage], ImportPages]:
+        """The pages that are offered, and the command that takes of them what it needs."""
         info = queue.lane.model.info
         num_offered = max_pages or -(-info.max_model_len // info.pool.page_size)
         offered = self._issuer.new_pages(queue, num_offered)
@@ -175,7 +206,7 @@ class Allocate(TraitFunctions):
             name=name,
             pages=[page.page_id for page in offered],
         )
-        return self._issuer.ask(queue, command, lambda reply: _imported(reply, offered))
+        return offered, command
 
     @queued
     def import_prefix(

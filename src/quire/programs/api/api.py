@@ -125,6 +125,7 @@ class Api:
     release_export = bound(Allocate, lambda trait: trait.release_export)
     list_exports = bound(Allocate, lambda trait: trait.list_exports)
     import_kvpage = bound(Allocate, lambda trait: trait.import_kvpage)
+    import_text = bound(Allocate, lambda trait: trait.import_text)
     import_prefix = bound(Allocate, lambda trait: trait.import_prefix)
     copy_kvpage = bound(Allocate, lambda trait: trait.copy_kvpage)
     truncate_kvpage = bound(Allocate, lambda trait: trait.truncate_kvpage)

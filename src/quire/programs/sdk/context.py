@@ -257,7 +257,7 @@ class Context:
     async def export(self, name: str, *, ttl_s: float | None = 600.0) -> int:
         """Publish the pages to other programs of the tenant; the number of tokens in them.
 
-        An importer needs the tokens too (``Context.from_export``): pages do not tell them.
+        The text goes with them, so that an importer goes on where this context is.
 
         Raises:
             InvalidArgument: something was evicted.
@@ -266,24 +266,30 @@ class Context:
 
     @classmethod
     async def from_export(
-        cls, model: Model | Api, name: str, tokens: Sequence[int], *, adapter: str | None = None
+        cls,
+        model: Model | Api,
+        name: str,
+        tokens: Sequence[int] | None = None,
+        *,
+        adapter: str | None = None,
     ) -> Context:
-        """A context over exported pages. ``tokens``: those in the pages, and any that follow.
-        ``adapter``: what follows is computed with it; the pages stay as their exporter wrote them.
+        """A context over exported pages, with the text that was exported with them.
+
+        ``tokens``: another text for it, those in the pages and any that follow; needed for pages
+        that were exported by hand (``export_kvpage``) without their tokens. ``adapter``: what
+        follows is computed with it; the pages stay as their exporter wrote them.
 
         Raises:
             UnknownHandle: no such export.
-            InvalidArgument: the pages hold more tokens than were given.
+            InvalidArgument: the pages hold more tokens than were given, or none were given and the
+                export has none.
         """
         ctx = cls(model, adapter=adapter)
-        num_run = await ctx._paged.adopt(name)
-        if num_run > len(tokens):
+        try:
+            await ctx._paged.adopt(name, tokens)
+        except BaseException:
             ctx.drop()
-            raise InvalidArgument(
-                f"export {name!r} holds {num_run} tokens, {len(tokens)} were given: pass the "
-                "tokens that the exporter had"
-            )
-        ctx._paged.tokens += tokens
+            raise
         return ctx
 
     def drop(self) -> None:

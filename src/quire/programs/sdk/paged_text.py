@@ -6,7 +6,7 @@ strings or chats: tokens go in, generations and distributions come out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
@@ -292,15 +292,32 @@ class PagedText:
         await self.prefill(max(len(self.tokens) - 1, 0))
         span = self._span
         await Allocate(self.model.issuer).export_kvpage(
-            span.ordered(), span.written, name, ttl_s=ttl_s
+            span.ordered(), span.written, name, ttl_s=ttl_s, tokens=self.tokens
         )
         return span.num_run
 
-    async def adopt(self, name: str) -> int:
-        """Begin with the pages that are exported as ``name``; the number of tokens in them."""
-        self._span.adopt(await Allocate(self.model.issuer).import_kvpage(self.queue, name))
+    async def adopt(self, name: str, tokens: Sequence[int] | None) -> None:
+        """Begin with the pages that are exported as ``name``, and with ``tokens``: by default those
+        that the exporter gave.
+
+        Raises:
+            UnknownHandle: no such export.
+            InvalidArgument: there are no tokens, or fewer than in the pages.
+        """
+        imported = await Allocate(self.model.issuer).import_text(self.queue, name)
+        self._span.adopt(imported.pages)
         self._is_plain = False
-        return self._span.num_run
+        given = imported.tokens if tokens is None else tokens
+        if given is None:
+            raise InvalidArgument(
+                f"export {name!r} was made without its tokens: pass those that the exporter had"
+            )
+        if self._span.num_run > len(given):
+            raise InvalidArgument(
+                f"export {name!r} holds {self._span.num_run} tokens, {len(given)} were given: "
+                "pass those that the exporter had"
+            )
+        self.tokens += given
 
     def drop(self) -> None:
         """Give the pages back and end what runs. Idempotent; nothing can follow."""

@@ -117,6 +117,19 @@ class ProgramPortSuite:
             await recorder.ended(4)
             assert len(recorder.tokens(4)) == 3
 
+    async def test_what_was_exported_comes_with_its_text(self) -> None:
+        recorder = Recorder()
+        async with self.open_port(recorder) as port:
+            self.create_queue(port)
+            page, copy = PageId(1), PageId(2)
+            export = c.ExportPages(id=CommandId(3), pages=[page], name="it", tokens=[5, 6])
+            port.issue(QUEUE, [alloc(1, page), decode(2, page, max_tokens=0), export])
+            port.issue(QUEUE, [c.ImportPages(id=CommandId(4), name="it", pages=[copy])])
+            await recorder.ended(4)
+            shown = [index == 0 for index in range(port.models()[0].info.pool.page_size)]
+            imported = c.ImportedPage(copy, 1, [0], shown)
+            assert recorder.replies[CommandId(4)] == [c.Imported([imported], 1, [5, 6])]
+
     async def test_an_unknown_queue_fails_the_command(self) -> None:
         recorder = Recorder()
         async with self.open_port(recorder) as port:

@@ -10,10 +10,11 @@ import pytest
 from quire.core import commands as c
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument
-from quire.core.ids import CommandId, ModelId, QueueId
+from quire.core.ids import CommandId, ModelId, PageId, QueueId
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand, named_bytes
 from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
+from quire.programs.sandbox.module.events import reply_event
 from quire.programs.sandbox.module.memory import Memory
 
 AT = 16
@@ -55,6 +56,22 @@ def test_exports_are_released_and_prefixes_imported() -> None:
     assert issued(Op.RELEASE_EXPORT, b"name").name == "name"
     imported = issued(Op.IMPORT_PREFIX, words(5, 6, 7), b=20, c=2)
     assert imported == c.ImportPrefix(id=CommandId(3), tokens=[5, 6, 7], pages=[20, 21])
+
+
+def test_exports_and_imports_go_with_their_text() -> None:
+    exported = issued(Op.EXPORT_TEXT, words(3, 5, 7, 8, 9) + b"namen\0\0\0", b=20, c=2, d=60)
+    assert exported == c.ExportPages(
+        id=CommandId(3), pages=[20, 21], name="namen", ttl_s=60.0, tokens=[7, 8, 9]
+    )
+    imported = issued(Op.IMPORT_TEXT, b"name", b=20, c=2)
+    assert imported == c.ImportPages(id=CommandId(3), pages=[20, 21], name="name")
+    page = c.ImportedPage(PageId(20), 3, [0, 1, 2], [True] * 3)
+    told = reply_event(Op.IMPORT_TEXT, 3, c.Imported([page], 3, [7, 8, 9, 4]), True)
+    assert (told.a, told.b, told.c) == (1, 3, 4)
+    assert told.payload == words(3, 7, 8, 9, 4)
+    plain = reply_event(Op.IMPORT_PAGES, 3, c.Imported([page], 3, [7, 8, 9, 4]), True)
+    assert (plain.a, plain.b, plain.c, plain.payload) == (1, 3, 0, words(3))
+    assert reply_event(Op.IMPORT_TEXT, 3, c.Imported([page], 3), True).c == 0
 
 
 def test_a_forward_has_a_mask_and_an_adapter() -> None:
@@ -107,6 +124,9 @@ def test_a_decode_has_a_grammar_and_an_adapter() -> None:
         (Op.DECODE_WITH, words(4, 0, 0, 0) + decode(), {}),
         (Op.DECODE_WITH, words(1, 0xFFFFFFFF, 0, 0) + decode(), {}),
         (Op.IMPORT_PREFIX, words(1), {"c": 1 << 31}),
+        (Op.EXPORT_TEXT, words(1 << 30, 4, 5) + b"name", {"c": 1}),
+        (Op.EXPORT_TEXT, words(1, 4, 5) + b"name" + bytes(4), {"c": 1}),
+        (Op.EXPORT_TEXT, words(1, 4, 5) + b"name", {"c": 1 << 31}),
     ],
 )
 def test_what_does_not_fit_is_refused(op: Op, payload: bytes, fields: dict[str, int]) -> None:
@@ -117,6 +137,8 @@ def test_what_does_not_fit_is_refused(op: Op, payload: bytes, fields: dict[str, 
 def test_counts_are_part_of_what_a_turn_names() -> None:
     assert named_bytes(entry(Op.ALLOC_PAGES, c=1000)) == 8000
     assert named_bytes(entry(Op.EMBED_TEXT, c=1000)) == 8000
+    assert named_bytes(entry(Op.EXPORT_TEXT, c=1000, length=8)) == 8008
+    assert named_bytes(entry(Op.IMPORT_TEXT, c=1000, length=8)) == 8008
     assert named_bytes(entry(Op.DETOKENIZE, b=1000)) == 4000
     assert named_bytes(entry(Op.FORWARD, c=1000, length=20)) == 20
 

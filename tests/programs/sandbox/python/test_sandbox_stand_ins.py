@@ -89,9 +89,12 @@ def build(package: dict[str, ModuleType]) -> list[Any]:
         id=6, context=[], inputs=[1], output=[], outputs=[], mask=[[True, False]],
         scores="slots",
     )  # fmt: skip
-    imported = c.Imported([c.ImportedPage(1, 2, [0, 1], [True, True])], 2)
+    imported = c.Imported([c.ImportedPage(1, 2, [0, 1], [True, True])], 2, [7, 8, 9])
+    export = c.ExportPages(id=8, pages=[1], name="text", ttl_s=None, tokens=[7, 8, 9])
     return [
-        m.Turn([m.Issue(1, [decode, forward]), m.Send("hällo \U0001f600"), m.Received(2)], 0.5),
+        m.Turn(
+            [m.Issue(1, [decode, forward, export]), m.Send("hällo \U0001f600"), m.Received(2)], 0.5
+        ),
         m.Turn([m.Fetch(1, "POST", "http://x", b"\x00\xff", {"a": "b"})], None),
         m.Turn([m.Ended("failed", "null", error, [error], ["task"])]),
         [

@@ -1,4 +1,4 @@
-"""The guest ABI, version 1.3, as numbers and layouts; docs/reference/guest-abi.md is its text.
+"""The guest ABI, version 1.4, as numbers and layouts; docs/reference/guest-abi.md is its text.
 
 All numbers are little-endian; addresses are byte offsets into the module's memory.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from quire.core.errors import ErrorRecord
 
 ABI_EXPORT = "quire_abi_1"
-MINOR = 3
+MINOR = 4
 """Operations are added, never changed; a guest finds this number in its model's answer."""
 START_EXPORT = "quire_start"
 POLL_EXPORT = "quire_poll"
@@ -72,6 +72,8 @@ class Op(IntEnum):
     EMBED_SLOTS = 57
     SAMPLE_SLOTS = 58
     DECODE_WITH = 59
+    EXPORT_TEXT = 60
+    IMPORT_TEXT = 61
 
 
 class Status(IntEnum):
@@ -93,7 +95,8 @@ GRAMMARS = {1: "json_schema", 2: "regex", 3: "lark"}
 
 _COUNTED = frozenset(
     (Op.ALLOC_PAGES, Op.FREE_PAGES, Op.ALLOC_EMBEDS, Op.FREE_EMBEDS, Op.EXPORT_PAGES,
-     Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE)
+     Op.IMPORT_PAGES, Op.IMPORT_PREFIX, Op.EMBED_TEXT, Op.EMBED_SLOTS, Op.MASK_PAGE,
+     Op.EXPORT_TEXT, Op.IMPORT_TEXT)
 )  # fmt: skip
 """Their ``c`` counts what they name, at most two numbers each."""
 

@@ -28,6 +28,7 @@ _FORWARD = struct.Struct("<4I")
 _FORWARD_WITH = struct.Struct("<6I")
 _DECODE_WITH = struct.Struct("<4I")
 _COPY = struct.Struct("<5I")
+_EXPORT_TEXT = struct.Struct("<2I")
 
 _MAX_IDS = 1 << 16
 """Of one command: a bound that no pool reaches keeps a count from filling memory."""
@@ -136,6 +137,35 @@ def _embed_slots(entry: RingCommand, command: CommandId, memory: Memory) -> c.Co
     slots = ids_of(TokenSlotId, words[:count])
     return c.EmbedText(
         id=command, tokens=[0] * count, positions=words[count:], embeds=embeds, token_slots=slots
+    )
+
+
+def _export_pages(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    return c.ExportPages(
+        id=command,
+        pages=_run(PageId, entry),
+        name=memory.text(entry.address, entry.length),
+        ttl_s=float(entry.d) or None,
+    )
+
+
+def _export_text(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    words = Words(memory, entry)
+    num_tokens, name_bytes = map(int, words.read(_EXPORT_TEXT))
+    export = c.ExportPages(
+        id=command,
+        pages=_run(PageId, entry),
+        tokens=words.ids(int, num_tokens),
+        name=words.text(name_bytes),
+        ttl_s=float(entry.d) or None,
+    )
+    words.end()
+    return export
+
+
+def _import_pages(entry: RingCommand, command: CommandId, memory: Memory) -> c.Command:
+    return c.ImportPages(
+        id=command, pages=_run(PageId, entry), name=memory.text(entry.address, entry.length)
     )
 
 
@@ -251,15 +281,10 @@ COMMANDS: Mapping[int, Build] = {
     Op.FREE_EMBEDS: lambda entry, command, memory: c.DeallocEmbeds(
         id=command, embeds=_run(EmbedId, entry)
     ),
-    Op.EXPORT_PAGES: lambda entry, command, memory: c.ExportPages(
-        id=command,
-        pages=_run(PageId, entry),
-        name=memory.text(entry.address, entry.length),
-        ttl_s=float(entry.d) or None,
-    ),
-    Op.IMPORT_PAGES: lambda entry, command, memory: c.ImportPages(
-        id=command, pages=_run(PageId, entry), name=memory.text(entry.address, entry.length)
-    ),
+    Op.EXPORT_PAGES: _export_pages,
+    Op.IMPORT_PAGES: _import_pages,
+    Op.EXPORT_TEXT: _export_text,
+    Op.IMPORT_TEXT: _import_pages,
     Op.EMBED_TEXT: _embed_text,
     Op.FORWARD: _forward,
     Op.NEXT_DIST: lambda entry, command, memory: c.GetNextDist(

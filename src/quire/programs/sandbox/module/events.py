@@ -16,7 +16,7 @@ from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module import abi
-from quire.programs.sandbox.module.abi import Status
+from quire.programs.sandbox.module.abi import Op, Status
 
 
 class RingEvent(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +54,11 @@ def reply_event(op: int, command: int, reply: Reply, last: bool) -> RingEvent:
             return RingEvent(op, command, u32s(reply.token_ids), a=len(reply.token_ids))
         case Imported():
             fills = [page.fill for page in reply.pages]
-            return RingEvent(op, command, u32s(fills), a=len(fills), b=reply.num_tokens)
+            tokens = (reply.tokens or []) if op == Op.IMPORT_TEXT else []
+            return RingEvent(
+                op, command, u32s([*fills, *tokens]),
+                a=len(fills), b=reply.num_tokens, c=len(tokens), last=last,
+            )  # fmt: skip
         case _:
             return RingEvent(op, command, last=last)
 
