@@ -192,9 +192,9 @@ async def test_batches_go_to_their_engine_and_stale_results_go_nowhere(rig: Rig)
     await rig.on_control(lambda: rig.control.engine_up(engine, ModelId("m"), info, sent.append))
     rig.control.post(lambda t: Tick(time_s=t))
     result = FakeEngine().execute(Batch(step=1))
-    await rig.on_control(lambda: rig.control.step_completed(engine, result))
+    await rig.on_control(lambda: rig.control.engine_answered(engine, result))
     await rig.on_control(lambda: rig.control.engine_down(engine, ERROR))
-    await rig.on_control(lambda: rig.control.step_completed(engine, result))
+    await rig.on_control(lambda: rig.control.engine_answered(engine, result))
     assert sent == [batch]
     kinds = [type(event).__name__ for event in rig.controller.events]
     assert kinds == ["EngineUp", "Tick", "StepCompleted", "EngineDown"]
@@ -340,7 +340,7 @@ async def test_programs_of_a_model_that_is_given_up_end_with_its_reason(rig: Rig
     rig.start_program(ProgramId(2))
     create_queue(ProgramId(2), other)
     await rig.on_control(rig.control._round)
-    await rig.on_control(lambda: rig.control.model_given_up(model, ERROR))
+    await rig.on_control(lambda: rig.control.engine_given_up(EngineId("gone#0"), model, ERROR))
     assert await rig.sink.want(1) == [ERROR]
     await rig.on_control(lambda: None)
     ended = [event for event in rig.controller.events if isinstance(event, ProgramEnded)]

@@ -28,12 +28,14 @@ from quire.core.errors import (
 from quire.core.event_loops import new_event_loop
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
+from quire.node.clock import SystemClock
 from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.queue import EncodeQueue, Job, batch_of
 from quire.node.encoders.service import EncoderService
-from quire.node.encoders.transport import EncoderProcess, EncoderTransports, InProcessEncoder
+from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.health import EngineState
 from quire.node.supervisor import RestartLimits
+from quire.node.transports import ZeroMQTransport
 from quire.testing import FakeEncoder
 
 A, B = TenantId("a"), TenantId("b")
@@ -188,12 +190,15 @@ async def started(
 ) -> EncoderService:
     service = EncoderService(
         EncoderConfig(source="fake", name=ModelId("fake"), **fields),
-        EncoderTransports(lambda config, progress: InProcessEncoder(lambda: core), fake_texts),
+        EncoderTransports(
+            lambda config, progress: in_process_encoder(config.name, lambda: core), fake_texts
+        ),
+        clock=SystemClock(),
         on_change=lambda: None,
         on_progress=lambda stage, fraction: None,
         limits=limits,
     )
-    service.start()
+    await service.start()
     await service.wait_ready()
     return service
 
@@ -323,6 +328,7 @@ def fleet_of(on_change: Callable[[], None] = lambda: None, **sources: Path) -> E
     return EncoderFleet(
         configs,
         EncoderTransports(),
+        clock=SystemClock(),
         on_change=on_change,
         on_progress=lambda stage, fraction: None,
     )
@@ -337,7 +343,7 @@ def test_an_encoder_process_encodes_and_survives_being_killed(encoder_directory:
 async def _encodes_and_survives(encoder_directory: Path) -> None:
     changed = asyncio.Event()
     fleet = fleet_of(changed.set, tiny=encoder_directory)
-    fleet.start()
+    await fleet.start()
     await fleet.wait_ready()
     changed.clear()
     service = fleet.find(None, "embedding")
@@ -349,11 +355,12 @@ async def _encodes_and_survives(encoder_directory: Path) -> None:
     with torch.no_grad():
         hidden = model(input_ids=torch.tensor([[1, 2, 3]])).last_hidden_state
     np.testing.assert_allclose(before[1], hidden[0].mean(0).numpy(), atol=1e-5)
-    process = service._transport
-    assert isinstance(process, EncoderProcess)
+    process = service._supervisor.transport
+    assert isinstance(process, ZeroMQTransport)
     os.kill(process.pid, signal.SIGKILL)
-    await changed.wait()
-    assert service.health.restarts == 1
+    while not service.health.restarts:
+        changed.clear()
+        await changed.wait()
     after = await service.encode(A, [sequence, text(1, 2, 3)])
     np.testing.assert_array_equal(after, before)
     with pytest.raises(ModelNotFound, match="--encoder"):
@@ -368,7 +375,7 @@ async def _encodes_and_survives(encoder_directory: Path) -> None:
 async def test_what_is_no_encoder_fails_the_start(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
     fleet = fleet_of(wrong=tmp_path)
-    fleet.start()
+    await fleet.start()
     with pytest.raises(UnsupportedModel, match="LlamaForCausalLM"):
         await fleet.wait_ready()
     assert fleet.all()[0].health.state is EngineState.FAILED

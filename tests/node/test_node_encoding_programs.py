@@ -22,7 +22,7 @@ from quire.core.ids import ModelId
 from quire.engine.encoders.text import EncoderTexts
 from quire.node import Node
 from quire.node.encoders.programs import EncodedTokens
-from quire.node.encoders.transport import EncoderTransports, InProcessEncoder
+from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import find
 from quire.programs.sandbox.program import GuestProgram
@@ -74,7 +74,10 @@ def node_with(cache: Path, encoders: Mapping[str, FakeEncoder]) -> Node:
     )
     config = NodeConfig(engines=base.engines, sandbox=base.sandbox, encoders=configs)
     transports = EncoderTransports(
-        lambda encoder, on_progress: InProcessEncoder(lambda: encoders[encoder.name]), words
+        lambda encoder, on_progress: in_process_encoder(
+            encoder.name, lambda: encoders[encoder.name]
+        ),
+        words,
     )
     return sandbox_node(config, encoder_transports=transports)
 

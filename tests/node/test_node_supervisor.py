@@ -9,6 +9,7 @@ import pytest
 
 from quire.core.batch import Batch, BatchResult, EngineAnswer
 from quire.core.config import AdapterConfig, EngineConfig
+from quire.core.encoding import EncodeResult
 from quire.core.engine_info import AdapterInfo, EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireError
 from quire.core.ids import EngineId, ModelId
@@ -44,11 +45,12 @@ class Control:
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
         self._tell(error)
 
-    def model_given_up(self, model: ModelId, error: ErrorRecord) -> None:
+    def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
         self._tell(("given up", error.message))
 
-    def step_completed(self, engine: EngineId, result: BatchResult) -> None:
-        self._tell(result.step)
+    def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
+        assert isinstance(answer, BatchResult)
+        self._tell(answer.step)
 
     def _tell(self, what: object) -> None:
         self.told.append(what)
@@ -100,7 +102,7 @@ class Rig:
             EngineId("e#0"),
             CONFIG,
             lambda config, on_progress: self._make(config),
-            self.control,  # type: ignore[arg-type]
+            self.control,
             clock=SystemClock(),
             prepare=self._prepare,
             on_ready=self.ready.append,

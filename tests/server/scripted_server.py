@@ -35,7 +35,7 @@ from quire.core.config import (
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncoderTexts
 from quire.node import ModelFiles, Node
-from quire.node.encoders.transport import EncoderTransports, InProcessEncoder
+from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.transports import InProcessTransport
 from quire.server import Service
 from quire.testing import FakeEncoder, FakeEngine, FakeTokenizer, ScriptedModel, fake_pool
@@ -116,7 +116,9 @@ def scripted_node(
             scripted_files(engine), chat_template=template, text_start=text_start
         ),
         encoder_transports=EncoderTransports(
-            lambda encoder, on_progress: InProcessEncoder(lambda: cores[encoder.name]),
+            lambda encoder, on_progress: in_process_encoder(
+                encoder.name, lambda: cores[encoder.name]
+            ),
             lambda source: EncoderTexts(word_tokenizer(), cores[source].info.max_tokens, ""),
         ),
         debug=True,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 REQUEST_LOGGER = "quire.requests"
-STARTING_LOGGERS = ("quire.node.supervisor", "quire.node.encoders.service")
+STARTING_LOGGERS = ("quire.node.supervisor",)
 """Tell of engines and encoders that are given up."""
 CHATTY_LOGGERS = ("httpx", "httpcore", "uvicorn")
 """Libraries whose every call or connection is an INFO record; ours say what matters of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -96,6 +96,10 @@ class EngineConfig:
                 f"tensor_parallel is {self.tensor_parallel}; 1 to 64 ranks can share a model"
             )
 
+    def again(self) -> EngineConfig:
+        """For one that has served: it comes up without an adapter whose files are gone."""
+        return replace(self, adapters=tuple(replace(a, is_needed=False) for a in self.adapters))
+
 
 @dataclass(frozen=True, slots=True)
 class EncoderConfig:
@@ -119,6 +123,10 @@ class EncoderConfig:
                 f"encoder {self.name}: max_batch_tokens is {self.max_batch_tokens} and max_pending "
                 f"{self.max_pending}: choose at least 1 for each"
             )
+
+    def again(self) -> EncoderConfig:
+        """For one that has served."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,11 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     num_types: int
     num_parameters: int
 
+    @property
+    def lacks(self) -> str:
+        """It is never up without anything that it should have."""
+        return ""
+
 
 class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """``tokens`` and ``types`` [T] are the sequences one after the other, of ``lengths`` [S]."""

@@ -98,3 +98,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     extra: dict[str, Any] = msgspec.field(default_factory=dict)
     adapters: tuple[AdapterInfo, ...] = ()
     images: ImageInput | None = None
+
+    @property
+    def lacks(self) -> str:
+        """What it is up without."""
+        missing = (f"without adapter {a.name}: {a.problem}" for a in self.adapters if a.problem)
+        return "; ".join(missing)

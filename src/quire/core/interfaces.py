@@ -14,6 +14,7 @@ import msgspec
 from quire.core.actions import Reply
 from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
 from quire.core.commands import Command
+from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
@@ -73,6 +74,22 @@ class EngineTransport(Protocol):
         """Seconds for which the engine has owed a sign of life; 0 while it gives them. From any
         thread."""
         ...
+
+    async def close(self) -> None: ...
+
+
+class EncoderTransport(Protocol):
+    """The same, to an encoder."""
+
+    async def start(
+        self,
+        on_answer: Callable[[EncodeResult], None],
+        on_lost: Callable[[str], None],
+    ) -> EncoderInfo: ...
+
+    def send(self, batch: EncodeBatch) -> None: ...
+
+    def silent_s(self) -> float: ...
 
     async def close(self) -> None: ...
 

@@ -27,7 +27,8 @@ from quire.core.actions import (
     SetTimer,
     Terminate,
 )
-from quire.core.batch import Batch, BatchResult, TransfersEnded
+from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
+from quire.core.encoding import EncodeResult
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
@@ -204,9 +205,9 @@ class ControlThread:
         self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
         self._engines.pop(engine, None)
 
-    def model_given_up(self, model: ModelId, error: ErrorRecord) -> None:
-        """No engine of it will come back: programs with queues for it would wait for ever, so they
-        end."""
+    def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        """No engine of the model will come back: programs with queues for it would wait for ever,
+        so they end."""
         self._given_up[model] = error
         for program in self._users.of(model):
             self._terminate(program, error)
@@ -218,15 +219,14 @@ class ControlThread:
         self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
         self._wake.ring()
 
-    def step_completed(self, engine: EngineId, result: BatchResult) -> None:
-        """Raises ``EngineFault`` for a result that belongs to no message."""
-        if engine in self._engines:  # else it was lost between the result and this call
-            self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=result))
-
-    def transfers_completed(self, engine: EngineId, ended: TransfersEnded) -> None:
-        """Raises ``EngineFault`` for the end of what is not under way."""
-        if engine in self._engines:
-            self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=ended))
+    def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
+        """Raises ``EngineFault`` for what belongs to no message, or ends what is not under way."""
+        if engine not in self._engines:
+            return  # it was lost between the answer and this call
+        if isinstance(answer, BatchResult):
+            self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=answer))
+        elif isinstance(answer, TransfersEnded):
+            self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=answer))
 
     def _handle_now(self, event_at: EventAt) -> None:
         """Behind what is in the inbox, so that late joiners get into the next batch. What the

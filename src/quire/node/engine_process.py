@@ -11,14 +11,16 @@ import gc
 import logging
 import sys
 from collections.abc import Callable
+from typing import TypeVar
 
 from quire.core.batch import Batch
-from quire.core.config import EngineConfig
+from quire.core.config import EncoderConfig, EngineConfig
+from quire.core.encoding import EncodeBatch
 from quire.core.errors import EngineFault, ProtocolMismatch, QuireError
-from quire.core.interfaces import EngineCore
 from quire.node.child_link import EXIT_LOAD_FAILED, Executing, NodeLink, live
 from quire.node.child_process import LifeLine
 from quire.node.engine_loading import OnProgress, load_engine
+from quire.node.transports.in_process import Core
 from quire.node.transports.messages import (
     Faulted,
     LaunchOrder,
@@ -34,15 +36,20 @@ logger = logging.getLogger(__name__)
 
 EXIT_FAULT = 6
 
-Load = Callable[[EngineConfig, OnProgress], EngineCore]
+Config = TypeVar("Config", EngineConfig, EncoderConfig)
+
+Load = Callable[[EngineConfig, OnProgress], Core]
 
 
-def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: Executing) -> int:
+def serve(
+    link: NodeLink[ToEngine],
+    config: Config,
+    load: Callable[[Config, OnProgress], Core],
+    executing: Executing,
+) -> int:
     """Load, then execute batches until an exception ends it; returns the exit status."""
     try:
-        engine = load(
-            order.config, lambda stage, done: link.say(Progress(stage=stage, fraction=done))
-        )
+        engine = load(config, lambda stage, done: link.say(Progress(stage=stage, fraction=done)))
     except QuireError as exc:
         link.say(LoadFailed(error=exc.record()))
         return EXIT_LOAD_FAILED
@@ -51,7 +58,7 @@ def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: E
         link.say(Ready(info=engine.info))
         while True:
             batch = link.hear()
-            if not isinstance(batch, Batch):
+            if not isinstance(batch, Batch | EncodeBatch):
                 raise ProtocolMismatch(f"expected a Batch, got {type(batch).__name__}")
             with executing:
                 link.say(engine.execute(batch))
@@ -67,7 +74,7 @@ def serve(link: NodeLink[ToEngine], order: LaunchOrder, load: Load, executing: E
         engine.close()
 
 
-def _transfer(engine: EngineCore, link: NodeLink[ToEngine], executing: Executing) -> None:
+def _transfer(engine: Core, link: NodeLink[ToEngine], executing: Executing) -> None:
     """Go on with transfers until the next message comes; at least once behind each."""
     while True:
         with executing:
@@ -87,7 +94,7 @@ def main(load: Load = load_engine, lifeline: LifeLine | None = None) -> int:
         lifeline,
         node_codec(),
         engine_codec(),
-        lambda link, executing: serve(link, order, load, executing),
+        lambda link, executing: serve(link, order.config, load, executing),
     )
 
 

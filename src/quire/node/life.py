@@ -55,7 +55,7 @@ class NodeLife:
         self._running = True
         parts.control.start()
         parts.hosts.start()
-        parts.encoders.start()
+        await parts.encoders.start()
         await asyncio.to_thread(remove_left_behind)
         try:
             await parts.fleet.start(wait_ready=wait_ready)

@@ -93,6 +93,7 @@ class NodeParts:
         self.encoders = EncoderFleet(
             config.encoders,
             around.encoder_transports,
+            clock=self.clock,
             on_change=notices.health_changed,
             on_progress=notices.report,
         )

@@ -1,7 +1,8 @@
-"""Keeps one engine running: starts it, notices its loss, starts it again, gives up on a crash loop.
+"""Keeps an engine or encoder running: starts it, notices its loss, starts it again, gives up on a
+crash loop.
 
-Runs on the control thread. Owns the engine's transport and its state; tells control when the engine
-is up or down. Must not know what kind of transport it has.
+Owns the engine's transport and its state; tells its owner when the engine is up or down. Must not
+know what kind of transport it has, nor what the engine says.
 """
 
 from __future__ import annotations
@@ -10,27 +11,30 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
-from quire.core.batch import BatchResult, EngineAnswer
-from quire.core.config import EngineConfig
-from quire.core.engine_info import EngineInfo
+from quire.core.batch import EngineAnswer
+from quire.core.config import EncoderConfig, EngineConfig
+from quire.core.encoding import EncodeResult
 from quire.core.errors import (
     ConfigError,
     EngineLost,
+    ErrorRecord,
     ModelError,
     ProtocolMismatch,
     QuireError,
 )
-from quire.core.ids import EngineId
-from quire.core.interfaces import Clock, EngineTransport
-from quire.node.control_thread import ControlThread
+from quire.core.ids import EngineId, ModelId
+from quire.core.interfaces import Clock, EncoderTransport, EngineTransport
 from quire.node.engine_loading import OnProgress
 from quire.node.health import TRANSITIONS, EngineHealth, EngineState, with_silence
 
 logger = logging.getLogger(__name__)
 
 TransportFactory = Callable[[EngineConfig, OnProgress], EngineTransport]
+
+Config = TypeVar("Config", EngineConfig, EncoderConfig)
 
 _HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
 """Starting again would end in the same error."""
@@ -47,32 +51,54 @@ class RestartLimits:
     max_pause_s: float = 5.0
 
 
-class EngineSupervisor:
-    """``health`` may be read from any thread; ``run`` is one task on the control thread.
+class EngineOwner(Protocol):
+    """Who is told of an engine: control."""
+
+    def engine_up(
+        self, engine: EngineId, model: ModelId, info: Any, send: Callable[[Any], None]
+    ) -> None:
+        """Raises ``ConfigError`` for one that it cannot serve."""
+        ...
+
+    def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
+        """Raises ``EngineFault`` for what belongs to no message; the engine is started again."""
+        ...
+
+    def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
+        """What was in flight is not answered any more."""
+        ...
+
+    def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        """It will not come back."""
+        ...
+
+
+class EngineSupervisor(Generic[Config]):
+    """``health`` may be read from any thread; all else belongs to the loop of ``start``.
 
     All callbacks run there. ``prepare()`` gets what the model needs besides an engine, while that
-    starts; control hears of neither before both are there. ``on_ready(info)`` is called each time
-    when control knows the engine, ``on_progress(stage, fraction)`` while it loads, ``on_change()``
+    starts; the owner hears of neither before both are there. ``on_ready(info)`` is called each time
+    when it knows the engine, ``on_progress(stage, fraction)`` while it loads, ``on_change()``
     after a change of state.
     """
 
     def __init__(
         self,
         engine: EngineId,
-        config: EngineConfig,
-        factory: TransportFactory,
-        control: ControlThread,
+        config: Config,
+        factory: Callable[[Config, OnProgress], EngineTransport | EncoderTransport],
+        control: EngineOwner,
         *,
         clock: Clock,
         prepare: Callable[[], Awaitable[None]],
-        on_ready: Callable[[EngineInfo], None],
+        on_ready: Callable[[Any], None],
         on_change: Callable[[], None],
         on_progress: OnProgress | None = None,
         limits: RestartLimits | None = None,
     ) -> None:
         self.engine = engine
-        self._config = config
-        self._factory = factory
+        self._config: Config = config
+        self._factory: Callable[[Config, OnProgress], EngineTransport | EncoderTransport] = factory
         self._control = control
         self._clock = clock
         self._prepare = prepare
@@ -82,11 +108,11 @@ class EngineSupervisor:
         self._limits = limits or RestartLimits()
         self._losses: deque[float] = deque()
         self._health = EngineHealth(EngineState.LOADING, "starting")
-        self._info: EngineInfo | None = None
+        self._info: Any = None
         self._settled = asyncio.Event()
         self._error: QuireError | None = None
         self._task: asyncio.Task[None] | None = None
-        self.transport: EngineTransport | None = None
+        self.transport: EngineTransport | EncoderTransport | None = None
 
     @property
     def health(self) -> EngineHealth:
@@ -96,7 +122,7 @@ class EngineSupervisor:
     async def start(self) -> None:
         self._task = asyncio.create_task(self._run(), name=f"supervise {self.engine}")
 
-    async def wait_ready(self) -> EngineInfo:
+    async def wait_ready(self) -> Any:
         """The engine's first readiness.
 
         Raises:
@@ -131,14 +157,11 @@ class EngineSupervisor:
         """One life of the engine, from start to loss; returns why it ended."""
         lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def on_answer(answer: EngineAnswer) -> None:
+        def on_answer(answer: EngineAnswer | EncodeResult) -> None:
             if lost.done():
                 return
             try:
-                if isinstance(answer, BatchResult):
-                    self._control.step_completed(self.engine, answer)
-                else:
-                    self._control.transfers_completed(self.engine, answer)
+                self._control.engine_answered(self.engine, answer)
             except QuireError as exc:  # it answers what it was not asked
                 lost.set_result(exc.message)
 
@@ -146,14 +169,18 @@ class EngineSupervisor:
             if not lost.done():
                 lost.set_result(reason)
 
-        transport = self.transport = self._factory(self._wanted(), self._on_progress)
+        transport = self.transport = self._factory(
+            self._config if self._info is None else self._config.again(), self._on_progress
+        )
         try:
             info = await self._start_engine(transport, on_answer, on_lost)
             self._info = info
-            # control first: whoever sees the model or the state may use the engine at once
+            # the owner first: whoever sees the model or the state may use the engine at once
             self._control.engine_up(self.engine, self._config.name, info, transport.send)
             self._on_ready(info)
-            self._move(EngineState.READY, self._lacks(info))
+            if info.lacks:
+                logger.error("engine %s is up %s", self.engine, info.lacks)
+            self._move(EngineState.READY, info.lacks)
             self._settled.set()
             error: QuireError = EngineLost(await lost)
             # before anybody hears of the loss: who asks then is not told that the engine is ready
@@ -167,33 +194,18 @@ class EngineSupervisor:
 
     async def _start_engine(
         self,
-        transport: EngineTransport,
-        on_answer: Callable[[EngineAnswer], None],
+        transport: EngineTransport | EncoderTransport,
+        on_answer: Callable[[EngineAnswer | EncodeResult], None],
         on_lost: Callable[[str], None],
-    ) -> EngineInfo:
+    ) -> Any:
         """The engine's start and ``prepare`` side by side; raises the error of either."""
-        starting = asyncio.create_task(transport.start(on_answer, on_lost))
+        starting: asyncio.Task[Any] = asyncio.create_task(transport.start(on_answer, on_lost))
         try:
             await self._prepare()
             return await starting
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
-
-    def _wanted(self) -> EngineConfig:
-        """What has served comes up again without an adapter whose files are gone meanwhile."""
-        if self._info is None:
-            return self._config
-        adapters = tuple(replace(one, is_needed=False) for one in self._config.adapters)
-        return replace(self._config, adapters=adapters)
-
-    def _lacks(self, info: EngineInfo) -> str:
-        lacks = "; ".join(
-            f"without adapter {one.name}: {one.problem}" for one in info.adapters if one.problem
-        )
-        if lacks:
-            logger.error("engine %s is up %s", self.engine, lacks)
-        return lacks
 
     def _may_restart(self, error: QuireError) -> bool:
         if isinstance(error, _HOPELESS):
@@ -224,7 +236,7 @@ class EngineSupervisor:
         logger.error("engine %s is given up: %s", self.engine, error.message)
         self._error = error
         self._move(EngineState.FAILED, error.message)
-        self._control.model_given_up(self._config.name, error.record())
+        self._control.engine_given_up(self.engine, self._config.name, error.record())
         self._settled.set()
 
     def _on_progress(self, stage: str, fraction: float) -> None:

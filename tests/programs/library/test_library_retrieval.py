@@ -20,7 +20,7 @@ from quire.core.errors import QuireError, TraitMissing
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncoderTexts
 from quire.node import SHIPPED_MODEL, Node
-from quire.node.encoders.transport import EncoderTransports, InProcessEncoder
+from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.programs.library import find
 from quire.programs.library.retrieval.retrieval import best_of, cosine
 from quire.testing import FakeEncoder
@@ -75,7 +75,8 @@ def node_with(**encoders: FakeEncoder) -> Node:
     engine = EngineConfig(source=SHIPPED_MODEL, name=ModelId(SHIPPED_MODEL))
     configs = tuple(EncoderConfig(source=name, name=ModelId(name)) for name in encoders)
     transports = EncoderTransports(
-        lambda config, on_progress: InProcessEncoder(lambda: encoders[config.name]), word_texts
+        lambda config, on_progress: in_process_encoder(config.name, lambda: encoders[config.name]),
+        word_texts,
     )
     config = NodeConfig(engines=(engine,), encoders=configs, engine_process=False)
     return Node(config, encoder_transports=transports)

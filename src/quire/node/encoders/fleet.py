@@ -9,6 +9,7 @@ from quire.core.config import EncoderConfig
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, InvalidArgument, ModelNotFound
 from quire.core.ids import EngineId, ModelId
+from quire.core.interfaces import Clock
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
@@ -23,12 +24,13 @@ class EncoderFleet:
         configs: Sequence[EncoderConfig],
         transports: EncoderTransports,
         *,
+        clock: Clock,
         on_change: Callable[[], None],
         on_progress: OnProgress,
     ) -> None:
         self._services = {
             config.name: EncoderService(
-                config, transports, on_change=on_change, on_progress=on_progress
+                config, transports, clock=clock, on_change=on_change, on_progress=on_progress
             )
             for config in configs
         }
@@ -71,9 +73,9 @@ class EncoderFleet:
         served = ", ".join(self._services) or "none"
         return f"{what} is served here; encoders: {served}. Load one with --encoder NAME=DIRECTORY"
 
-    def start(self) -> None:
+    async def start(self) -> None:
         for service in self._services.values():
-            service.start()
+            await service.start()
 
     async def wait_ready(self) -> None:
         """Raises ``QuireError``: the first error that keeps one from becoming ready."""

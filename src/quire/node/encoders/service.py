@@ -1,7 +1,7 @@
 """One encoder that is kept running, and those who wait for its rows.
 
-Lives on the edge's loop. Owns the encoder's lives (started again after a loss, given up after too
-many), its queue and the batches under way. Encoding is pure, so what a lost encoder had at hand is
+Lives on the edge's loop. Owns the encoder's queue and the batches under way; it is kept running by
+a supervisor, as engines are. Encoding is pure, so what a lost encoder had at hand is
 given to the next one, once.
 """
 
@@ -9,38 +9,31 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
-from collections import deque
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from quire.core.batch import F32
+from quire.core.batch import F32, EngineAnswer
 from quire.core.config import EncoderConfig
-from quire.core.encoding import EncodeResult, EncoderInfo
+from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.errors import (
-    ConfigError,
     EngineLost,
+    ErrorRecord,
     InvalidArgument,
-    ModelError,
-    ProtocolMismatch,
     QuireError,
     from_record,
 )
-from quire.core.ids import TenantId
+from quire.core.ids import EngineId, ModelId, TenantId
+from quire.core.interfaces import Clock
 from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.encoders.queue import EncodeQueue, Item, Job, batch_of
-from quire.node.encoders.transport import EncoderTransport, EncoderTransports
+from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.health import TRANSITIONS, EngineHealth, EngineState, with_silence
-from quire.node.supervisor import RestartLimits
-
-logger = logging.getLogger(__name__)
+from quire.node.health import EngineHealth, EngineState
+from quire.node.supervisor import EngineSupervisor, RestartLimits
 
 _MAX_BATCHES = 2
 """One runs while the next one waits at the encoder, so that it is never idle between two."""
-_HOPELESS = (ModelError, ConfigError, ProtocolMismatch)
-"""Starting again would end in the same error."""
 
 
 class EncoderService:
@@ -51,6 +44,7 @@ class EncoderService:
         config: EncoderConfig,
         transports: EncoderTransports,
         *,
+        clock: Clock,
         on_change: Callable[[], None],
         on_progress: OnProgress,
         limits: RestartLimits | None = None,
@@ -58,28 +52,31 @@ class EncoderService:
         self.name = config.name
         self._config = config
         self._transports = transports
-        self._on_change = on_change
-        self._listener = on_progress
-        self._limits = limits or RestartLimits()
-        self._losses: deque[float] = deque()
         self._queue = EncodeQueue(config.max_pending, config.max_batch_tokens)
         self._numbers = itertools.count(1)
         self._running: dict[int, list[Item]] = {}
         self._futures: dict[Job, asyncio.Future[None]] = {}
-        self._transport: EncoderTransport | None = None
-        self._health = EngineHealth(EngineState.LOADING, "starting")
+        self._to_encoder: Callable[[EncodeBatch], None] | None = None
         self._info: EncoderInfo | None = None
         self._texts: EncoderTexts | None = None
-        self._settled = asyncio.Event()
-        self._error: QuireError | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = EngineSupervisor(
+            EngineId(config.name),
+            config,
+            transports.make,
+            self,
+            clock=clock,
+            prepare=self._prepare,
+            on_ready=lambda info: None,
+            on_change=on_change,
+            on_progress=lambda stage, done: on_progress(f"{config.name}: {stage}", done),
+            limits=limits,
+        )
 
     # -- what is there -----------------------------------------------------------------------------
 
     @property
     def health(self) -> EngineHealth:
-        transport = self._transport
-        return with_silence(self._health, 0.0 if transport is None else transport.silent_s())
+        return self._supervisor.health
 
     @property
     def info(self) -> EncoderInfo:
@@ -127,112 +124,64 @@ class EncoderService:
 
     # -- life --------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        self._task = asyncio.create_task(self._run(), name=f"encoder {self.name}")
+    async def start(self) -> None:
+        await self._supervisor.start()
 
     async def wait_ready(self) -> None:
         """Raises ``QuireError``: it was given up, or stopped, before it was ever ready."""
-        await self._settled.wait()
-        if self._info is None:
-            raise self._error or EngineLost(f"encoder {self.name} was stopped while loading")
+        await self._supervisor.wait_ready()
 
     async def stop(self) -> None:
         """End it; who still waits is told at once. Idempotent."""
         stopped = EngineLost(f"encoder {self.name} has been stopped")
         self._fail_all(stopped)
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-            await asyncio.wait({self._task})
-        if self._health.state is not EngineState.STOPPED:
-            self._move(EngineState.STOPPED, "stopped")
+        await self._supervisor.stop()
         self._fail_all(stopped)
-        self._settled.set()
 
-    async def _run(self) -> None:
-        while True:
-            try:
-                error = await self._live()
-            except Exception as exc:  # a bug of ours: say so instead of going quiet
-                logger.exception("encoder %s cannot be kept running", self.name)
-                self._give_up(EngineLost(f"encoder {self.name} failed: {exc!r}"))
-                return
-            if isinstance(error, _HOPELESS) or self._is_crash_loop():
-                self._give_up(error)
-                return
-            logger.warning("encoder %s is started again: %s", self.name, error.message)
-            self._move(EngineState.RESTARTING, error.message, self._health.restarts + 1)
-            doubled = self._limits.first_pause_s * 2.0 ** (len(self._losses) - 1)
-            await asyncio.sleep(min(doubled, self._limits.max_pause_s))
-
-    async def _live(self) -> QuireError:
-        """One life of the encoder; returns why it ended."""
-        lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        def on_lost(reason: str) -> None:
-            if not lost.done():
-                lost.set_result(reason)
-
-        transport = self._transports.make(self._config, self._on_progress)
-        try:
-            if self._texts is None:
-                self._texts = await asyncio.to_thread(
-                    self._transports.read_texts, self._config.source
-                )
-            self._info = await transport.start(self._on_result, on_lost)
-            self._transport = transport
-            self._move(EngineState.READY)
-            self._settled.set()
-            self._send()
-            return EngineLost(await lost)
-        except QuireError as exc:
-            return exc
-        finally:
-            self._transport = None
-            self._recover()
-            await transport.close()
-
-    def _is_crash_loop(self) -> bool:
-        now_s = asyncio.get_running_loop().time()
-        self._losses.append(now_s)
-        while now_s - self._losses[0] > self._limits.window_s:
-            self._losses.popleft()
-        return len(self._losses) >= self._limits.max_losses
-
-    def _give_up(self, error: QuireError) -> None:
-        logger.error("encoder %s is given up: %s", self.name, error.message)
-        self._error = error
-        self._move(EngineState.FAILED, error.message)
-        self._fail_all(EngineLost(f"encoder {self.name} cannot be served: {error.message}"))
-        self._settled.set()
+    async def _prepare(self) -> None:
+        if self._texts is None:
+            read = self._transports.read_texts
+            self._texts = await asyncio.to_thread(read, self._config.source)
 
     def _check_alive(self) -> None:
-        if self._health.state in (EngineState.FAILED, EngineState.STOPPED):
-            raise EngineLost(f"encoder {self.name} cannot be served: {self._health.detail}")
+        health = self.health
+        if health.state in (EngineState.FAILED, EngineState.STOPPED):
+            raise EngineLost(f"encoder {self.name} cannot be served: {health.detail}")
 
-    def _on_progress(self, stage: str, fraction: float) -> None:
-        health = self._health
-        detail = stage if health.state is EngineState.LOADING else health.detail
-        self._health = EngineHealth(health.state, detail, health.restarts, fraction)
-        self._listener(f"{self.name}: {stage}", fraction)
+    # -- what the supervisor tells -----------------------------------------------------------------
 
-    def _move(self, state: EngineState, detail: str = "", restarts: int | None = None) -> None:
-        health = self._health
-        assert state in TRANSITIONS[health.state], f"{health.state} -> {state}"
-        count = health.restarts if restarts is None else restarts
-        progress = 1.0 if state is EngineState.READY else 0.0
-        self._health = EngineHealth(state, detail, count, progress)
-        self._on_change()
+    def engine_up(
+        self,
+        engine: EngineId,
+        model: ModelId,
+        info: EncoderInfo,
+        send: Callable[[EncodeBatch], None],
+    ) -> None:
+        self._info = info
+        self._to_encoder = send
+        self._send()
+
+    def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
+        assert isinstance(answer, EncodeResult)
+        self._on_result(answer)
+
+    def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
+        self._to_encoder = None
+        self._recover()
+
+    def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        self._fail_all(EngineLost(f"encoder {self.name} cannot be served: {error.message}"))
 
     # -- batches -----------------------------------------------------------------------------------
 
     def _send(self) -> None:
-        while self._transport is not None and len(self._running) < _MAX_BATCHES:
+        while self._to_encoder is not None and len(self._running) < _MAX_BATCHES:
             items = self._queue.next_items()
             if not items:
                 return
             number = next(self._numbers)
             self._running[number] = items
-            self._transport.send(batch_of(number, items))
+            self._to_encoder(batch_of(number, items))
 
     def _on_result(self, result: EncodeResult) -> None:
         items = self._running.pop(result.number, [])

@@ -31,6 +31,7 @@ ENGINE_COMMAND = (
     "-m",
     "quire.node.engine_process",
 )
+ENCODER_COMMAND = (*ENGINE_COMMAND[:-1], "quire.node.encoder_process")
 
 _LEVELS = logging.getLevelNamesMapping()
 _KEPT_STDERR_LINES = 20

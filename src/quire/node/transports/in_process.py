@@ -1,4 +1,4 @@
-"""An engine on a worker thread of this process: for embedding, notebooks and tests.
+"""An engine or encoder on a worker thread of this process: for embedding, notebooks and tests.
 
 Owns the thread and the engine on it. A crash of native code takes the whole process with it; a node
 that must survive that uses ``zeromq``.
@@ -11,11 +11,9 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any, Protocol
 
-from quire.core.batch import Batch, EngineAnswer
-from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, QuireError
-from quire.core.interfaces import EngineCore
 from quire.node.loops import call_on
 
 logger = logging.getLogger(__name__)
@@ -23,19 +21,30 @@ logger = logging.getLogger(__name__)
 _STOP = object()
 
 
+class Core(Protocol):
+    """``EngineCore``, or an encoder with the manners of one."""
+
+    @property
+    def info(self) -> Any: ...
+
+    def execute(self, batch: Any) -> Any: ...
+
+    def transfer(self) -> Any: ...
+
+    def close(self) -> None: ...
+
+
 class InProcessTransport:
     """``load`` builds the engine; it runs on the worker thread, as does all the engine does."""
 
-    def __init__(self, name: str, load: Callable[[], EngineCore]) -> None:
+    def __init__(self, name: str, load: Callable[[], Core]) -> None:
         self._name = name
         self._load = load
-        self._batches: queue.SimpleQueue[Batch | object] = queue.SimpleQueue()
+        self._batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=f"quire-engine-{name}", daemon=True)
         self._closed = False
 
-    async def start(
-        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
-    ) -> EngineInfo:
+    async def start(self, on_answer: Callable[[Any], None], on_lost: Callable[[str], None]) -> Any:
         """Load the engine.
 
         Raises:
@@ -44,12 +53,12 @@ class InProcessTransport:
         self._loop = asyncio.get_running_loop()
         self._on_answer = on_answer
         self._on_lost = on_lost
-        self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        self._ready: asyncio.Future[Any] = self._loop.create_future()
         self._ended = asyncio.Event()
         self._thread.start()
         return await asyncio.shield(self._ready)
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: Any) -> None:
         self._batches.put(batch)
 
     def silent_s(self) -> float:
@@ -78,24 +87,24 @@ class InProcessTransport:
         finally:
             call_on(self._loop, self._ended.set)
 
-    def _execute_all(self, engine: EngineCore) -> None:
-        while isinstance(batch := self._batches.get(), Batch):
+    def _execute_all(self, engine: Core) -> None:
+        while (batch := self._batches.get()) is not _STOP:
             try:
                 call_on(self._loop, self._deliver, engine.execute(batch))
                 self._transfer(engine)
             except Exception as exc:  # whatever it was, the engine's memory is in doubt
-                logger.exception("engine %s failed in step %s", self._name, batch.step)
+                logger.exception("engine %s failed", self._name)
                 call_on(self._loop, self._lost, f"{type(exc).__name__}: {exc}")
                 return
 
-    def _transfer(self, engine: EngineCore) -> None:
+    def _transfer(self, engine: Core) -> None:
         """Go on with transfers until the next message comes; at least once behind each."""
         while (ended := engine.transfer()) is not None:
             call_on(self._loop, self._deliver, ended)
             if not self._batches.empty():
                 return
 
-    def _loaded(self, info: EngineInfo) -> None:
+    def _loaded(self, info: Any) -> None:
         if not self._ready.done():
             self._ready.set_result(info)
 
@@ -107,7 +116,7 @@ class InProcessTransport:
             exc = EngineLost(f"engine {self._name} cannot be loaded: {type(exc).__name__}: {exc}")
         self._ready.set_exception(exc)
 
-    def _deliver(self, answer: EngineAnswer) -> None:
+    def _deliver(self, answer: Any) -> None:
         if not self._closed:
             self._on_answer(answer)
 

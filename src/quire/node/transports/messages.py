@@ -1,9 +1,10 @@
-"""What the node and an engine process say to each other, besides batches and their results.
+"""What the node and an engine's or encoder's process say to each other, besides batches and their
+results.
 
 The order of a life: the engine says ``Hello``; the node answers ``Welcome`` (or ``Refused`` and the
 engine exits); the engine reports ``Progress`` while it loads, then ``Ready`` or ``LoadFailed``;
 from then on ``Batch`` goes one way and ``BatchResult`` and ``TransfersEnded`` (or one last
-``Faulted``) the other.
+``Faulted``) the other; with an encoder ``EncodeBatch`` and ``EncodeResult``.
 Versions stand in every header (``core.wire``); ``Hello`` repeats them for a readable refusal.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import msgspec
 
 from quire.core.batch import Batch, EngineAnswer
-from quire.core.config import EngineConfig
+from quire.core.config import EncoderConfig, EngineConfig
+from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.wire import Codec
@@ -47,7 +49,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    info: EngineInfo
+    info: EngineInfo | EncoderInfo
 
 
 class LoadFailed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -60,8 +62,8 @@ class Faulted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     error: ErrorRecord
 
 
-FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | EngineAnswer
-ToEngine = Welcome | Refused | Batch
+FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | EngineAnswer | EncodeResult
+ToEngine = Welcome | Refused | Batch | EncodeBatch
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +77,15 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: str
     token: str
     config: EngineConfig
+
+
+class EncoderOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for an encoder process."""
+
+    version: int
+    endpoint: str
+    token: str
+    config: EncoderConfig
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,20 +1,23 @@
-"""An engine in a process of its own, spoken to over ZeroMQ (ipc, or tcp on loopback).
+"""An engine or encoder in a process of its own, spoken to over ZeroMQ (ipc, or tcp on loopback).
 
-One ``EngineTransport`` for one life of the process: batches and results go as raw buffers.
+One ``EngineTransport`` or ``EncoderTransport`` for one life of the process: batches and results go
+as raw buffers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
-from quire.core.config import EngineConfig
-from quire.core.engine_info import EngineInfo
+from quire.core.batch import Batch, BatchResult, TransfersEnded
+from quire.core.config import EncoderConfig, EngineConfig
+from quire.core.encoding import EncodeBatch, EncodeResult
 from quire.core.errors import from_record
 from quire.node.engine_loading import OnProgress
-from quire.node.transports.child import ENGINE_COMMAND, LifeLimits
+from quire.node.transports.child import ENCODER_COMMAND, ENGINE_COMMAND, LifeLimits
 from quire.node.transports.life import ProcessLife, Speech
 from quire.node.transports.messages import (
+    EncoderOrder,
     Faulted,
     FromEngine,
     LaunchOrder,
@@ -25,26 +28,31 @@ from quire.node.transports.messages import (
 
 
 class ZeroMQTransport:
-    """One life of one engine process. ``on_progress(stage, fraction)`` reports loading.
+    """One life of one process. ``on_progress(stage, fraction)`` reports loading.
 
-    ``command`` starts the process; it must do what ``quire.node.engine_process`` does.
+    ``command`` starts the process; it must do what ``quire.node.engine_process`` does, or for an
+    encoder ``encoder_process`` (None: that).
     """
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: EngineConfig | EncoderConfig,
         on_progress: OnProgress | None = None,
         limits: LifeLimits | None = None,
-        command: Sequence[str] = ENGINE_COMMAND,
+        command: Sequence[str] | None = None,
     ) -> None:
         self._config = config
+        is_encoder = isinstance(config, EncoderConfig)
+        kind = "encoder" if is_encoder else "engine"
+        self._order = EncoderOrder if is_encoder else LaunchOrder
+        self._answers = (EncodeResult,) if is_encoder else (BatchResult, TransfersEnded)
         self._life: ProcessLife[FromEngine, Ready] = ProcessLife(
-            "engine",
+            kind,
             config.name,
-            command,
+            command or (ENCODER_COMMAND if is_encoder else ENGINE_COMMAND),
             Speech(node_codec(), engine_codec(), Ready),
             self._on_message,
-            lambda reason: self._on_lost(f"engine {config.name} is lost: {reason}"),
+            lambda reason: self._on_lost(f"{kind} {config.name} is lost: {reason}"),
             limits=limits,
             on_progress=on_progress,
         )
@@ -53,9 +61,7 @@ class ZeroMQTransport:
     def pid(self) -> int:
         return self._life.pid
 
-    async def start(
-        self, on_answer: Callable[[EngineAnswer], None], on_lost: Callable[[str], None]
-    ) -> EngineInfo:
+    async def start(self, on_answer: Callable[[Any], None], on_lost: Callable[[str], None]) -> Any:
         """Start the process and wait until its model is loaded.
 
         Raises:
@@ -65,10 +71,10 @@ class ZeroMQTransport:
         self._on_answer = on_answer
         self._on_lost = on_lost
         config = self._config
-        ready = await self._life.start(LaunchOrder, config.num_threads, config=config)
+        ready = await self._life.start(self._order, config.num_threads, config=config)
         return ready.info
 
-    def send(self, batch: Batch) -> None:
+    def send(self, batch: Batch | EncodeBatch) -> None:
         """Nothing is sent to an engine that is gone; ``on_lost`` has said so or is about to."""
         self._life.say(batch)
 
@@ -80,10 +86,9 @@ class ZeroMQTransport:
         await self._life.close()
 
     def _on_message(self, message: FromEngine) -> None:
-        match message:
-            case BatchResult() | TransfersEnded():
-                self._on_answer(message)
-            case Faulted():
-                self._life.lose(from_record(message.error))
-            case _:
-                raise self._life.out_of_turn(message)
+        if isinstance(message, self._answers):
+            self._on_answer(message)
+        elif isinstance(message, Faulted):
+            self._life.lose(from_record(message.error))
+        else:
+            raise self._life.out_of_turn(message)
