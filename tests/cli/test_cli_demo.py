@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 from quire.cli.demo import report
-from quire.cli.demonstration import AGENT_ANSWER, AgentRun, Demonstration, Turn
+from quire.cli.demonstration import AGENT_ANSWER, AgentRun, Demonstration, StreamedCall
 
 GOOD = Demonstration(
     turns=(
-        Turn("What can you do?", "A lot.", 9, 0, 12, 4, 0.1, 0.4),
-        Turn("What is Quire?", "A server.", 30, 16, 8, 3, 0.05, 0.2),
+        StreamedCall("What can you do?", "A lot.", 9, 0, 12, 4, 0.1, 0.4),
+        StreamedCall("What is Quire?", "A server.", 30, 16, 8, 3, 0.05, 0.2),
     ),
     agent=AgentRun("How many?", AGENT_ANSWER, (("calc(1+1)", "2"),), []),
     overlap_s=0.3,

@@ -136,10 +136,12 @@ async def test_what_was_done_before_a_reply_arrives_before_it(rig: Rig) -> None:
 
 async def test_one_call_per_loop_and_round(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = []
-    import quire.node.outbox as outbox
+    from quire.node import reply_router
 
-    original = outbox._deliver
-    monkeypatch.setattr(outbox, "_deliver", lambda items: (rounds.append(items), original(items)))
+    original = reply_router._deliver
+    monkeypatch.setattr(
+        reply_router, "_deliver", lambda items: (rounds.append(items), original(items))
+    )
     rig.controller.script = lambda event: [deliver(n) for n in range(10)]
     rig.start_program()
     await rig.sink.want(10)

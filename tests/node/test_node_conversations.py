@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from quire.core.ids import ProgramId, TenantId
-from quire.node.conversations import ConversationIndex, Turn
+from quire.node.conversations import ConversationIndex, ConversationTurn
 
 ACME = TenantId("acme")
-SYSTEM = Turn("system", "be brief")
-ASK = Turn("user", "capital of France?")
-ANSWER = Turn("assistant", "Paris")
-NEXT = Turn("user", "and of Spain?")
+SYSTEM = ConversationTurn("system", "be brief")
+ASK = ConversationTurn("user", "capital of France?")
+ANSWER = ConversationTurn("assistant", "Paris")
+NEXT = ConversationTurn("user", "and of Spain?")
 
 
 def index_with_answer() -> ConversationIndex:
@@ -25,7 +25,7 @@ def test_a_prompt_with_our_answer_belongs_to_its_session() -> None:
 def test_a_shared_prefix_without_the_answer_does_not() -> None:
     index = index_with_answer()
     assert index.find(ACME, [SYSTEM, ASK]) is None
-    assert index.find(ACME, [SYSTEM, ASK, Turn("assistant", "Lyon"), NEXT]) is None
+    assert index.find(ACME, [SYSTEM, ASK, ConversationTurn("assistant", "Lyon"), NEXT]) is None
     assert index.find(ACME, [ASK, ANSWER, NEXT]) is None
 
 
@@ -35,24 +35,29 @@ def test_tenants_are_apart() -> None:
 
 def test_the_boundary_between_turns_counts() -> None:
     index = ConversationIndex()
-    index.remember(ACME, [Turn("user", "ab")], Turn("assistant", "c"), ProgramId(1))
-    assert index.find(ACME, [Turn("user", "a"), Turn("assistant", "bc")]) is None
+    index.remember(
+        ACME, [ConversationTurn("user", "ab")], ConversationTurn("assistant", "c"), ProgramId(1)
+    )
+    assert (
+        index.find(ACME, [ConversationTurn("user", "a"), ConversationTurn("assistant", "bc")])
+        is None
+    )
 
 
 def test_the_latest_answer_wins() -> None:
     index = index_with_answer()
     more = [SYSTEM, ASK, ANSWER, NEXT]
-    index.remember(ACME, more, Turn("assistant", "Madrid"), ProgramId(8))
-    assert index.find(ACME, [*more, Turn("assistant", "Madrid"), NEXT]) == 8
-    assert index.find(ACME, [*more, Turn("assistant", "Barcelona"), NEXT]) == 7
+    index.remember(ACME, more, ConversationTurn("assistant", "Madrid"), ProgramId(8))
+    assert index.find(ACME, [*more, ConversationTurn("assistant", "Madrid"), NEXT]) == 8
+    assert index.find(ACME, [*more, ConversationTurn("assistant", "Barcelona"), NEXT]) == 7
 
 
 def test_memory_is_bounded_and_the_recently_used_stay() -> None:
     index = ConversationIndex(max_entries=2)
     for number in (1, 2):
-        index.remember(ACME, [Turn("user", str(number))], ANSWER, ProgramId(number))
-    assert index.find(ACME, [Turn("user", "1"), ANSWER]) == 1
-    index.remember(ACME, [Turn("user", "3")], ANSWER, ProgramId(3))
+        index.remember(ACME, [ConversationTurn("user", str(number))], ANSWER, ProgramId(number))
+    assert index.find(ACME, [ConversationTurn("user", "1"), ANSWER]) == 1
+    index.remember(ACME, [ConversationTurn("user", "3")], ANSWER, ProgramId(3))
     assert len(index) == 2
-    assert index.find(ACME, [Turn("user", "1"), ANSWER]) == 1
-    assert index.find(ACME, [Turn("user", "2"), ANSWER]) is None
+    assert index.find(ACME, [ConversationTurn("user", "1"), ANSWER]) == 1
+    assert index.find(ACME, [ConversationTurn("user", "2"), ANSWER]) is None

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 
 from quire.core.errors import MailboxFull
-from quire.node.message_log import Attachment, LogLimits, MessageLog
+from quire.node.message_log import LogLimits, MessageLog, MessageReader
 
 
-async def read(attachment: Attachment) -> list[tuple[int, str]]:
-    return [(message.sequence, message.text) async for message in attachment]
+async def read(reader: MessageReader) -> list[tuple[int, str]]:
+    return [(message.sequence, message.text) async for message in reader]
 
 
 async def test_every_client_reads_every_message() -> None:
@@ -63,7 +63,7 @@ async def test_a_stalled_client_is_detached_with_an_error() -> None:
         await anext(stalled)
 
 
-async def test_closing_an_attachment_frees_the_writer_and_ends_the_iteration() -> None:
+async def test_closing_a_reader_frees_the_writer_and_ends_the_iteration() -> None:
     log = MessageLog(LogLimits(max_messages=1))
     client = log.attach()
     await log.put("a")

@@ -10,7 +10,7 @@ from quire.core.errors import TraitMissing
 from quire.core.events import ENGINE_WAS_LOST, REFUSED, ProgramForm, Tick
 from quire.core.ids import ProgramId
 from quire.core.traits import Trait
-from quire.node.program_figures import ProgramFigures, ProgramUsage, with_guest
+from quire.node.program_figures import ProgramFigures, ResourceUsage, with_guest
 from quire.programs.api import Api
 from quire.programs.inferlet import inferlet
 from quire.programs.runtime.running import GuestSpent
@@ -44,9 +44,9 @@ def test_incarnations_count_together() -> None:
     figures.expect(SECOND)
     assert figures.of([FIRST, SECOND], ended=False) is None
     close(figures, FIRST, ENGINE_WAS_LOST)
-    assert figures.of([FIRST, SECOND], ended=False) == ProgramUsage(1, 2, 3, 4, 5.0, 6.0)
+    assert figures.of([FIRST, SECOND], ended=False) == ResourceUsage(1, 2, 3, 4, 5.0, 6.0)
     close(figures, SECOND)
-    assert figures.of([FIRST, SECOND], ended=True) == ProgramUsage(2, 4, 6, 8, 10.0, 12.0)
+    assert figures.of([FIRST, SECOND], ended=True) == ResourceUsage(2, 4, 6, 8, 10.0, 12.0)
 
 
 def test_control_is_waited_for_once_the_program_has_ended() -> None:
@@ -87,9 +87,9 @@ def test_guests_have_the_time_of_all_and_the_memory_of_the_largest() -> None:
     first, second, untold = GuestSpent(), GuestSpent(), GuestSpent()
     first.cpu_s, first.memory_bytes = 0.5, 200
     second.cpu_s, second.memory_bytes = 0.25, 100
-    used = with_guest(ProgramUsage(), [first, second, untold])
-    assert used == ProgramUsage(guest_cpu_s=0.75, guest_memory_bytes=200)
-    assert with_guest(ProgramUsage(), [untold]) == ProgramUsage()
+    used = with_guest(ResourceUsage(), [first, second, untold])
+    assert used == ResourceUsage(guest_cpu_s=0.75, guest_memory_bytes=200)
+    assert with_guest(ResourceUsage(), [untold]) == ResourceUsage()
 
 
 async def test_a_program_that_was_refused_leaves_nothing(start_node: StartNode) -> None:

@@ -11,7 +11,7 @@ from quire.core.errors import Draining, EngineLost, ProgramCancelled, ProgramTer
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
 from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import Launch, ProgramLimits
+from quire.node.program_records import ProgramLaunch, ProgramLimits
 from quire.node.programs import ProgramTable
 from quire.node.restarts import Restarts
 from quire.programs.runtime.replay_log import ReplayLog
@@ -31,7 +31,7 @@ class Incarnations:
         self.restarts = Restarts(ReplayLog())
         self.table = ProgramTable(limits)
         self.handle: ProgramHandle = self.table.launch(
-            "again", Launch(TenantId("tenant")), self.start, self.restarts
+            "again", ProgramLaunch(TenantId("tenant")), self.start, self.restarts
         )
 
     def start(self) -> RunningProgram:

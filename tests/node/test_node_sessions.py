@@ -21,7 +21,7 @@ from quire.core.errors import (
 )
 from quire.core.events import CommandsIssued, Event, ProgramStarted, QueueCreated
 from quire.core.ids import TenantId
-from quire.node import Node, SessionLimits, Turn
+from quire.node import ConversationTurn, Node, SessionLimits
 from quire.node.session_handle import SessionHandle
 from quire.programs.api import Api
 from quire.programs.builtin import CompletionRequest, complete
@@ -125,11 +125,11 @@ async def test_control_is_told_of_a_session_with_what_its_call_asks_for(node: No
 
 
 async def test_a_conversation_is_recognised_by_our_answer(node: Node) -> None:
-    ask, answer = [Turn("user", "hi")], Turn("assistant", "hello")
+    ask, answer = [ConversationTurn("user", "hi")], ConversationTurn("assistant", "hello")
     session = node.session(TENANT, turns=ask)
     await token_ids(session, request())
     session.remember(ask, answer)
-    assert node.session(TENANT, turns=[*ask, answer, Turn("user", "more")]) is session
+    assert node.session(TENANT, turns=[*ask, answer, ConversationTurn("user", "more")]) is session
     assert node.session(TENANT, turns=ask) is not session
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from quire.node import ProgramHandle
-from quire.node.message_log import Attachment, MessageLog
+from quire.node.message_log import MessageLog, MessageReader
 from quire.server.routes import attach
 
 
@@ -51,6 +51,6 @@ async def test_a_client_may_leave_before_the_server_has_closed(
     log.close()
     client = Client(close_error)
     connection = attach._Connection(cast(WebSocket, client), cast(ProgramHandle, Ended()), 60.0)
-    await connection.run(Attachment(log, 0))
+    await connection.run(MessageReader(log, 0))
     assert client.heard == ["message", "ended"]
     assert client.closed_with == ([1000] if close_error is None else [])

@@ -11,9 +11,9 @@ from scripted_server import MODEL, TOKENIZER, scripted_engine
 from quire.core.errors import InvalidArgument
 from quire.core.ids import ModelId
 from quire.core.interfaces import ServedModel
-from quire.server.chat.prompt import ChatRenderer, Conversation, warn_of_broken_templates
+from quire.server.chat.prompt import ChatRenderer, TemplateInput, warn_of_broken_templates
 
-HI = Conversation([{"role": "user", "content": "hi"}])
+HI = TemplateInput([{"role": "user", "content": "hi"}])
 
 
 @pytest.fixture
@@ -64,11 +64,11 @@ async def test_several_calls_are_shown_to_a_template_that_takes_one(
     results = [{"role": "tool", "tool_call_id": name, "content": f"{name}!"} for name in "ba"]
     said = {"role": "assistant", "content": "", "tool_calls": calls}
     model = dataclasses.replace(model, chat_template=ONE_CALL + form)
-    prompt = await renderer.render(model, Conversation([*HI.messages, said, *results]))
+    prompt = await renderer.render(model, TemplateInput([*HI.messages, said, *results]))
     assert prompt.text == "hi<a>a!<b>b!" + form
     model = dataclasses.replace(model, chat_template=ONE_CALL + "[TOOL_CALLS]")
     with pytest.raises(InvalidArgument, match="single tool-calls"):
-        await renderer.render(model, Conversation([*HI.messages, said, *results]))
+        await renderer.render(model, TemplateInput([*HI.messages, said, *results]))
 
 
 async def test_a_model_without_template_is_the_callers_to_change(

@@ -6,7 +6,7 @@ import pytest
 from starlette.datastructures import Headers
 
 from quire.core.errors import InvalidArgument
-from quire.server.identity import Identity, identify
+from quire.server.identity import CallIdentity, identify
 from quire.server.schemas.generation import IdentityFields
 
 IN_ORDER = [
@@ -20,7 +20,7 @@ IN_ORDER = [
 ]
 
 
-def read(headers: dict[str, str], **body: object) -> Identity:
+def read(headers: dict[str, str], **body: object) -> CallIdentity:
     return identify(Headers(headers), IdentityFields.model_validate(body))
 
 
@@ -32,13 +32,13 @@ def test_the_first_source_in_order_names_the_session(first: int) -> None:
 
 
 def test_without_any_source_the_session_is_inferred() -> None:
-    assert read({}) == Identity()
+    assert read({}) == CallIdentity()
 
 
 @pytest.mark.parametrize("header", ["x-llm-d-inference-fairness-id", None])
 def test_hints_are_recorded_and_make_no_session(header: str | None) -> None:
     found = read({header: "h"}) if header else read({}, prompt_cache_key="h")
-    assert found == Identity(hint="h")
+    assert found == CallIdentity(hint="h")
 
 
 def test_quire_headers_carry_thread_parent_and_final() -> None:
@@ -50,7 +50,7 @@ def test_quire_headers_carry_thread_parent_and_final() -> None:
             "X-Quire-Final": "true",
         }
     )
-    assert found == Identity(client_id="p", thread="t", parent="up", final=True)
+    assert found == CallIdentity(client_id="p", thread="t", parent="up", final=True)
 
 
 def test_dynamo_headers_carry_parent_and_final() -> None:
@@ -61,7 +61,7 @@ def test_dynamo_headers_carry_parent_and_final() -> None:
             "x-dynamo-session-final": "1",
         }
     )
-    assert found == Identity(client_id="s", parent="up", final=True)
+    assert found == CallIdentity(client_id="s", parent="up", final=True)
 
 
 def test_claude_code_agents_are_threads_of_their_session() -> None:
@@ -72,12 +72,12 @@ def test_claude_code_agents_are_threads_of_their_session() -> None:
             "x-claude-code-parent-agent-id": "b",
         }
     )
-    assert found == Identity(client_id="s", thread="a", parent_thread="b")
+    assert found == CallIdentity(client_id="s", thread="a", parent_thread="b")
 
 
 def test_opencode_names_a_parent() -> None:
     found = read({"x-session-id": "s", "x-parent-session-id": "up"})
-    assert found == Identity(client_id="s", parent="up")
+    assert found == CallIdentity(client_id="s", parent="up")
 
 
 @pytest.mark.parametrize(

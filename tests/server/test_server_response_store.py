@@ -13,7 +13,7 @@ from quire.node import KeptPages
 from quire.server.frame import Frame
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import base_response
-from quire.server.responses.store import ResponseStore, StoredResponse, StoreLimits
+from quire.server.responses.store import ResponseLimits, ResponseStore, StoredResponse
 from quire.server.schemas.response_items import MessageItem
 from quire.server.schemas.responses import ResponsesRequest
 
@@ -55,7 +55,7 @@ def clock() -> Time:
 @pytest.fixture
 def make(clock: Time) -> Callable[..., ResponseStore]:
     def make_store(**limits: Any) -> ResponseStore:
-        return ResponseStore(StoreLimits(**limits), lambda: clock.now_s, lambda engine: 100)
+        return ResponseStore(ResponseLimits(**limits), lambda: clock.now_s, lambda engine: 100)
 
     return make_store
 

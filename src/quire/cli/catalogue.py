@@ -9,7 +9,7 @@ from quire.cli.console import escaped, output, table
 from quire.programs.library import LIBRARY, summary_of, theme_of
 
 
-class Row(NamedTuple):
+class CatalogueRow(NamedTuple):
     """One line of the list."""
 
     theme: str
@@ -17,12 +17,12 @@ class Row(NamedTuple):
     summary: str
 
 
-def shipped() -> list[Row]:
+def shipped() -> list[CatalogueRow]:
     """The library of this installation, in the order of its catalogue."""
-    return [Row(theme_of(name), name, summary_of(LIBRARY[name])) for name in LIBRARY]
+    return [CatalogueRow(theme_of(name), name, summary_of(LIBRARY[name])) for name in LIBRARY]
 
 
-def show(rows: Iterable[Row]) -> None:
+def show(rows: Iterable[CatalogueRow]) -> None:
     listed = table("theme", "program", "what it shows", wrap=("what it shows",))
     theme = ""
     for row in rows:

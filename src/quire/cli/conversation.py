@@ -21,7 +21,7 @@ Show = Callable[[str], None]
 _MAX_LINES_AHEAD = 64
 
 
-class Program(Protocol):
+class LaunchedProgram(Protocol):
     """A launched program, wherever it runs."""
 
     def messages(self) -> AsyncIterator[str]:
@@ -46,7 +46,7 @@ class Program(Protocol):
 
 
 async def converse(
-    program: Program,
+    program: LaunchedProgram,
     show: Show,
     lines: AsyncIterator[str] | None,
     *,
@@ -82,13 +82,15 @@ async def converse(
         await asyncio.gather(listening, feeding, return_exceptions=True)
 
 
-async def _listen(program: Program, show: Show) -> Any:
+async def _listen(program: LaunchedProgram, show: Show) -> Any:
     async for message in program.messages():
         show(message)
     return await program.result()
 
 
-async def _feed(program: Program, lines: AsyncIterator[str] | None, ends_input: bool) -> None:
+async def _feed(
+    program: LaunchedProgram, lines: AsyncIterator[str] | None, ends_input: bool
+) -> None:
     try:
         if lines is not None:
             async for line in lines:
@@ -107,7 +109,7 @@ class _InterruptHandler:
     """While entered, SIGINT cancels the program (if it ``cancels``); the next one cancels
     ``waiting``."""
 
-    def __init__(self, program: Program, waiting: asyncio.Task[Any], cancels: bool) -> None:
+    def __init__(self, program: LaunchedProgram, waiting: asyncio.Task[Any], cancels: bool) -> None:
         self._cancels = cancels
         self._program = program
         self._waiting = waiting

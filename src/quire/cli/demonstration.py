@@ -32,7 +32,7 @@ Tell = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class StreamedCall:
     """One streamed call, as its client saw it. ``num_pieces``: events that carried text."""
 
     question: str
@@ -66,7 +66,7 @@ class AgentRun:
 class Demonstration:
     """Everything that happened. ``overlap_s``: how long both voices were at work."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[StreamedCall, ...]
     agent: AgentRun
     overlap_s: float
 
@@ -104,7 +104,7 @@ async def _timed(work: Any) -> tuple[Any, tuple[float, float]]:
     return done, (started_s, time.monotonic())
 
 
-async def _chat(url: str, model: str, tell: Tell) -> tuple[Turn, ...]:
+async def _chat(url: str, model: str, tell: Tell) -> tuple[StreamedCall, ...]:
     """A conversation of several turns; each sends what was said before, as chat clients do."""
     conversation: list[ChatCompletionMessageParam] = []
     turns = []
@@ -124,7 +124,7 @@ async def _chat(url: str, model: str, tell: Tell) -> tuple[Turn, ...]:
 
 async def _stream(
     client: AsyncOpenAI, model: str, conversation: list[ChatCompletionMessageParam]
-) -> Turn:
+) -> StreamedCall:
     started_s = time.monotonic()
     stream = await client.chat.completions.create(
         model=model,
@@ -144,7 +144,7 @@ async def _stream(
         usage = chunk.usage or usage
     assert usage is not None, "include_usage was asked for"
     details = usage.prompt_tokens_details
-    return Turn(
+    return StreamedCall(
         question=str(conversation[-1]["content"]),
         answer="".join(parts),
         num_prompt_tokens=usage.prompt_tokens,

@@ -262,11 +262,11 @@ def _lines(interactive: bool) -> AsyncIterator[str] | None:
     return read_lines(sys.stdin) if interactive else None
 
 
-def _listed(node: NodeClient) -> list[catalogue.Row]:
+def _listed(node: NodeClient) -> list[catalogue.CatalogueRow]:
     """The library of a running node, which may be another release."""
     with node:
         programs = node.library()
-    return [catalogue.Row(p["theme"], p["name"], p["summary"]) for p in programs]
+    return [catalogue.CatalogueRow(p["theme"], p["name"], p["summary"]) for p in programs]
 
 
 def _help(program: str, node: NodeClient | None) -> None:

@@ -3,12 +3,12 @@
 An edge needs ``Node`` and the values below; nothing here imports torch.
 """
 
-from quire.node.calls import BuiltIn, Call
-from quire.node.conversations import Turn
+from quire.node.calls import BuiltIn, SessionCall
+from quire.node.conversations import ConversationTurn
 from quire.node.health import EngineHealth, EngineState, NodeHealth
 from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
-from quire.node.message_log import Attachment, Message
+from quire.node.message_log import MessageReader, ProgramMessage
 from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
 from quire.node.node import Node
@@ -21,9 +21,8 @@ from quire.node.supervisor import RestartLimits
 
 __all__ = [
     "SHIPPED_MODEL",
-    "Attachment",
     "BuiltIn",
-    "Call",
+    "ConversationTurn",
     "Divergence",
     "EngineHealth",
     "EngineLatencies",
@@ -31,19 +30,20 @@ __all__ = [
     "HistogramSnapshot",
     "KeptPages",
     "LogLine",
-    "Message",
+    "MessageReader",
     "ModelFiles",
     "Node",
     "NodeHealth",
     "NodeStatistics",
     "ProcessRecord",
     "ProgramHandle",
+    "ProgramMessage",
     "ProgramRecord",
     "ReplayReport",
     "RestartLimits",
+    "SessionCall",
     "SessionHandle",
     "SessionLimits",
-    "Turn",
     "read_model_files",
     "replay",
     "resolve_source",

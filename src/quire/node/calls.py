@@ -27,7 +27,7 @@ BuiltIn = Callable[[Api, R], AsyncGenerator[T, None]]
 of its ``Api``, which a cancelled call fails: that is what wakes it."""
 
 
-class Call(Generic[T]):
+class SessionCall(Generic[T]):
     """Iterate it to its end, in one task, or ``cancel`` it. Belongs to the edge's loop.
 
     Nothing runs before the first item is asked for.
@@ -42,7 +42,7 @@ class Call(Generic[T]):
         program: BuiltIn[R, T],
         request: R,
         connect: Connect,
-        on_closed: Callable[[Call[T]], None],
+        on_closed: Callable[[SessionCall[T]], None],
     ) -> None:
         self.name = name
         self._api = connect_api(connect)

@@ -17,7 +17,7 @@ from quire.core.errors import InvalidArgument, MailboxClosed, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import TenantId
 from quire.node.encoders.programs import EncodedTokens
-from quire.node.message_log import Attachment
+from quire.node.message_log import MessageReader
 from quire.node.program_handle import ProgramHandle
 from quire.node.quotas import tightest
 from quire.node.uploads import UploadTable
@@ -65,14 +65,14 @@ class ChildLauncher:
         self._inspect = inspect
         self._uploads = uploads
 
-    async def spawn(self, parent: Ancestry, wanted: ChildWanted) -> NodeChild:
+    async def spawn(self, parent: Ancestry, wanted: ChildWanted) -> LaunchedChild:
         """See ``Core.launch`` for the errors."""
         program = await self._find(parent.program, wanted)
         if isinstance(program, GuestProgram):
             program = program.narrowed(wanted.parent.capabilities)
         quotas = tightest(parent.quotas, wanted.quotas)
         handle = self._launch(program, tuple(wanted.args), wanted, quotas, parent)
-        return NodeChild(handle)
+        return LaunchedChild(handle)
 
     async def _find(
         self, parent: Inferlet | GuestProgram, wanted: ChildWanted
@@ -108,12 +108,12 @@ class ChildLauncher:
         return upload.program
 
 
-class NodeChild:
+class LaunchedChild:
     """``Child`` of a launched program."""
 
     def __init__(self, handle: ProgramHandle) -> None:
         self._handle = handle
-        self._attachment: Attachment | None = None
+        self._reader: MessageReader | None = None
 
     @property
     def id(self) -> str:
@@ -142,10 +142,10 @@ class NodeChild:
 
     async def receive(self) -> str:
         """From the first message on; a parent that reads once keeps the child's pace from then."""
-        if self._attachment is None:
-            self._attachment = self._handle.attach()
+        if self._reader is None:
+            self._reader = self._handle.attach()
         try:
-            return (await anext(self._attachment)).text
+            return (await anext(self._reader)).text
         except StopAsyncIteration as exc:
             raise MailboxClosed(f"child {self.name!r} has ended; no more messages come") from exc
 

@@ -47,7 +47,7 @@ from quire.core.interfaces import Clock, ReplySink
 from quire.node.gathering import Gathering
 from quire.node.loops import Wake, call_on
 from quire.node.model_users import ModelUsers
-from quire.node.outbox import Outbox
+from quire.node.reply_router import ReplyRouter
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class ControlThread:
         self._wake = Wake(self._round)
         self._gathering = Gathering(self._post_all)
         self._in_round = False
-        self._outbox = Outbox()
+        self._replies = ReplyRouter()
         self._engines: dict[EngineId, Send] = {}
         self._users = ModelUsers()
         self._given_up: dict[ModelId, ErrorRecord] = {}
@@ -158,9 +158,9 @@ class ControlThread:
         Raises:
             QuireError: the control thread has failed.
         """
-        self._outbox.add_program(program, loop, sink)
+        self._replies.add_program(program, loop, sink)
         if self._failure is not None:  # looked at last: a failure just now has not told this one
-            self._outbox.forget(program)
+            self._replies.forget(program)
             raise self._failure
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -211,11 +211,11 @@ class ControlThread:
         self._given_up[model] = error
         for program in self._users.of(model):
             self._terminate(program, error)
-        self._outbox.flush()
+        self._replies.flush()
 
     def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
         """The program hears the reason; what control answers to its commands comes too late."""
-        self._outbox.add(Terminate(program=program, error=error))
+        self._replies.add(Terminate(program=program, error=error))
         self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
         self._wake.ring()
 
@@ -243,7 +243,7 @@ class ControlThread:
             self._fail(exc)
         finally:
             self._in_round = False
-            self._outbox.flush()
+            self._replies.flush()
         self._flush_observers()
 
     # -- rounds ------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class ControlThread:
             self._fail(exc)
         finally:
             self._in_round = False
-        self._outbox.flush()
+        self._replies.flush()
 
     def _handle_inbox(self) -> None:
         if self._failure is not None:
@@ -312,7 +312,7 @@ class ControlThread:
             observer.observe(event, actions)
         for action in actions:
             if isinstance(action, Deliver):
-                self._outbox.add(action)
+                self._replies.add(action)
             elif isinstance(action, Dispatch):
                 self._engines[action.engine](action.batch)
             elif isinstance(action, SetTimer):
@@ -320,14 +320,14 @@ class ControlThread:
             elif isinstance(action, QueuePlaced | ProgramClosed):
                 pass  # for those who watch
             else:
-                self._outbox.add(action)
+                self._replies.add(action)
                 if isinstance(action, Terminate):
                     self._users.forget(action.program)
         if isinstance(event, _NOBODY_COMES_OR_GOES):
             return
         self._users.follow(event)
         if isinstance(event, ProgramEnded):
-            self._outbox.forget(event.program)
+            self._replies.forget(event.program)
         elif isinstance(event, QueueCreated) and event.model in self._given_up:
             self._terminate(event.program, self._given_up[event.model])
 
@@ -347,7 +347,7 @@ class ControlThread:
             self._controller.check_invariants()
         except Exception as exc:
             self._fail(exc)
-            self._outbox.flush()
+            self._replies.flush()
 
     def _fail(self, exc: Exception) -> None:
         """A bug of ours: no state of the controller can be trusted, so every program is ended."""
@@ -357,7 +357,7 @@ class ControlThread:
             "report this with its event log"
         )
         self._inbox.clear()
-        self._outbox.terminate_all(self._failure.record())
+        self._replies.terminate_all(self._failure.record())
         for observer in self._observers:
             observer.flush()
         if self._on_failure is not None:

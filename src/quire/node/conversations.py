@@ -16,7 +16,7 @@ from quire.core.ids import ProgramId, TenantId
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ConversationTurn:
     """One turn as canonical text: what the edge makes of it must be the same in both directions,
     tool calls included."""
 
@@ -35,7 +35,11 @@ class ConversationIndex:
         return len(self._programs)
 
     def remember(
-        self, tenant: TenantId, turns: Sequence[Turn], answer: Turn, program: ProgramId
+        self,
+        tenant: TenantId,
+        turns: Sequence[ConversationTurn],
+        answer: ConversationTurn,
+        program: ProgramId,
     ) -> None:
         """``program`` has answered ``turns`` with ``answer``; a later answerer takes over."""
         *_, digest = _chain(tenant, [*turns, answer])
@@ -44,7 +48,7 @@ class ConversationIndex:
         while len(self._programs) > self._max_entries:
             self._programs.popitem(last=False)
 
-    def find(self, tenant: TenantId, turns: Sequence[Turn]) -> ProgramId | None:
+    def find(self, tenant: TenantId, turns: Sequence[ConversationTurn]) -> ProgramId | None:
         """The program whose answer is the latest one that ``turns`` continues."""
         found = None
         for digest in _chain(tenant, turns):
@@ -56,7 +60,7 @@ class ConversationIndex:
         return self._programs[found]
 
 
-def _chain(tenant: TenantId, turns: Iterable[Turn]) -> Iterator[bytes]:
+def _chain(tenant: TenantId, turns: Iterable[ConversationTurn]) -> Iterator[bytes]:
     """A digest after each turn, over all turns so far; every part is framed by its length."""
     state = hashlib.blake2b(digest_size=16)
     _add(state, tenant)

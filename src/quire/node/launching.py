@@ -12,18 +12,18 @@ from functools import partial
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
-from quire.node.admission import Admission
 from quire.node.children import Ancestry, ChildLauncher
 from quire.node.connecting import ProgramConnector
 from quire.node.encoders.programs import EncodedTokens
 from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import Launch
+from quire.node.program_records import ProgramLaunch
 from quire.node.program_start import ProgramStart
 from quire.node.programs import ProgramTable
 from quire.node.quotas import tightest
 from quire.node.restarts import Restarts
 from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.sessions import SessionTable
+from quire.node.tenant_gate import TenantGate
 from quire.node.uploads import UploadTable
 from quire.programs.arguments import check
 from quire.programs.inferlet import Inferlet
@@ -47,7 +47,7 @@ class ProgramLauncher:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: TenantGate,
         table: ProgramTable,
         sessions: SessionTable,
         runtimes: Runtimes,
@@ -65,7 +65,7 @@ class ProgramLauncher:
     def launch(
         self,
         program: Inferlet | GuestProgram,
-        launch: Launch,
+        launch: ProgramLaunch,
         quotas: Quotas | None = None,
         family: Family | None = None,
         encoded: EncodedTokens | None = None,
@@ -113,7 +113,7 @@ class ProgramLauncher:
         quotas: Quotas,
         parent: Ancestry,
     ) -> ProgramHandle:
-        launch = Launch(
+        launch = ProgramLaunch(
             wanted.parent.tenant,
             args,
             parent=self._table.public_id(wanted.parent.program),

@@ -18,7 +18,7 @@ from quire.core.errors import MailboxFull, QuireError
 from quire.node.loops import Bell
 
 
-class Message(msgspec.Struct, frozen=True):
+class ProgramMessage(msgspec.Struct, frozen=True):
     """``sequence`` counts the program's messages from 1; a gap shows what was no longer kept."""
 
     sequence: int
@@ -35,15 +35,15 @@ class LogLimits:
 
 
 class MessageLog:
-    """One writer, any number of ``Attachment``s, all on one loop."""
+    """One writer, any number of ``MessageReader``s, all on one loop."""
 
     def __init__(self, limits: LogLimits | None = None) -> None:
         self._limits = limits or LogLimits()
-        self._kept: deque[Message] = deque()
+        self._kept: deque[ProgramMessage] = deque()
         self._num_bytes = 0
         self._last = 0
         self._closed = False
-        self._attachments: set[Attachment] = set()
+        self._readers: set[MessageReader] = set()
         self._changed = Bell()
 
     @property
@@ -61,12 +61,12 @@ class MessageLog:
         """Of those that are kept, as UTF-8."""
         return self._num_bytes
 
-    def attach(self, after: int = 0) -> Attachment:
+    def attach(self, after: int = 0) -> MessageReader:
         """Read messages with a sequence above ``after``, as far as they are kept."""
-        attachment = Attachment(self, after)
+        reader = MessageReader(self, after)
         if not self._closed:
-            self._attachments.add(attachment)
-        return attachment
+            self._readers.add(reader)
+        return reader
 
     def offer(self, text: str) -> bool:
         """Append, after making room. False: an attached client has not read what has to go."""
@@ -76,7 +76,7 @@ class MessageLog:
                 return False
             self._forget_oldest()
         self._last += 1
-        self._kept.append(Message(self._last, text))
+        self._kept.append(ProgramMessage(self._last, text))
         self._num_bytes += num_bytes
         self._changed.ring()
         return True
@@ -89,7 +89,7 @@ class MessageLog:
     def close(self) -> None:
         """No further message comes; what is kept can still be read."""
         self._closed = True
-        self._attachments.clear()
+        self._readers.clear()
         self._changed.ring()
 
     def _fits(self, num_bytes: int) -> bool:
@@ -101,35 +101,35 @@ class MessageLog:
     def _forget_oldest(self) -> None:
         self._num_bytes -= _size(self._kept.popleft().text)
 
-    async def _wait_for_readers(self, oldest: Message) -> None:
+    async def _wait_for_readers(self, oldest: ProgramMessage) -> None:
         try:
             async with asyncio.timeout(self._limits.stall_s):
                 while self._behind(oldest):
                     await self._changed.wait()
         except TimeoutError:
-            for attachment in self._behind(oldest):
+            for reader in self._behind(oldest):
                 self.detach(
-                    attachment,
+                    reader,
                     MailboxFull(
                         f"this client has not read message {oldest.sequence} for "
                         f"{self._limits.stall_s:g} s and is detached: read faster, or attach again"
                     ),
                 )
 
-    def _behind(self, oldest: Message) -> list[Attachment]:
-        return [one for one in self._attachments if one.position < oldest.sequence]
+    def _behind(self, oldest: ProgramMessage) -> list[MessageReader]:
+        return [one for one in self._readers if one.position < oldest.sequence]
 
-    # -- for attachments ---------------------------------------------------------------------------
+    # -- for readers -------------------------------------------------------------------------------
 
-    def detach(self, attachment: Attachment, error: QuireError | None = None) -> None:
-        attachment.end(error)
-        self._attachments.discard(attachment)
+    def detach(self, reader: MessageReader, error: QuireError | None = None) -> None:
+        reader.end(error)
+        self._readers.discard(reader)
         self._changed.ring()
 
-    async def next_after(self, attachment: Attachment) -> Message | None:
-        """The next kept message behind the attachment's position; ``None`` at the end."""
-        while not attachment.ended:
-            index = max(0, attachment.position - self.num_dropped)
+    async def next_after(self, reader: MessageReader) -> ProgramMessage | None:
+        """The next kept message behind the reader's position; ``None`` at the end."""
+        while not reader.ended:
+            index = max(0, reader.position - self.num_dropped)
             if index < len(self._kept):
                 self._changed.ring()
                 return self._kept[index]
@@ -143,7 +143,7 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-class Attachment:
+class MessageReader:
     """One client's view of a program's messages: iterate, and ``close`` when done."""
 
     def __init__(self, log: MessageLog, after: int) -> None:
@@ -152,10 +152,10 @@ class Attachment:
         self.position = after
         self.ended = False
 
-    def __aiter__(self) -> AsyncIterator[Message]:
+    def __aiter__(self) -> AsyncIterator[ProgramMessage]:
         return self
 
-    async def __anext__(self) -> Message:
+    async def __anext__(self) -> ProgramMessage:
         """Raises ``MailboxFull`` once this client has been detached for reading too slowly."""
         message = await self._log.next_after(self)
         if self._error is not None:

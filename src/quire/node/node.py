@@ -15,7 +15,7 @@ from quire.core.encoding import EncoderKind
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId
 from quire.core.interfaces import DispatchPolicy, EngineTransport, ServedModel
-from quire.node.conversations import Turn
+from quire.node.conversations import ConversationTurn
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
@@ -26,12 +26,12 @@ from quire.node.models import ModelFiles, read_model_files
 from quire.node.notices import NodeNotices
 from quire.node.parts import NodeParts, Surroundings
 from quire.node.program_handle import ProgramHandle
-from quire.node.program_records import Launch, ProgramRecord, RandomNames
+from quire.node.program_records import ProgramLaunch, ProgramRecord, RandomNames
 from quire.node.sandbox.link import SANDBOX_COMMAND
 from quire.node.session_handle import SessionHandle, SessionStart
 from quire.node.sessions import SessionLimits
 from quire.node.supervisor import RestartLimits
-from quire.node.uploads import Upload
+from quire.node.uploads import UploadRecord
 from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
 from quire.programs.runtime.host import check_any_model
@@ -197,7 +197,7 @@ class Node:
         """
         return await self._parts.inspect(code)
 
-    async def upload(self, code: bytes, tenant: TenantId) -> Upload:
+    async def upload(self, code: bytes, tenant: TenantId) -> UploadRecord:
         """``inspect`` it and keep it for later launches; see ``uploads``. Idempotent.
 
         Raises:
@@ -241,7 +241,7 @@ class Node:
             UnknownHandle: no such parent.
         """
         seed = self._names.seed() if seed is None else seed
-        launch = Launch(tenant, tuple(args), client_id, parent, priority, seed, named)
+        launch = ProgramLaunch(tenant, tuple(args), client_id, parent, priority, seed, named)
         return self._parts.launcher.launch(program, launch, quotas, family)
 
     def program(self, public_id: str, tenant: TenantId) -> ProgramHandle:
@@ -257,7 +257,7 @@ class Node:
         tenant: TenantId,
         client_id: str | None = None,
         *,
-        turns: Sequence[Turn] = (),
+        turns: Sequence[ConversationTurn] = (),
         parent: str | None = None,
         priority: int = 0,
     ) -> SessionHandle:

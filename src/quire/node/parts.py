@@ -16,7 +16,6 @@ from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import DispatchPolicy, EngineTransport
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
-from quire.node.admission import Admission
 from quire.node.clock import SystemClock
 from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller
@@ -38,6 +37,7 @@ from quire.node.sandbox.runtime import SandboxRuntime
 from quire.node.services import NodeServices
 from quire.node.sessions import SessionLimits, SessionTable
 from quire.node.supervisor import RestartLimits
+from quire.node.tenant_gate import TenantGate
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
 from quire.programs.runtime.native import NativeConfig
@@ -75,7 +75,7 @@ class NodeParts:
             )
         self._notices = notices
         self.clock = SystemClock()
-        self.admission = Admission(config.tenants)
+        self.admission = TenantGate(config.tenants)
         self.latencies = LatencyObserver()
         self.observers: list[Observer] = [self.latencies]
         self.control = ControlThread(

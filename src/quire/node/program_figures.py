@@ -23,7 +23,7 @@ _OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramUsage:
+class ResourceUsage:
     """What one program has used, its children not included. ``guest_cpu_s`` and
     ``guest_memory_bytes`` (the most that it had): of a sandboxed program, as far as its sandbox can
     tell."""
@@ -37,9 +37,9 @@ class ProgramUsage:
     guest_cpu_s: float | None = None
     guest_memory_bytes: int | None = None
 
-    def __add__(self, other: ProgramUsage) -> ProgramUsage:
+    def __add__(self, other: ResourceUsage) -> ResourceUsage:
         """Of two incarnations of a program, one behind the other."""
-        return ProgramUsage(
+        return ResourceUsage(
             self.num_prefilled_tokens + other.num_prefilled_tokens,
             self.num_cached_tokens + other.num_cached_tokens,
             self.num_generated_tokens + other.num_generated_tokens,
@@ -49,7 +49,7 @@ class ProgramUsage:
         )
 
 
-def with_guest(used: ProgramUsage | None, spent: Sequence[GuestSpent]) -> ProgramUsage | None:
+def with_guest(used: ResourceUsage | None, spent: Sequence[GuestSpent]) -> ResourceUsage | None:
     """``used``, and what the incarnations of the program have used of the sandbox."""
     cpu_s = [one.cpu_s for one in spent if one.cpu_s is not None]
     sizes = [one.memory_bytes for one in spent if one.memory_bytes is not None]
@@ -58,8 +58,8 @@ def with_guest(used: ProgramUsage | None, spent: Sequence[GuestSpent]) -> Progra
     return replace(used, guest_cpu_s=sum(cpu_s), guest_memory_bytes=max(sizes, default=None))
 
 
-def usage_of(closed: ProgramClosed | ProcessRow) -> ProgramUsage:
-    return ProgramUsage(
+def usage_of(closed: ProgramClosed | ProcessRow) -> ResourceUsage:
+    return ResourceUsage(
         num_prefilled_tokens=closed.num_prefilled_tokens,
         num_cached_tokens=closed.num_cached_tokens,
         num_generated_tokens=closed.num_generated_tokens,
@@ -71,7 +71,7 @@ def usage_of(closed: ProgramClosed | ProcessRow) -> ProgramUsage:
 
 @dataclass(slots=True)
 class _Kept:
-    used: ProgramUsage | None = None
+    used: ResourceUsage | None = None
 
 
 class ProgramFigures:
@@ -95,7 +95,7 @@ class ProgramFigures:
         for program in programs:
             self._kept.pop(program, None)
 
-    def of(self, programs: Sequence[ProgramId], *, ended: bool) -> ProgramUsage | None:
+    def of(self, programs: Sequence[ProgramId], *, ended: bool) -> ResourceUsage | None:
         """Of the incarnations of one program that control has closed, together; ``ended``: of all,
         if need be behind a round of control's. None if there is none."""
         kept = [self._kept.get(program) for program in programs]

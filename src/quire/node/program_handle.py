@@ -21,13 +21,13 @@ from quire.core.errors import (
 )
 from quire.core.ids import ProgramId
 from quire.node.loops import call_on
-from quire.node.message_log import Attachment, MessageLog
-from quire.node.program_figures import ProgramUsage, with_guest
+from quire.node.message_log import MessageLog, MessageReader
+from quire.node.program_figures import ResourceUsage, with_guest
 from quire.node.program_records import (
     LOG_LEVELS,
-    Launch,
     LogLevel,
     LogLine,
+    ProgramLaunch,
     ProgramLimits,
     ProgramRecord,
     result_bytes,
@@ -51,7 +51,7 @@ class ProgramPlace(Protocol):
         """Its program has begun again, under another number."""
         ...
 
-    def used(self, handle: ProgramHandle) -> ProgramUsage | None:
+    def used(self, handle: ProgramHandle) -> ResourceUsage | None:
         """What its program has used; while it runs, in earlier incarnations."""
         ...
 
@@ -63,7 +63,7 @@ class ProgramPlace(Protocol):
 class ProgramHandle:
     """One launched program. Every method belongs to the edge's loop."""
 
-    def __init__(self, id: str, launch: Launch, name: str, limits: ProgramLimits) -> None:
+    def __init__(self, id: str, launch: ProgramLaunch, name: str, limits: ProgramLimits) -> None:
         self.id = id
         self.tenant = launch.tenant
         self._launch = launch
@@ -200,7 +200,7 @@ class ProgramHandle:
         else:
             await self._restarts.send(self._running, message)
 
-    def attach(self, after: int = 0) -> Attachment:
+    def attach(self, after: int = 0) -> MessageReader:
         """Read the program's messages with a sequence above ``after``; any number of clients may.
 
         Close the attachment when done: one that is neither read nor closed slows the program down.

@@ -13,7 +13,7 @@ import msgspec
 from quire.core.errors import ErrorRecord
 from quire.core.ids import ProgramId, TenantId
 from quire.node.message_log import LogLimits
-from quire.node.program_figures import ProgramUsage
+from quire.node.program_figures import ResourceUsage
 from quire.programs.runtime.running import ProgramState
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -100,10 +100,10 @@ class ProgramRecord:
     seed: int = 0
     named: Mapping[str, str] = field(default_factory=dict)
     duration_s: float | None = None
-    used: ProgramUsage | None = None
+    used: ResourceUsage | None = None
 
 
-class Launch(msgspec.Struct, frozen=True):
+class ProgramLaunch(msgspec.Struct, frozen=True):
     """What a program is launched with, besides its code; ``named``: arguments by their names."""
 
     tenant: TenantId

@@ -16,10 +16,10 @@ from quire.core.errors import (
 from quire.core.ids import ProgramId, TenantId
 from quire.node.ended_programs import EndedPrograms
 from quire.node.loops import LoopCalls
-from quire.node.program_figures import ProgramFigures, ProgramUsage
+from quire.node.program_figures import ProgramFigures, ResourceUsage
 from quire.node.program_handle import ProgramHandle
 from quire.node.program_records import (
-    Launch,
+    ProgramLaunch,
     ProgramLimits,
     RandomNames,
 )
@@ -47,7 +47,7 @@ class ProgramTable:
     def launch(
         self,
         name: str,
-        launch: Launch,
+        launch: ProgramLaunch,
         start: Callable[[], RunningProgram],
         restarts: Restarts | None = None,
     ) -> ProgramHandle:
@@ -119,7 +119,7 @@ class ProgramTable:
         for handle in self.all():
             await handle.close()
 
-    def used(self, handle: ProgramHandle) -> ProgramUsage | None:
+    def used(self, handle: ProgramHandle) -> ResourceUsage | None:
         """For the handle: what its program has used, as far as that is told before its end."""
         return self._figures.of(handle.incarnations, ended=handle.ended)
 

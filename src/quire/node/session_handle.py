@@ -16,9 +16,9 @@ from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
-from quire.node.calls import BuiltIn, Call
+from quire.node.calls import BuiltIn, SessionCall
 from quire.node.control_thread import ControlThread, EventAt
-from quire.node.conversations import ConversationIndex, Turn
+from quire.node.conversations import ConversationIndex, ConversationTurn
 from quire.node.kept_pages import KeptPages
 from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
@@ -94,12 +94,12 @@ class SessionHandle:
         self._started = False
         self._entry: EventAt | None = None
         self._num_calls = 0
-        self._calls: set[Call[Any]] = set()
+        self._calls: set[SessionCall[Any]] = set()
         self._kept: set[KeptPages] = set()
         self._ending: str | None = None
 
     @property
-    def calls(self) -> frozenset[Call[Any]]:
+    def calls(self) -> frozenset[SessionCall[Any]]:
         """Those under way."""
         return frozenset(self._calls)
 
@@ -110,7 +110,7 @@ class SessionHandle:
 
     def call(
         self, program: BuiltIn[R, T], request: R, *, thread: str | None = None, name: str = ""
-    ) -> Call[T]:
+    ) -> SessionCall[T]:
         """Run ``program(api, request)`` as one call; read its items from what is returned.
 
         ``thread`` is the client's name for a line of calls within the session (Autellix 4.1).
@@ -129,13 +129,13 @@ class SessionHandle:
             self._sinks.add(index, sink, loop)
             return IssuerPort(self._port, index, _thread_id(thread))
 
-        def on_closed(closed: Call[T]) -> None:
+        def on_closed(closed: SessionCall[T]) -> None:
             self._calls.discard(closed)
             self._sinks.remove(index)
             self._after_call()
 
         try:
-            call = Call(name or program.__name__, program, request, connect, on_closed)
+            call = SessionCall(name or program.__name__, program, request, connect, on_closed)
         except QuireError:
             self._after_call()
             raise
@@ -143,7 +143,7 @@ class SessionHandle:
         self._table.touch(self)
         return call
 
-    def remember(self, turns: Sequence[Turn], answer: Turn) -> None:
+    def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
         """A call has answered ``turns`` with ``answer``: a later prompt that begins with both is
         taken as part of this session."""
         self._table.conversations.remember(self.tenant, turns, answer, self.program)

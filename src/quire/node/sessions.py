@@ -14,9 +14,9 @@ from typing import Any
 
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
-from quire.node.calls import Call
+from quire.node.calls import SessionCall
 from quire.node.control_thread import ControlThread
-from quire.node.conversations import ConversationIndex, Turn
+from quire.node.conversations import ConversationIndex, ConversationTurn
 from quire.node.preparation import Preparation
 from quire.node.session_handle import SessionHandle, SessionStart
 from quire.programs.runtime.event_port import Models
@@ -64,7 +64,7 @@ class SessionTable:
     def __len__(self) -> int:
         return len(self._open) + len(self._ending)
 
-    def open(self, start: SessionStart, turns: Sequence[Turn] = ()) -> SessionHandle:
+    def open(self, start: SessionStart, turns: Sequence[ConversationTurn] = ()) -> SessionHandle:
         """The session that ``start`` names, else the one that ``turns`` continue, else a new one.
 
         Raises:
@@ -102,7 +102,7 @@ class SessionTable:
             return entry[0].id
         return next((one.id for one in self._ending if one.program == program), None)
 
-    def calls(self) -> list[Call[Any]]:
+    def calls(self) -> list[SessionCall[Any]]:
         """Those under way, in all sessions."""
         sessions = [session for session, _ in self._open.values()] + list(self._ending)
         return [call for session in sessions for call in session.calls]
@@ -121,7 +121,7 @@ class SessionTable:
         if self._sweep is not None:
             self._sweep.cancel()
 
-    def _find(self, start: SessionStart, turns: Sequence[Turn]) -> SessionHandle | None:
+    def _find(self, start: SessionStart, turns: Sequence[ConversationTurn]) -> SessionHandle | None:
         if start.client_id is not None:
             return self._named.get((start.tenant, start.client_id))
         program = self.conversations.find(start.tenant, turns)

@@ -27,7 +27,7 @@ MAX_UPLOADS = 256
 _MIN_PREFIX = 8
 
 
-class Upload(msgspec.Struct, frozen=True, kw_only=True):
+class UploadRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One uploaded program. ``digest``: SHA-256 of ``code``; ``created_s``: Unix time."""
 
     digest: str
@@ -58,7 +58,7 @@ class UploadTable:
         self._directory = directory
         self._heads_of: dict[Path, dict[Path, _Head]] = {}
 
-    def put(self, program: GuestProgram, tenant: TenantId) -> Upload:
+    def put(self, program: GuestProgram, tenant: TenantId) -> UploadRecord:
         """Keep ``program``; the same code again becomes the newest of its name.
 
         Raises:
@@ -71,7 +71,7 @@ class UploadTable:
             raise QuotaExceeded(
                 f"this tenant has uploaded {MAX_UPLOADS} programs, no more are kept: delete one"
             )
-        upload = Upload(
+        upload = UploadRecord(
             digest=program.digest,
             manifest=program.manifest,
             code=program.code,
@@ -87,13 +87,13 @@ class UploadTable:
             raise CapacityError(f"the node cannot keep this program: {exc.strerror}") from exc
         return upload
 
-    def all(self, tenant: TenantId) -> Iterator[Upload]:
+    def all(self, tenant: TenantId) -> Iterator[UploadRecord]:
         """Newest first; one at a time, for together they are large."""
         for head in self._heads(tenant):
             if (upload := _read(head.path)) is not None:
                 yield upload
 
-    def find(self, wanted: str, tenant: TenantId) -> Upload:
+    def find(self, wanted: str, tenant: TenantId) -> UploadRecord:
         """By digest, by at least eight characters of its beginning, or the newest of a name.
 
         Raises:
@@ -108,7 +108,7 @@ class UploadTable:
             param="program",
         )
 
-    def delete(self, wanted: str, tenant: TenantId) -> Upload:
+    def delete(self, wanted: str, tenant: TenantId) -> UploadRecord:
         """Forget one; programs that run of it go on. Errors as with ``find``."""
         upload = self.find(wanted, tenant)
         (self._folder(tenant) / upload.digest).unlink(missing_ok=True)
@@ -145,9 +145,9 @@ def _head(path: Path, version: tuple[int, int]) -> _Head:
     return _Head(path, version, upload.manifest.name, upload.created_s)
 
 
-def _read(path: Path) -> Upload | None:
+def _read(path: Path) -> UploadRecord | None:
     """``None`` for one that was deleted meanwhile, or that another release has written."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=Upload)
+        return msgspec.msgpack.decode(path.read_bytes(), type=UploadRecord)
     except (OSError, msgspec.DecodeError):
         return None

@@ -29,7 +29,7 @@ from quire.server.errors import ErrorBoundary, install_handlers, no_route
 from quire.server.files.store import FileLimits, FileStore
 from quire.server.metrics import ServerMetrics
 from quire.server.responses.conversations import ConversationLimits, ConversationStore
-from quire.server.responses.store import ResponseStore, StoreLimits
+from quire.server.responses.store import ResponseLimits, ResponseStore
 from quire.server.routes import ROUTERS
 from quire.server.schemas.base import ERRORS
 from quire.server.security import Authenticator, EdgeMiddleware, KeyMiddleware, OriginPolicy
@@ -116,7 +116,7 @@ def _context(node: Node, config: ServerConfig, calls: Calls) -> ServerContext:
 
 
 def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
-    limits = StoreLimits(ttl_s=config.response_ttl_s, max_responses=config.max_stored_responses)
+    limits = ResponseLimits(ttl_s=config.response_ttl_s, max_responses=config.max_stored_responses)
 
     def num_blocks(name: ModelId) -> int:
         sizes = (model.info.pool for model in node.models() if model.base == name)

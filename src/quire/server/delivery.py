@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import QuireError
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, EventStyle
-from quire.server.generation import Generation, PromptChunk
+from quire.server.generation import GenerationStream, PromptChunk
 from quire.server.observation import RequestObserver
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class GenerationResponse(Response):
 
     def __init__(
         self,
-        generation: Generation,
+        generation: GenerationStream,
         formatter: Formatter,
         observer: RequestObserver,
         *,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from quire.node import Call, SessionHandle
+from quire.node import SessionCall, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
 
 MAX_MERGED_CHUNKS = 16
@@ -27,7 +27,7 @@ class PromptChunk(msgspec.Struct, frozen=True):
     chunk: ChoiceChunk
 
 
-class Generation:
+class GenerationStream:
     """Starts when it is iterated; iterate it once. ``cancel`` is idempotent and legal in any state.
 
     Errors of a call end the iteration as the call's ``QuireError``, after the others are cancelled.
@@ -47,7 +47,7 @@ class Generation:
         self._requests = requests
         self._thread = thread
         self._name = name
-        self._calls: list[Call[ChoiceChunk]] = []
+        self._calls: list[SessionCall[ChoiceChunk]] = []
         self._cancelled: str | None = None
 
     def __aiter__(self) -> AsyncGenerator[PromptChunk, None]:
@@ -64,7 +64,7 @@ class Generation:
         for call in self._calls:
             await call.wait_closed()
 
-    def _start(self, request: CompletionRequest) -> Call[ChoiceChunk]:
+    def _start(self, request: CompletionRequest) -> SessionCall[ChoiceChunk]:
         call = self.session.call(complete, request, thread=self._thread, name=self._name)
         self._calls.append(call)
         if self._cancelled is not None:

@@ -1,7 +1,7 @@
-"""Whose program a call is part of: headers and body fields of many clients, one ``Identity``.
+"""Whose program a call is part of: headers and body fields of many clients, one ``CallIdentity``.
 
 Owns the order in which they are read and the sign of ``priority``. Must not know sessions or the
-process table. Identity carries no privilege: it groups calls within the caller's own tenant.
+process table. An identity carries no privilege: it groups calls within the caller's own tenant.
 
 The first source that names a session wins; the sources are, in order:
 
@@ -38,7 +38,7 @@ _FALSE = frozenset({"", "0", "false", "no", "off"})
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class CallIdentity:
     """``client_id``: the client's name for the session, ``None``: to be inferred.
 
     ``thread`` and ``parent_thread`` are lines of calls within it, ``parent`` another session that
@@ -55,7 +55,7 @@ class Identity:
     priority: int = 0
 
 
-def identify(headers: Headers, body: IdentityFields) -> Identity:
+def identify(headers: Headers, body: IdentityFields) -> CallIdentity:
     """Read the identity of one call.
 
     Raises:
@@ -63,7 +63,7 @@ def identify(headers: Headers, body: IdentityFields) -> Identity:
     """
     reader = _Reader(headers)
     client_id, thread, parent, parent_thread = _session(reader, body)
-    return Identity(
+    return CallIdentity(
         client_id=client_id,
         thread=thread,
         parent=parent,

@@ -17,7 +17,7 @@ from typing import Literal
 from quire.core.errors import QuireError
 from quire.core.ids import ModelId, TenantId
 from quire.programs.builtin import ChoiceChunk
-from quire.server.identity import Identity
+from quire.server.identity import CallIdentity
 from quire.server.metrics import RequestMetrics
 
 logger = logging.getLogger("quire.requests")
@@ -34,7 +34,7 @@ class RequestLabels:
     tenant: TenantId
     model: ModelId
     session: str
-    identity: Identity
+    identity: CallIdentity
     stream: bool
     num_prompt_tokens: int
 

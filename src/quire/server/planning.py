@@ -14,12 +14,12 @@ from starlette.requests import Request
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument, PromptTooLong
 from quire.core.interfaces import ServedModel
-from quire.node import SessionHandle, Turn
+from quire.node import ConversationTurn, SessionHandle
 from quire.programs.builtin import CompletionRequest, PromptImage
 from quire.server.context import ServerContext, caller_of, context_of, request_id_of
 from quire.server.delivery import Formatter, GenerationResponse
 from quire.server.events import DATA_EVENTS, EventStyle
-from quire.server.generation import Generation
+from quire.server.generation import GenerationStream
 from quire.server.identity import identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
@@ -145,7 +145,7 @@ class Work:
     model: ServedModel
     requests: Sequence[CompletionRequest]
     formatter: Formatter
-    turns: Sequence[Turn] = ()
+    turns: Sequence[ConversationTurn] = ()
     on_finished: Callable[[SessionHandle], None] | None = None
     style: EventStyle = DATA_EVENTS
 
@@ -159,7 +159,7 @@ class Begun:
     """A generation that waits for somebody to iterate it. ``finished`` is to be called after a
     complete answer."""
 
-    generation: Generation
+    generation: GenerationStream
     observer: RequestObserver
     finished: Callable[[], None]
 
@@ -217,5 +217,5 @@ def open_generation(request: Request, work: Work) -> Begun:
             session.end("the client has said that this call is the last")
 
     mark_begun(request.scope)
-    generation = Generation(session, work.requests, thread=identity.thread, name=route)
+    generation = GenerationStream(session, work.requests, thread=identity.thread, name=route)
     return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)

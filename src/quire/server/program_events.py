@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from quire.core.errors import InvalidArgument, MailboxFull
-from quire.node import Attachment, ProgramHandle
+from quire.node import MessageReader, ProgramHandle
 from quire.server.delivery import SlowReader, WriteLimit, disconnected
 from quire.server.errors import body_of
 from quire.server.events import DATA_EVENTS, EVENT_HEADERS, data_event
@@ -48,8 +48,8 @@ class ProgramEvents(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # an event need not pass the middlewares, which look at the start of a response alone
         self._send_body: Send = scope.get("state", {}).get("send_body", send)
-        attachment = self._handle.attach(self._after)
-        work = asyncio.create_task(self._deliver(attachment, send))
+        reader = self._handle.attach(self._after)
+        work = asyncio.create_task(self._deliver(reader, send))
         gone = asyncio.create_task(disconnected(receive))
         self._writes.watch(work)
         try:
@@ -59,13 +59,13 @@ class ProgramEvents(Response):
             work.cancel()
             gone.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
-            attachment.close()
+            reader.close()
             if self._is_launch and not self._handle.ended:
                 self._handle.terminate("its client, which was to read its messages, has left")
         if not work.cancelled() and not isinstance(work.exception(), SlowReader):
             work.result()
 
-    async def _deliver(self, attachment: Attachment, send: Send) -> None:
+    async def _deliver(self, reader: MessageReader, send: Send) -> None:
         with self._writes:
             head = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
             await send(head)
@@ -73,7 +73,7 @@ class ProgramEvents(Response):
             _event(record_frame("launched", self._handle)) if self._is_launch else b""
         )
         try:
-            async for message in attachment:
+            async for message in reader:
                 number = b"id: %d\n" % message.sequence
                 await self._write(number + _event(message_frame(message)))
         except MailboxFull as error:

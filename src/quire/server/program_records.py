@@ -13,15 +13,14 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import ErrorRecord
-from quire.node import Message, ProcessRecord, ProgramHandle, ProgramRecord
-from quire.node.program_figures import ProgramUsage, usage_of
+from quire.node import ProcessRecord, ProgramHandle, ProgramMessage, ProgramRecord
+from quire.node.program_figures import ResourceUsage, usage_of
 from quire.programs.parameters import Parameter
 from quire.server.schemas.programs import Parameter as ParameterBody
-from quire.server.schemas.programs import ProcessFigures, Program, ProgramError
-from quire.server.schemas.programs import ProgramUsage as UsageBody
+from quire.server.schemas.programs import ProcessFigures, Program, ProgramError, ProgramUsage
 
 
-def message_frame(message: Message) -> dict[str, Any]:
+def message_frame(message: ProgramMessage) -> dict[str, Any]:
     return {"type": "message", "sequence": message.sequence, "text": message.text}
 
 
@@ -88,12 +87,12 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
     )
 
 
-def _usage(used: ProgramUsage | None, process: ProcessRecord | None) -> UsageBody | None:
+def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> ProgramUsage | None:
     """``used`` before, and what the process table has counted since."""
     if process is not None:
         running = usage_of(process.row)
         used = running if used is None else used + running
-    return None if used is None else UsageBody(**asdict(used))
+    return None if used is None else ProgramUsage(**asdict(used))
 
 
 def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:

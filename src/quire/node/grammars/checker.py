@@ -56,7 +56,7 @@ _GOOD = Known()
 Done = Callable[[Known], None]
 
 
-class Trial(Protocol):
+class GrammarTrial(Protocol):
     """``GrammarHosts``, or a stand-in."""
 
     def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None: ...
@@ -66,7 +66,7 @@ class Trial(Protocol):
 class GrammarChecker:
     """For any thread; ``close`` blocks until the processes have ended."""
 
-    def __init__(self, trial: Trial | None = None) -> None:
+    def __init__(self, trial: GrammarTrial | None = None) -> None:
         self._trial = trial or GrammarHosts(limits=LIMITS)
         self._turns: Turns[tuple[GrammarSpec, Done]] = Turns(max(1, NUM_WORKERS - 1), MAX_WAITING)
         self._known: OrderedDict[bytes, Known] = OrderedDict()

@@ -21,7 +21,7 @@ _KEYS = frozenset({"custom_id", "method", "url", "body"})
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class BatchLine:
     """Where a request of the batch stands. ``custom_id``: its client's name for it."""
 
     custom_id: str
@@ -33,7 +33,7 @@ class Line:
 class Checked:
     """All lines, or what is wrong with them."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[BatchLine] = field(default_factory=list)
     errors: list[BatchError] = field(default_factory=list)
 
 
@@ -92,7 +92,7 @@ def _raw_lines(path: Path, max_line_bytes: int) -> Iterator[_RawLine]:
                 yield _RawLine(number, place, text if is_whole else None)
 
 
-def _checked(raw: _RawLine, endpoint: str, max_line_bytes: int) -> Line:
+def _checked(raw: _RawLine, endpoint: str, max_line_bytes: int) -> BatchLine:
     if raw.text is None:
         raise _Bad("line_too_long", f"a line has at most {max_line_bytes} bytes")
     try:
@@ -112,10 +112,10 @@ def _checked(raw: _RawLine, endpoint: str, max_line_bytes: int) -> Line:
         raise _Bad("invalid_url", f"url must be the batch's endpoint, {endpoint}", "url")
     if not isinstance(value.get("body"), dict):
         raise _Bad("invalid_body", "body must be an object", "body")
-    return Line(name, raw.start, len(raw.text))
+    return BatchLine(name, raw.start, len(raw.text))
 
 
-def read_line(path: Path, line: Line) -> dict[str, Any]:
+def read_line(path: Path, line: BatchLine) -> dict[str, Any]:
     """The body of the request at ``line``, which has been checked."""
     with path.open("rb") as file:
         file.seek(line.start)

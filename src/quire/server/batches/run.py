@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.errors import NeverWithinQuota, QuireError
 from quire.server.batches.calls import Answered, Calls
-from quire.server.batches.lines import Line, check_lines, read_line
+from quire.server.batches.lines import BatchLine, check_lines, read_line
 from quire.server.batches.record import BatchRecord
 from quire.server.batches.results import Result, Results, open_results
 from quire.server.files.store import FileRecord, FileStore
@@ -127,7 +127,7 @@ class BatchRun:
 
     # -- its requests ------------------------------------------------------------------------------
 
-    async def _checked_lines(self) -> list[Line] | None:
+    async def _checked_lines(self) -> list[BatchLine] | None:
         """``None``: the input is not what it must be, and the batch has failed."""
         record = self.record
         source = self._files.get(record.tenant, record.batch.input_file_id)
@@ -144,7 +144,7 @@ class BatchRun:
             await self._advance("in_progress")
         return checked.lines
 
-    async def _answer(self, lines: list[Line]) -> None:
+    async def _answer(self, lines: list[BatchLine]) -> None:
         record = self.record
         path = self._files.path(self._files.get(record.tenant, record.batch.input_file_id))
         results = await asyncio.to_thread(open_results, self._directory, record.batch.id)
@@ -159,7 +159,7 @@ class BatchRun:
         finally:
             results.close()
 
-    async def _take_lines(self, left: Iterator[Line], path: Path, results: Results) -> None:
+    async def _take_lines(self, left: Iterator[BatchLine], path: Path, results: Results) -> None:
         for line in left:
             body = await asyncio.to_thread(read_line, path, line)
             result = await self._result(line, body)
@@ -171,7 +171,7 @@ class BatchRun:
         counts.completed = results.outputs.num_lines
         counts.failed = results.errors.num_lines
 
-    async def _result(self, line: Line, body: dict[str, Any]) -> Result:
+    async def _result(self, line: BatchLine, body: dict[str, Any]) -> Result:
         """Of a request that is answered in the end: what is only true now is tried again."""
         if body.get("stream") or body.get("background"):
             error = {"message": _NO_STREAM, "type": "invalid_request_error", "param": "stream"}

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from quire.node import Turn
+from quire.node import ConversationTurn
 from quire.programs.chat import Answer, Call, parsed_arguments, template_call
 from quire.server.chat.images import ImageReader
 from quire.server.schemas.messages import (
@@ -93,25 +93,25 @@ def _text(parts: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(part["text"] if "text" in part else part["sha256"] for part in parts)
 
 
-def turns_of(messages: Sequence[dict[str, Any]]) -> list[Turn]:
+def turns_of(messages: Sequence[dict[str, Any]]) -> list[ConversationTurn]:
     """Canonical turns of ``template_messages``."""
     return [_turn(entry) for entry in messages]
 
 
-def _turn(entry: dict[str, Any]) -> Turn:
+def _turn(entry: dict[str, Any]) -> ConversationTurn:
     calls = [
         (call["function"]["name"], call["function"]["arguments"])
         for call in entry.get("tool_calls", ())
     ]
     content = entry["content"]
     text = content if isinstance(content, str) else _text(content)
-    return Turn(entry["role"], _canonical(text, calls))
+    return ConversationTurn(entry["role"], _canonical(text, calls))
 
 
-def turn_of_answer(answer: Answer) -> Turn:
+def turn_of_answer(answer: Answer) -> ConversationTurn:
     """The turn that a client sends back when it continues after ``answer``."""
     calls = [(call.name, parsed_arguments(call.arguments)) for call in answer.calls]
-    return Turn("assistant", _canonical(answer.content, calls))
+    return ConversationTurn("assistant", _canonical(answer.content, calls))
 
 
 def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:

@@ -13,14 +13,14 @@ from starlette.requests import Request
 
 from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
-from quire.node import SessionHandle, Turn
+from quire.node import ConversationTurn, SessionHandle
 from quire.programs.builtin import CompletionRequest
 from quire.programs.chat import Answer, Dialect, dialect_of, marker_tokens
 from quire.server.chat.constraint import chat_grammar
 from quire.server.chat.conversation import template_messages, turn_of_answer, turns_of
 from quire.server.chat.images import ImageReader
 from quire.server.chat.parsing import Reading
-from quire.server.chat.prompt import ChatPrompt, Conversation
+from quire.server.chat.prompt import ChatPrompt, TemplateInput
 from quire.server.context import ServerContext, context_of
 from quire.server.grammar_fields import check_grammar
 from quire.server.identity import priority_of
@@ -37,7 +37,7 @@ class PreparedChat:
     prompt: ChatPrompt
     generation: CompletionRequest
     reading: Reading
-    turns: Sequence[Turn]
+    turns: Sequence[ConversationTurn]
     num_logprobs: int | None
 
     def remember(self, session: SessionHandle, answers: Sequence[Answer]) -> None:
@@ -122,7 +122,7 @@ async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> Ch
 
 def _conversation(
     body: ChatCompletionRequest, messages: list[dict[str, object]], images: Sequence[bytes]
-) -> Conversation:
+) -> TemplateInput:
     """With ``tool_choice`` none the model is not told of the tools, so that it calls none."""
     tools = body.tools if body.tool_choice != "none" else None
     variables = dict(body.chat_template_kwargs or {})
@@ -130,7 +130,7 @@ def _conversation(
         if (value := getattr(body, name)) is not None:
             variables.setdefault(name, value)
     going_on = bool(body.continue_final_message)
-    return Conversation(
+    return TemplateInput(
         messages,
         tools=[tool.model_dump(exclude_none=True) for tool in tools] if tools else None,
         add_generation_prompt=body.add_generation_prompt is not False and not going_on,

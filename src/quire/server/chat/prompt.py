@@ -34,7 +34,7 @@ _NUM_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class TemplateInput:
     """What a template is given. ``messages`` as ``template_messages`` makes them; ``images``: the
     files that they show; ``documents``: for templates that read some."""
 
@@ -66,7 +66,7 @@ class ChatRenderer:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="quire-template")
         self._local = threading.local()
 
-    async def render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
+    async def render(self, model: ServedModel, conversation: TemplateInput) -> ChatPrompt:
         """The prompt of ``conversation`` for ``model``.
 
         Raises:
@@ -82,7 +82,7 @@ class ChatRenderer:
         """End the threads once what they render is done. Idempotent."""
         self._threads.shutdown(wait=False)
 
-    def _render(self, model: ServedModel, conversation: Conversation) -> ChatPrompt:
+    def _render(self, model: ServedModel, conversation: TemplateInput) -> ChatPrompt:
         if conversation.documents and "documents" not in (model.chat_template or ""):
             raise InvalidArgument(
                 f"the chat template of {model.id!r} reads no documents: put them into a message",

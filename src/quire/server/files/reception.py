@@ -11,7 +11,7 @@ from quire.core.errors import CapacityError, InvalidArgument
 from quire.core.ids import TenantId
 from quire.server.errors import HttpError
 from quire.server.files.multipart import MultipartReader, PartEvent, PartStarted
-from quire.server.files.store import FileRecord, FileStore, Upload
+from quire.server.files.store import FileRecord, FileStore, IncomingFile
 from quire.server.strict_json import check_encoding
 
 MAX_UPLOAD_S = 900.0
@@ -59,7 +59,7 @@ async def receive_file(
 class _Form:
     """Writes the file as it comes and gathers the other fields."""
 
-    def __init__(self, upload: Upload) -> None:
+    def __init__(self, upload: IncomingFile) -> None:
         self._upload = upload
         self._fields: dict[str, bytes] = {}
         self._field: str | None = None

@@ -104,7 +104,7 @@ class FileStore:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
 
-    def begin(self, tenant: TenantId) -> Upload:
+    def begin(self, tenant: TenantId) -> IncomingFile:
         """Room for one more file, to be written now.
 
         Raises:
@@ -117,7 +117,7 @@ class FileStore:
             )
         path = self.directory / f"file-{secrets.token_hex(16)}.data"
         room = self._limits.max_bytes - sum(record.num_bytes for record in own)
-        return Upload(path, self._limits, room)
+        return IncomingFile(path, self._limits, room)
 
     def add(
         self, path: Path, tenant: TenantId, filename: str, purpose: str, ttl_s: int | None
@@ -186,7 +186,7 @@ class FileStore:
             self.delete(record)
 
 
-class Upload:
+class IncomingFile:
     """A file that is being written. ``abandon`` unless it was given to ``FileStore.add``."""
 
     def __init__(self, path: Path, limits: FileLimits, room: int) -> None:

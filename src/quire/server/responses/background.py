@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
 from quire.core.errors import QuireError
-from quire.server.generation import Generation
+from quire.server.generation import GenerationStream
 from quire.server.observation import RequestObserver
 from quire.server.responses.format import ResponseFormatter
 from quire.server.schemas.responses import ResponseObject
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 class _Work:
     """What makes the response: the prompt and its images hang on it."""
 
-    generation: Generation
+    generation: GenerationStream
     formatter: ResponseFormatter
 
 
@@ -37,7 +37,7 @@ class BackgroundRun:
 
     def __init__(
         self,
-        generation: Generation,
+        generation: GenerationStream,
         formatter: ResponseFormatter,
         observer: RequestObserver,
         *,

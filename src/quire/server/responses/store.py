@@ -30,7 +30,7 @@ larger than its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoreLimits:
+class ResponseLimits:
     """Per tenant. ``ttl_s``: since the last use. ``max_running``: responses in the background.
     ``page_share``: of a model's pages, what stored responses may hold."""
 
@@ -93,7 +93,7 @@ class ResponseStore:
 
     def __init__(
         self,
-        limits: StoreLimits,
+        limits: ResponseLimits,
         now_s: Callable[[], float],
         num_blocks: Callable[[ModelId], int],
     ) -> None:

@@ -28,7 +28,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.websockets import WebSocketDisconnect
 
 from quire.core.errors import MailboxFull, QuireError
-from quire.node import Attachment, ProgramHandle
+from quire.node import MessageReader, ProgramHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError, body_of, error_body
 from quire.server.program_records import message_frame, record_frame
@@ -53,24 +53,24 @@ async def attach(websocket: WebSocket, program: PublicId, after: After = 0) -> N
         await refuse(error, websocket.scope, websocket.receive, websocket.send)
         return
     await websocket.accept()
-    attachment = handle.attach(after)
+    reader = handle.attach(after)
     connection = _Connection(websocket, handle, context.config.write_timeout_s)
     try:
-        await connection.run(attachment)
+        await connection.run(reader)
     finally:
-        attachment.close()
+        reader.close()
 
 
 class _Connection:
-    """Both directions of one attachment; ends with the program or with the client."""
+    """Both directions of one connection; ends with the program or with the client."""
 
     def __init__(self, websocket: WebSocket, handle: ProgramHandle, write_timeout_s: float) -> None:
         self._websocket = websocket
         self._handle = handle
         self._write_timeout_s = write_timeout_s
 
-    async def run(self, attachment: Attachment) -> None:
-        outward = asyncio.create_task(self._send_messages(attachment))
+    async def run(self, reader: MessageReader) -> None:
+        outward = asyncio.create_task(self._send_messages(reader))
         inward = asyncio.create_task(self._take_frames())
         try:
             await asyncio.wait({outward, inward}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,10 +86,10 @@ class _Connection:
                 async with asyncio.timeout(self._write_timeout_s):
                     await self._websocket.close(results[0])
 
-    async def _send_messages(self, attachment: Attachment) -> int:
+    async def _send_messages(self, reader: MessageReader) -> int:
         """Until the program's end; the code to close with."""
         try:
-            async for message in attachment:
+            async for message in reader:
                 await self._send(message_frame(message))
         except MailboxFull as error:
             await self._send({"type": "error", **body_of(error)})

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
-from quire.server.pages import Page
+from quire.server.list_page import ListPage
 from quire.server.schemas.base import WholeModel
 from quire.server.schemas.batches import Batch, BatchList, BatchRequest
 from quire.server.strict_json import StrictRoute
@@ -32,7 +32,7 @@ async def list_batches(
 ) -> Response:
     """The caller's batches, newest first."""
     own = context_of(request).batches.batches(caller_of(request))
-    page = Page(own, lambda one: one.id, after, limit)
+    page = ListPage(own, lambda one: one.id, after, limit)
     return _json(
         BatchList(
             data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import Response
 
 from quire.server.context import caller_of, context_of
-from quire.server.pages import Page
+from quire.server.list_page import ListPage
 from quire.server.responses.conversations import StoredConversation
 from quire.server.responses.creation import stored_item
 from quire.server.schemas.base import WholeModel
@@ -76,7 +76,7 @@ async def create_items(
     """Add items to a conversation."""
     entry, items = _find(request, conversation), _stored(request, body.items)
     context_of(request).conversations.add(entry, items)
-    return _listed(Page(items, _id_of, None, len(items)))
+    return _listed(ListPage(items, _id_of, None, len(items)))
 
 
 @router.get("/v1/conversations/{conversation}/items", response_model=ConversationItems)
@@ -90,7 +90,7 @@ async def list_items(
 ) -> Response:
     """The items of a conversation, newest first unless `order` is `asc`."""
     items = _find(request, conversation).items
-    return _listed(Page(items if order == "asc" else items[::-1], _id_of, after, limit))
+    return _listed(ListPage(items if order == "asc" else items[::-1], _id_of, after, limit))
 
 
 @router.get("/v1/conversations/{conversation}/items/{item}", response_model=dict[str, Any])
@@ -137,7 +137,7 @@ def _told(entry: StoredConversation) -> Response:
     )
 
 
-def _listed(page: Page[dict[str, Any]]) -> Response:
+def _listed(page: ListPage[dict[str, Any]]) -> Response:
     return _json(
         ConversationItems(
             data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more

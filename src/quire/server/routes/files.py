@@ -11,7 +11,7 @@ from starlette.responses import FileResponse, Response
 from quire.server.context import caller_of, context_of
 from quire.server.files.reception import receive_file
 from quire.server.files.store import FileRecord
-from quire.server.pages import Page
+from quire.server.list_page import ListPage
 from quire.server.schemas.base import Responses
 from quire.server.schemas.files import DeletedFile, FileList, FileObject, FilePurpose
 from quire.server.strict_json import StrictRoute
@@ -67,7 +67,7 @@ async def list_files(
     """The caller's files, newest first unless `order` is `asc`."""
     files = await asyncio.to_thread(context_of(request).files.files, caller_of(request))
     files = [record for record in files if purpose in (None, record.purpose)]
-    page = Page(files if order == "asc" else files[::-1], lambda one: one.id, after, limit)
+    page = ListPage(files if order == "asc" else files[::-1], lambda one: one.id, after, limit)
     shown = [file_object(record) for record in page.items]
     return _json(
         FileList(data=shown, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more)

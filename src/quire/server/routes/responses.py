@@ -10,7 +10,7 @@ from starlette.responses import Response
 from quire.node import SessionHandle
 from quire.server.context import caller_of, context_of
 from quire.server.errors import HttpError
-from quire.server.pages import Page
+from quire.server.list_page import ListPage
 from quire.server.planning import begin, open_generation
 from quire.server.responses.background import BackgroundRun
 from quire.server.responses.creation import Creation, create
@@ -145,7 +145,7 @@ async def list_input_items(
     items = _find(request, response).input_items
     if order == "desc":
         items = items[::-1]
-    page = Page(items, lambda item: str(item["id"]), after, limit)
+    page = ListPage(items, lambda item: str(item["id"]), after, limit)
     body = InputItemList(
         data=page.items, first_id=page.first_id, last_id=page.last_id, has_more=page.has_more
     )

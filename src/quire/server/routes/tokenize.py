@@ -11,7 +11,7 @@ from quire.core.errors import InvalidArgument
 from quire.core.interfaces import ServedModel
 from quire.server.chat.conversation import template_messages
 from quire.server.chat.images import ImageReader
-from quire.server.chat.prompt import Conversation
+from quire.server.chat.prompt import TemplateInput
 from quire.server.context import ServerContext, context_of
 from quire.server.logprobs import spelled
 from quire.server.plain_text import text_tokens
@@ -47,7 +47,7 @@ async def _tokens(
         text, special = body.prompt or "", body.add_special_tokens
         return tuple(await asyncio.to_thread(text_tokens, model, text, special))
     images = ImageReader(model.info.images)
-    conversation = Conversation(
+    conversation = TemplateInput(
         template_messages(body.messages, images),
         tools=[tool.model_dump(exclude_none=True) for tool in body.tools] if body.tools else None,
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,

@@ -11,7 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from quire.node.uploads import Upload
+from quire.node.uploads import UploadRecord
 from quire.server.context import caller_of, context_of
 from quire.server.program_records import parameters_body
 from quire.server.schemas.programs import UploadedProgram, UploadedPrograms, UploadRequest
@@ -53,7 +53,7 @@ def _json(body: UploadedProgram | UploadedPrograms, status: int = 200) -> Respon
     return Response(body.to_json(), status, media_type="application/json")
 
 
-def _shown(upload: Upload) -> UploadedProgram:
+def _shown(upload: UploadRecord) -> UploadedProgram:
     manifest = upload.manifest
     return UploadedProgram(
         id=upload.digest,

@@ -10,7 +10,7 @@ from quire.server.errors import HttpError
 T = TypeVar("T")
 
 
-class Page(Generic[T]):
+class ListPage(Generic[T]):
     """Of ``items``, in their order; ``id_of`` names one.
 
     Raises:

@@ -17,7 +17,7 @@ from quire.node.loops import call_on
 Delivery = Deliver | Fail | Terminate
 
 
-class Outbox:
+class ReplyRouter:
     """``add_program`` is called from any thread, the rest on the control thread alone."""
 
     def __init__(self) -> None:

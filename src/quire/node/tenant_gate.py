@@ -9,7 +9,7 @@ from quire.core.errors import Draining, Forbidden
 from quire.core.ids import TenantId
 
 
-class Admission:
+class TenantGate:
     """The node's tenants, and its door."""
 
     def __init__(self, tenants: Sequence[TenantConfig]) -> None:
