@@ -36,7 +36,7 @@ _LAST_WORD_MS = 1000
 Heard = TypeVar("Heard")
 
 
-class Order(Protocol):
+class NodeAddress(Protocol):
     """What a launch order says of the way to the node."""
 
     @property
@@ -114,7 +114,7 @@ class NodeLink(Generic[Heard]):
 
 
 def live(
-    order: Order,
+    order: NodeAddress,
     lifeline: LifeLine,
     decoder: Codec[Heard],
     encoder: Codec[Any],
