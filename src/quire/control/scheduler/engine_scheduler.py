@@ -233,9 +233,7 @@ class EngineScheduler:
 
     # -- sending and results ---------------------------------------------------------------------
 
-    def _send(
-        self, builder: BatchBuilder, max_steps: list[int], *, num_charged: int = 0
-    ) -> None:
+    def _send(self, builder: BatchBuilder, max_steps: list[int], *, num_charged: int = 0) -> None:
         """``num_charged``: of the steps of each decode, those that the plan has charged."""
         engine = self.engine
         self.planner.charge_steps(builder.advanced, max_steps, num_charged)
