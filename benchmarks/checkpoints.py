@@ -77,7 +77,7 @@ def generation_limit_s(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine can do: reading memory, and multiplying bf16 matrices."""
+    """What the machine can do: reading memory, and multiplying with weights of one type."""
 
     bytes_per_s: float
     flops: float

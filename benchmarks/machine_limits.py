@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` keeps a process of its own for
 them, so that its threads and its gibibyte of memory are nobody else's: how fast memory is read
-drifts on a shared machine as all else does.
+drifts on a shared machine as all else does. The peak of its arithmetic is that of its instructions
+(``machine_peak``), whatever any product reaches.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from collections.abc import Callable
 from typing import Self
 
 from benchmarks.checkpoints import Limits
+from benchmarks.machine_peak import peak_flops
 from benchmarks.report import ROOT
 
 _READ_BYTES = 1 << 30
-_MATRIX = 2048
 _NUM_PASSES = 7
 
 
@@ -51,13 +52,11 @@ def _measurement() -> Callable[[], Limits]:
 
     words = torch.zeros(_READ_BYTES // 4)
     words.add_(1)  # every page is there
-    a = torch.randn(_MATRIX, _MATRIX).to(torch.bfloat16)
-    b = torch.randn(_MATRIX, _MATRIX).to(torch.bfloat16)
 
     def measure() -> Limits:
         read_s = _best_s(lambda: words.sum())
-        multiply_s = _best_s(lambda: a @ b)
-        return Limits(_READ_BYTES / read_s, 2 * _MATRIX**3 / multiply_s)
+        flops = peak_flops("bf16", torch.get_num_threads(), _NUM_PASSES)
+        return Limits(_READ_BYTES / read_s, flops)
 
     return measure
 

@@ -1,0 +1,178 @@
+// How many operations a second the processor's multiply-add instructions reach, for weights of each
+// type, with everything in registers: the machine's own peak, which no product can pass. Compiled for
+// this machine by machine_peak.py.
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+#if defined(__AMX_TILE__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
+// The loops run kChains chains that do not depend on one another: more than latency times units.
+constexpr int kChains = 12;
+
+using Floats = float __attribute__((vector_size(kVectorBytes)));
+using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
+
+// Keeps the values of `chains` in registers, and the compiler from knowing them.
+#if defined(__aarch64__)
+#define QUIRE_REGISTER "+w"
+#else
+#define QUIRE_REGISTER "+v"
+#endif
+template <class Vector>
+void touch(Vector& value) {
+  asm volatile("" : QUIRE_REGISTER(value));
+}
+template <class Vector>
+void touch(Vector (&chains)[kChains]) {
+  for (Vector& chain : chains) touch(chain);
+}
+
+// Each returns the operations of one step: two for each multiply-add.
+struct OfFloats {
+  Floats chains[kChains] = {};
+  Floats a = Floats{} + 1.0f, b = Floats{} + 1e-9f;
+  int64_t step() {
+    touch(a);
+    touch(b);
+    for (Floats& chain : chains) chain = a * b + chain;  // contracted to one instruction
+    touch(chains);
+    return 2 * kChains * (kVectorBytes / 4);
+  }
+};
+
+#if defined(__AMX_TILE__)
+struct alignas(64) TileShapes {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t columns[16] = {64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+};
+
+struct OfTiles {
+  OfTiles() {
+    constexpr int kRequestPermission = 0x1023, kTileData = 18;
+    syscall(SYS_arch_prctl, kRequestPermission, kTileData);
+    const TileShapes shapes;
+    _tile_loadconfig(&shapes);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    _tile_zero(5);
+  }
+  ~OfTiles() { _tile_release(); }
+};
+
+struct OfBf16 : OfTiles {
+  int64_t step() {
+    _tile_dpbf16ps(0, 4, 5);
+    _tile_dpbf16ps(1, 4, 5);
+    _tile_dpbf16ps(2, 4, 5);
+    _tile_dpbf16ps(3, 4, 5);
+    return 2 * 4 * 16 * 16 * 32;
+  }
+};
+
+struct OfInt8 : OfTiles {
+  int64_t step() {
+    _tile_dpbusd(0, 4, 5);
+    _tile_dpbusd(1, 4, 5);
+    _tile_dpbusd(2, 4, 5);
+    _tile_dpbusd(3, 4, 5);
+    return 2 * 4 * 16 * 16 * 64;
+  }
+};
+#else
+#if defined(__AVX512BF16__)
+struct OfBf16 {
+  Floats chains[kChains] = {};
+  Ints a = {}, b = {};
+  int64_t step() {
+    touch(a);
+    touch(b);
+    for (Floats& chain : chains)
+      chain = (Floats)_mm512_dpbf16_ps((__m512)chain, (__m512bh)a, (__m512bh)b);
+    touch(chains);
+    return 2 * kChains * (kVectorBytes / 2);
+  }
+};
+#else
+using OfBf16 = OfFloats;  // bf16 is widened, and multiplied as float32
+#endif
+
+#if defined(__AVX2__)
+struct OfInt8 {
+  Ints chains[kChains] = {};
+  Ints b = {};
+  int64_t step() {
+    touch(b);
+    for (Ints& chain : chains) {
+#if defined(__AVX512VNNI__)
+      chain = (Ints)_mm512_dpbusd_epi32((__m512i)chain, (__m512i)b, (__m512i)b);
+#elif defined(__AVX512BW__)
+      chain += (Ints)_mm512_madd_epi16((__m512i)chain, (__m512i)b);
+#else
+      chain += (Ints)_mm256_madd_epi16((__m256i)chain, (__m256i)b);
+#endif
+    }
+    touch(chains);
+#if defined(__AVX512VNNI__)
+    return 2 * kChains * kVectorBytes;
+#else
+    return 2 * kChains * (kVectorBytes / 2);
+#endif
+  }
+};
+#else
+using OfInt8 = OfFloats;
+#endif
+#endif
+
+template <class Type>
+double operations_per_s(int num_threads, int64_t num_steps) {
+  std::atomic<int> num_ready{0};
+  std::atomic<int64_t> total{0};
+  std::chrono::steady_clock::time_point started;
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < num_threads; thread++)
+    threads.emplace_back([&] {
+      Type type;
+      for (int64_t step = 0; step < num_steps / 8; step++) type.step();  // the clock rises
+      if (++num_ready == num_threads) started = std::chrono::steady_clock::now();
+      while (num_ready.load() < num_threads) std::this_thread::yield();
+      int64_t sum = 0;
+      for (int64_t step = 0; step < num_steps; step++) sum += type.step();
+      total += sum;
+    });
+  for (std::thread& thread : threads) thread.join();
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - started;
+  return static_cast<double>(total.load()) / elapsed.count();
+}
+
+}  // namespace
+
+// `type`: 0 float32, 1 bf16, 2 int8.
+extern "C" double quire_peak(int type, int num_threads, int64_t num_steps) {
+  if (type == 0) return operations_per_s<OfFloats>(num_threads, num_steps);
+  if (type == 1) return operations_per_s<OfBf16>(num_threads, num_steps);
+  return operations_per_s<OfInt8>(num_threads, num_steps);
+}
