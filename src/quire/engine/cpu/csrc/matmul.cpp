@@ -45,7 +45,11 @@ struct Blocking {
 constexpr int64_t kMinChunkRows = 256, kMaxChunkRows = 512;
 constexpr int64_t kChunkBytes = 1 << 20;
 constexpr int64_t kGroupPanels = 8;
+#if defined(__AMX_TILE__)
 constexpr int64_t kInnerTiles = 8;  // 16 KiB of a panel
+#else
+constexpr int64_t kInnerTiles = 16;  // sums come and go half as often, which vectors feel more
+#endif
 constexpr int64_t kStreamTiles = 4, kStreamPanels = 4;  // 8 KiB of 32 rows, 16 KiB of their sums
 
 Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t rows_at_once) {
@@ -61,6 +65,8 @@ Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t ro
   const int64_t outer = std::max(kChunkBytes / (rows * x.row_bytes / num_tiles), kInnerTiles);
   return {rows, kGroupPanels, std::min(outer, num_tiles), kInnerTiles};
 }
+
+constexpr int64_t kWidenedFloats = kWidensBf16 ? kInnerTiles * kPanelTileBytes / 2 : 0;
 
 // The sums of one thread between the parts of a product, kept for the next one.
 float* sums_buffer(int64_t num_floats) {
@@ -91,7 +97,8 @@ class Product {
         rows_at_once_(use_amx_ ? kAmxRows : kVectorRows),
         num_tiles_(padded_depth(w.type, w.depth) * weight_bytes(w.type) / kTileBytes),
         blocking_(choose_blocking(w, x, rows_at_once_)),
-        sums_(sums_buffer(blocking_.rows * blocking_.panels * kPanelColumns)) {}
+        sums_(sums_buffer(blocking_.rows * blocking_.panels * kPanelColumns + kWidenedFloats)),
+        widened_(sums_ + blocking_.rows * blocking_.panels * kPanelColumns) {}
 
   int64_t num_chunks() const { return (x_.num_rows + blocking_.rows - 1) / blocking_.rows; }
   int64_t group_panels() const { return blocking_.panels; }
@@ -148,6 +155,14 @@ class Product {
     // No sums are kept between parts of a panel where it has one only: the same ones, in L1, serve
     // all rows.
     const bool at_once = num_blocks > 1 && task.num_tiles == num_tiles_;
+    WeightType type = w_.type;
+    if (kWidensBf16 && type == WeightType::kBF16 && num_blocks > 1) {
+      widen_tiles(task.panel, task.num_tiles, widened_);
+      type = WeightType::kF32;
+      task.panel = reinterpret_cast<const uint8_t*>(widened_);
+      task.num_tiles *= 2;
+      task.lines = 0;  // what follows is read once, in order, when it is widened
+    }
     for (int64_t row = first_row; row < last_row; row += rows_at_once_) {
       const int64_t num_rows = std::min(rows_at_once_, last_row - row);
       task.upper_rows = std::min(kBlockRows, num_rows);
@@ -156,7 +171,7 @@ class Product {
       task.lower = block(row + kBlockRows, task.lower_rows, tile);
       float* of_rows = at_once ? sums_ : sums + (row - first_row) * kPanelColumns;
       task.sums = of_rows;
-      multiply(task);
+      multiply(type, task);
       if (num_blocks == 1) continue;
       task.next += task.lines * 64;
       if (last_tile == num_tiles_) finish(row, num_rows, panel, panel + 1, of_rows);
@@ -168,8 +183,8 @@ class Product {
     return x_.blocks + row * x_.row_bytes + tile * num_rows * (x_.row_bytes / num_tiles_);
   }
 
-  void multiply(const PanelTask& task) {
-    if (!use_amx_) return vector_product(w_.type, task);
+  void multiply(WeightType type, const PanelTask& task) {
+    if (!use_amx_) return vector_product(type, task);
     tiles_.configure(task.upper_rows, task.lower_rows);
     amx_product(w_.type, task);
   }
@@ -201,6 +216,7 @@ class Product {
   const int64_t num_tiles_;
   const Blocking blocking_;
   float* sums_;
+  float* widened_;  // one part of a panel
   const uint8_t* after_ = nullptr;
   AmxTiles tiles_;
 };

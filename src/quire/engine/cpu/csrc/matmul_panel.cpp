@@ -3,6 +3,7 @@
 
 #include "matmul_panel.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "simd.h"
@@ -127,10 +128,10 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   auto* target = static_cast<uint8_t*>(task.sums) + first_row * kPanelColumns * 4 +
                  first_vector * kWidth * 4;
   const auto place = [&](int r, int v) { return target + r * kPanelColumns * 4 + v * kWidth * 4; };
-  Sum sums[R][V] = {};
-  if (task.accumulate)
-    for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) sums[r][v] = load_as<Sum>(place(r, v));
+  Sum sums[R][V];  // never in memory, as an array set to zero first would be
+  const bool accumulate = task.accumulate;
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) sums[r][v] = accumulate ? load_as<Sum>(place(r, v)) : Sum{};
   const int64_t x_tile_stride = task.upper_rows * kTileBytes;
   const int64_t x_step = task.upper_rows * Kernel::kRowTileBytes;
   const uint8_t* w = task.panel + first_vector * kWidth * 4;
@@ -155,15 +156,20 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
 }
 
 // The shapes of register blocks that fit the register file: at most kMaxRows rows; the whole panel at
-// once for few rows, parts of kNarrow vectors for more.
+// once for few rows, parts of kNarrow vectors for more. kEvenPasses: rows that do not fit are split
+// evenly. With few registers it is better to fill them (6, 6 and 4 of 16 rows are faster than 5, 5, 6).
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 12, kMaxWideRows = 12, kNarrow = 2;
+constexpr bool kEvenPasses = true;
 #elif defined(__AVX2__)
 constexpr int kMaxRows = 6, kMaxWideRows = 3, kNarrow = 2;
+constexpr bool kEvenPasses = false;
 #elif defined(__aarch64__)
 constexpr int kMaxRows = 6, kMaxWideRows = 3, kNarrow = 4;
+constexpr bool kEvenPasses = true;
 #else
 constexpr int kMaxRows = 4, kMaxWideRows = 1, kNarrow = 2;
+constexpr bool kEvenPasses = true;
 #endif
 
 template <class Kernel, int R>
@@ -185,14 +191,26 @@ void dispatch_rows(const PanelTask& task, int64_t first_row, int64_t rows) {
 template <class Kernel>
 void product(const PanelTask& task) {
   const int64_t num_passes = (task.upper_rows + kMaxRows - 1) / kMaxRows;
-  for (int64_t pass = 0; pass < num_passes; pass++) {
-    const int64_t first = task.upper_rows * pass / num_passes;
-    const int64_t last = task.upper_rows * (pass + 1) / num_passes;
-    dispatch_rows<Kernel>(task, first, last - first);
-  }
+  const auto start = [&](int64_t pass) {
+    return kEvenPasses ? task.upper_rows * pass / num_passes
+                       : std::min(pass * kMaxRows, task.upper_rows);
+  };
+  for (int64_t pass = 0; pass < num_passes; pass++)
+    dispatch_rows<Kernel>(task, start(pass), start(pass + 1) - start(pass));
 }
 
 }  // namespace
+
+void widen_tiles(const uint8_t* panel, int64_t num_tiles, float* widened) {
+  const I32 upper = broadcast(static_cast<int32_t>(0xffff0000u));
+  const int64_t num_steps = num_tiles * kStepsPerTile;
+  for (int64_t step = 0; step < num_steps; step++, panel += kStepBytes, widened += 2 * kPanelColumns)
+    for (int v = 0; v < kPanelVectors; v++) {
+      const I32 pairs = load_i32(panel + v * kWidth * 4);
+      store(widened + v * kWidth, reinterpret_cast<F32>(pairs << 16));
+      store(widened + kPanelColumns + v * kWidth, reinterpret_cast<F32>(pairs & upper));
+    }
+}
 
 void vector_product(WeightType type, const PanelTask& task) {
   if (type == WeightType::kF32) return product<FloatKernel>(task);

@@ -44,6 +44,16 @@ constexpr int64_t kAmxRows = 2 * kBlockRows;  // two blocks, so that each tile o
 
 void vector_product(WeightType type, const PanelTask& task);
 
+// bf16 weights where no instruction multiplies them: a part of a panel that meets many rows is widened
+// once for all of them. Each tile of bf16 becomes two of f32 with the same columns; the activations
+// are f32 already, in the same order, so that the product's bits stay the same.
+#if defined(__AVX512BF16__)
+constexpr bool kWidensBf16 = false;
+#else
+constexpr bool kWidensBf16 = true;
+#endif
+void widen_tiles(const uint8_t* panel, int64_t num_tiles, float* widened);
+
 // Whether this library has AMX kernels for the type. (f32 has none.)
 bool has_amx(WeightType type);
 void amx_product(WeightType type, const PanelTask& task);
