@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from subprocess import check_output
 
@@ -17,7 +17,8 @@ from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked
 from tools.mutation.report import Tried, report, share
 from tools.mutation.sample import sample
-from tools.mutation.targets import GROUPS, SOURCE
+from tools.mutation.targets import GROUPS, SOURCE, Group
+from tools.mutation.workers import share_out
 
 MODULE = '''
 """Words."""
@@ -71,6 +72,11 @@ def test_a_piece_of_code_that_moves_stays_the_same_mutant(
     moved = mutants_of(tmp_path / "clock.py", tmp_path)
     assert [one.identity() for one in moved] == [one.identity() for one in mutants]
     assert [one.start for one in moved] == [one.start + 3 for one in mutants]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
+def test_the_table_names_modules_and_tests_that_are_there(group: Group) -> None:
+    assert all(file.is_file() for file in (*group.source_files(), *group.test_files()))
 
 
 def test_a_seed_decides_the_sample() -> None:
@@ -148,3 +154,22 @@ def test_what_is_no_fault_is_told_apart_and_counts_as_missed() -> None:
     assert "why: it is a cache" in equivalent
     assert "+ 3" in listed
     assert "+ 2" not in listed
+
+
+def test_workers_share_what_is_to_be_done(tmp_path: Path) -> None:
+    def work(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            with (tmp_path / "done").open("a") as done:
+                done.write(f"{number}\n")
+
+    share_out(50, 3, work)
+    assert sorted(map(int, (tmp_path / "done").read_text().split())) == list(range(50))
+
+
+def test_a_worker_that_fails_is_told(capfd: pytest.CaptureFixture[str]) -> None:
+    def work(numbers: Iterator[int]) -> None:
+        raise LookupError(f"piece {next(numbers)} has changed")
+
+    with pytest.raises(SystemExit, match="run again"):
+        share_out(1, 2, work)
+    assert "piece 0 has changed" in capfd.readouterr().err

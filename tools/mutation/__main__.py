@@ -5,66 +5,21 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tools.mutation.coverage_map import CoverageMap, coverage_map, digest_of
-from tools.mutation.ledger import Ledger, Outcome, Result
-from tools.mutation.operators import Mutant, source_with
+from tools.mutation.coverage_map import coverage_map
+from tools.mutation.ledger import Ledger
+from tools.mutation.operators import Mutant
 from tools.mutation.overlay import Overlay
-from tools.mutation.processes import TIMED_OUT, forked, preload
 from tools.mutation.report import Tried, reasons, report, share
 from tools.mutation.sample import sample
-from tools.mutation.targets import GROUPS, SOURCE, WORK, Group
+from tools.mutation.targets import GROUPS, WORK, Group
+from tools.mutation.trial import BUDGET_S, Trial
+from tools.mutation.workers import share_out
 
 REPORT = WORK / "report.md"
-BUDGET_S = 30.0
-"""The tests that a mutant meets took so long in all without it; more are not asked."""
-LIMIT_S, LIMIT_FACTOR = 60.0, 10.0
-"""What these tests may take with it: they hang, rather than being slow on a busy machine."""
-
-
-class Trial:
-    """Tries the mutants of one group. ``stop`` is the time at which no further one begins."""
-
-    def __init__(self, group: Group, overlay: Overlay, ledger: Ledger) -> None:
-        self._group = group
-        self._overlay = overlay
-        self._ledger = ledger
-        self._tests = digest_of(group.test_files())
-        self._coverage: CoverageMap | None = None
-
-    def outcome(self, mutant: Mutant, *, anew: bool) -> Outcome | None:
-        """What is known or, if ``anew``, found out now."""
-        module = digest_of([SOURCE / mutant.path])
-        known = self._ledger.result(mutant.identity(), module, self._tests)
-        if known is not None or not anew:
-            return None if known is None else known.outcome
-        if self._coverage is None:
-            preload(())
-            self._coverage = coverage_map(self._group)
-            preload(self._coverage.modules)
-        started_s = time.monotonic()
-        outcome = self._try(mutant, self._coverage)
-        seconds = time.monotonic() - started_s
-        self._ledger.add(Result(mutant.identity(), module, self._tests, outcome, seconds))
-        return outcome
-
-    def _try(self, mutant: Mutant, coverage: CoverageMap) -> Outcome:
-        tests = coverage.tests_of(mutant, BUDGET_S)
-        if not tests:
-            return Outcome.NOT_RUN
-        took_s = sum(coverage.seconds[test] for test in tests)
-        with self._overlay.fault(mutant.path, source_with(mutant, SOURCE)):
-            status = forked(
-                ["-x", *tests],
-                path=self._overlay.root,
-                log=self._overlay.root.with_suffix(".log"),
-                limit_s=LIMIT_S + LIMIT_FACTOR * took_s,
-            )
-        if status == TIMED_OUT:
-            return Outcome.TIMED_OUT
-        return Outcome.SURVIVED if status == 0 else Outcome.KILLED
+LEDGER = WORK / "results.jsonl"
 
 
 def run(options: argparse.Namespace) -> list[Tried]:
@@ -74,20 +29,40 @@ def run(options: argparse.Namespace) -> list[Tried]:
         for group, mutant in sample(GROUPS, options.size, options.seed)
         if options.group in (None, group.name)
     ]
-    ledger, tried = Ledger(WORK / "results.jsonl"), []
-    with Overlay(WORK / f"overlay-{os.getpid()}") as overlay:
-        trials = {group.name: Trial(group, overlay, ledger) for group in GROUPS}
-        for number, (group, mutant) in enumerate(chosen, 1):
-            anew = not options.known and time.monotonic() < stop_s
-            outcome = trials[group.name].outcome(mutant, anew=anew)
-            if outcome is None:
-                continue
-            tried.append(Tried(group.name, mutant, outcome))
-            if not outcome.is_noticed:
-                place = f"src/{mutant.path}:{mutant.start}"
-                print(f"[{number}/{len(chosen)}] {outcome}: {place}", flush=True)
+    if not options.known:
+        try_all(chosen, options.jobs, stop_s)
+    ledger = Ledger(LEDGER)
+    trials = {group.name: Trial(group, ledger) for group in GROUPS}
+    known = [(group, mutant, trials[group.name].known_outcome(mutant)) for group, mutant in chosen]
+    tried = [Tried(group.name, mutant, found) for group, mutant, found in known if found]
     print(f"{len(tried)} of {len(chosen)} are tried")
     return tried
+
+
+def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: float) -> None:
+    """Those of which nothing is known; none begins after ``stop_s``."""
+    ledger = Ledger(LEDGER)
+    trials = {group.name: Trial(group, ledger) for group in GROUPS}
+    waiting = [
+        (trials[group.name], mutant)
+        for group, mutant in chosen
+        if trials[group.name].known_outcome(mutant) is None
+    ]
+    for trial in dict.fromkeys(trial for trial, _ in waiting):
+        trial.prepare()
+
+    def work(numbers: Iterator[int]) -> None:
+        with Overlay(WORK / f"overlay-{os.getpid()}") as overlay:
+            for number in numbers:
+                if time.monotonic() > stop_s:
+                    break
+                trial, mutant = waiting[number]
+                outcome = trial.new_outcome(mutant, overlay)
+                if not outcome.is_noticed:
+                    place = f"src/{mutant.path}:{mutant.start}"
+                    print(f"[{number + 1}/{len(waiting)}] {outcome}: {place}", flush=True)
+
+    share_out(len(waiting), num_workers, work)
 
 
 def show(identity: str, options: argparse.Namespace) -> None:
@@ -103,6 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=400, help="mutants in the sample")
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--group", choices=[group.name for group in GROUPS], help="only these")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--minutes", type=float, default=600.0, help="begin none after so long")
     parser.add_argument("--known", action="store_true", help="try nothing, report what is known")
     parser.add_argument("--show", metavar="MUTANT", help="which tests a mutant meets")

@@ -42,7 +42,11 @@ GROUPS = (
     Group(
         "sampling",
         ("engine/sampling/*.py",),
-        ("engine/sampling/test_*.py", "engine/test_engine_grammar.py"),
+        (
+            "engine/sampling/test_*.py",
+            "engine/test_engine_grammar*.py",
+            "engine/test_engine_json_schema.py",
+        ),
     ),
     Group(
         "stopping",
@@ -57,46 +61,38 @@ GROUPS = (
     ),
     Group(
         "server",
-        tuple(
-            f"server/{name}.py"
-            for name in (
-                "delivery",
-                "direct_routes",
-                "endless_schema",
-                "gathered_writes",
-                "grammar_check",
-                "http_protocol",
-                "identity",
-                "listener",
-                "open_files",
-                "refusals",
-                "schemas/base",
-                "schemas/generation",
-                "security",
-                "strict_json",
-                "upload",
-            )
+        (
+            "server/connections.py",
+            "server/delivery.py",
+            "server/direct_routes.py",
+            "server/gathered_writes.py",
+            "server/http_protocol.py",
+            "server/identity.py",
+            "server/listener.py",
+            "server/open_files.py",
+            "server/refusals.py",
+            "server/schemas/base.py",
+            "server/schemas/generation.py",
+            "server/security.py",
+            "server/strict_json.py",
+            "server/upload.py",
         ),
         (
-            *(
-                f"server/test_server_{name}.py"
-                for name in (
-                    "constraint",
-                    "direct_routes",
-                    "disconnect",
-                    "errors",
-                    "gathered_writes",
-                    "grammar_check",
-                    "identity",
-                    "open_files",
-                    "programs",
-                    "sampling",
-                    "security",
-                    "strict_json",
-                )
-            ),
+            "server/test_server_connections.py",
+            "server/test_server_constraint.py",
+            "server/test_server_direct_routes.py",
+            "server/test_server_disconnect.py",
+            "server/test_server_errors.py",
+            "server/test_server_gathered_writes.py",
+            "server/test_server_identity.py",
+            "server/test_server_open_files.py",
+            "server/test_server_programs.py",
+            "server/test_server_sampling.py",
+            "server/test_server_security.py",
+            "server/test_server_strict_json.py",
         ),
     ),
+    Group("grammars", ("node/grammars/*.py",), ("node/test_node_grammar*.py",)),
     Group(
         "runtime",
         ("programs/runtime/*.py",),

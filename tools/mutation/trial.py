@@ -1,0 +1,69 @@
+"""Tries mutants of one group, one after the other, against the tests that run their lines."""
+
+from __future__ import annotations
+
+import time
+
+from tools.mutation.coverage_map import CoverageMap, coverage_map, digest_of
+from tools.mutation.ledger import Ledger, Outcome, Result
+from tools.mutation.operators import Mutant, source_with
+from tools.mutation.overlay import Overlay
+from tools.mutation.processes import TIMED_OUT, forked, preload
+from tools.mutation.targets import SOURCE, Group
+
+BUDGET_S = 30.0
+"""Processor time that a mutant's tests took in all without it; more are not asked."""
+LIMIT_S, LIMIT_FACTOR = 60.0, 10.0
+"""What these tests may take with it: they hang, rather than being slow on a busy machine."""
+
+
+class Trial:
+    """``prepare`` comes once before the first ``new_outcome``; processes forked from this one
+    share what it read."""
+
+    def __init__(self, group: Group, ledger: Ledger) -> None:
+        self._group = group
+        self._ledger = ledger
+        self._tests = digest_of(group.test_files())
+        self._coverage: CoverageMap | None = None
+
+    def known_outcome(self, mutant: Mutant) -> Outcome | None:
+        """What was found for the module and the tests as they are now."""
+        known = self._ledger.result(mutant.identity(), self._module(mutant), self._tests)
+        return None if known is None else known.outcome
+
+    def prepare(self) -> None:
+        if self._coverage is None:
+            preload(())
+            self._coverage = coverage_map(self._group)
+            preload(self._coverage.modules)
+
+    def new_outcome(self, mutant: Mutant, overlay: Overlay) -> Outcome:
+        started_s = time.monotonic()
+        outcome = self._try(mutant, overlay)
+        seconds = time.monotonic() - started_s
+        self._ledger.add(
+            Result(mutant.identity(), self._module(mutant), self._tests, outcome, seconds)
+        )
+        return outcome
+
+    def _module(self, mutant: Mutant) -> str:
+        return digest_of([SOURCE / mutant.path])
+
+    def _try(self, mutant: Mutant, overlay: Overlay) -> Outcome:
+        coverage = self._coverage
+        assert coverage is not None, "not prepared"
+        tests = coverage.tests_of(mutant, BUDGET_S)
+        if not tests:
+            return Outcome.NOT_RUN
+        took_s = sum(coverage.seconds[test] for test in tests)
+        with overlay.fault(mutant.path, source_with(mutant, SOURCE)):
+            status = forked(
+                ["-x", *tests],
+                path=overlay.root,
+                log=overlay.root.with_suffix(".log"),
+                limit_s=LIMIT_S + LIMIT_FACTOR * took_s,
+            )
+        if status == TIMED_OUT:
+            return Outcome.TIMED_OUT
+        return Outcome.SURVIVED if status == 0 else Outcome.KILLED
