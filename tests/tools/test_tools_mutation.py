@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from subprocess import check_output
 
@@ -14,7 +15,7 @@ from tools.mutation.coverage_map import CoverageMap
 from tools.mutation.ledger import Ledger, Outcome, Result
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
-from tools.mutation.processes import TIMED_OUT, forked
+from tools.mutation.processes import TIMED_OUT, forked, run_tests
 from tools.mutation.report import Tried, report, share
 from tools.mutation.sample import sample
 from tools.mutation.targets import GROUPS, SOURCE, Group
@@ -112,6 +113,21 @@ def test_a_run_that_hangs_is_ended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert forked([], path=tmp_path, log=log, limit_s=0.01, run=hang) == TIMED_OUT
     assert forked([], path=tmp_path, log=log, limit_s=60, run=lambda _: 3) == 3
+
+
+def test_a_test_that_computes_for_ever_is_ended(tmp_path: Path) -> None:
+    file = tmp_path / "test_loop.py"
+    file.write_text("def test_a(): pass\ndef test_b():\n    while True: pass\n")
+
+    def ended(test: str) -> int:
+        limits = {f"{file.name}::test_b": 0.05}
+        run = partial(run_tests, limits=limits)
+        test = f"{file}::{test}"
+        arguments = [f"--rootdir={tmp_path}", "--import-mode=importlib", "--noconftest", test]
+        return forked(arguments, path=tmp_path, log=tmp_path / "log", limit_s=300, run=run)
+
+    assert ended("test_a") == 0
+    assert ended("test_b") == TIMED_OUT
 
 
 def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:

@@ -12,10 +12,11 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import MappingProxyType
 from typing import NoReturn
 
 from tools.mutation.targets import ROOT
@@ -25,6 +26,8 @@ TIMED_OUT = -1
 
 PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
 """Assertions of packages that are read already are not rewritten; none of ours is."""
+
+NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
 RunTests = Callable[[Sequence[str]], int]
 """Takes pytest's arguments, returns its exit status."""
@@ -50,10 +53,24 @@ def foreign_modules() -> list[str]:
     ]
 
 
-def run_tests(arguments: Sequence[str]) -> int:
+class _ProcessorLimits:
+    """For pytest: the signal of a timer ends the process when a test takes more than it may."""
+
+    def __init__(self, limits: Mapping[str, float]) -> None:
+        self._limits = limits
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        signal.setitimer(signal.ITIMER_PROF, self._limits.get(nodeid, 0.0))
+
+    def pytest_runtest_logfinish(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+def run_tests(arguments: Sequence[str], limits: Mapping[str, float] = NO_LIMITS) -> int:
+    """``limits``: seconds of processor time by test."""
     import pytest
 
-    return int(pytest.main([*arguments]))
+    return int(pytest.main([*arguments], plugins=[_ProcessorLimits(limits)]))
 
 
 def forked(
@@ -70,8 +87,8 @@ def forked(
     finally:
         os.close(ended)
         _kill_group(pid)  # also what the tests have left behind
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) if in_time else TIMED_OUT
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return status if in_time and status != -signal.SIGPROF else TIMED_OUT
 
 
 def _kill_group(pid: int) -> None:

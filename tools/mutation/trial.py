@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from tools.mutation.coverage_map import CoverageMap, coverage_map, digest_of
 from tools.mutation.ledger import Ledger, Outcome, Result
 from tools.mutation.operators import Mutant, source_with
 from tools.mutation.overlay import Overlay
-from tools.mutation.processes import TIMED_OUT, forked, preload
+from tools.mutation.processes import TIMED_OUT, forked, preload, run_tests
 from tools.mutation.targets import SOURCE, Group
 
 BUDGET_S = 30.0
 """Processor time that a mutant's tests took in all without it; more are not asked."""
-LIMIT_S, LIMIT_FACTOR = 60.0, 10.0
-"""What these tests may take with it: they hang, rather than being slow on a busy machine."""
+LIMIT_S, LIMIT_FACTOR = 5.0, 10.0
+"""Processor time that a test may take with it, and how many times that without it: it hangs."""
+WAITING_LIMIT_S = 60.0
+"""What the tests may take besides: they wait for what never comes, or the machine is busy."""
 
 
 class Trial:
@@ -56,13 +59,15 @@ class Trial:
         tests = coverage.tests_of(mutant, BUDGET_S)
         if not tests:
             return Outcome.NOT_RUN
+        limits = {test: LIMIT_S + LIMIT_FACTOR * coverage.seconds[test] for test in tests}
         took_s = sum(coverage.seconds[test] for test in tests)
         with overlay.fault(mutant.path, source_with(mutant, SOURCE)):
             status = forked(
                 ["-x", *tests],
                 path=overlay.root,
                 log=overlay.root.with_suffix(".log"),
-                limit_s=LIMIT_S + LIMIT_FACTOR * took_s,
+                limit_s=WAITING_LIMIT_S + LIMIT_FACTOR * took_s,
+                run=partial(run_tests, limits=limits),
             )
         if status == TIMED_OUT:
             return Outcome.TIMED_OUT
