@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PathDistribution
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -49,6 +50,10 @@ class OldVersion(Only):
 
 class OtherName(Only):
     name = "other"
+
+
+class Mine(Only):
+    name = "mine"
 
 
 class Misdeclared(Only):
@@ -118,6 +123,18 @@ def test_what_cannot_be_used_is_refused_with_the_reason(
     with pytest.raises(InvalidArgument, match=f"processor '{name}' cannot be used: .*{reason}"):
         check_sampler(SamplerSpec((Processor(name),)), VOCAB, found)
     assert f"processor {name} is refused" in caplog.text
+
+
+def test_a_refusal_names_the_package(tmp_path: Path) -> None:
+    place = tmp_path / "sharper-1.0.dist-info"
+    place.mkdir()
+    (place / "METADATA").write_text("Name: sharper\nVersion: 1.0\n")
+    (place / "entry_points.txt").write_text(
+        f"[{ENTRY_POINT_GROUP}]\nonly = {__name__}:OldVersion\nmine = {__name__}:Mine\n"
+    )
+    found = load(PathDistribution(place).entry_points)
+    assert found.refused["only"].endswith("(package sharper)")
+    assert found.kinds["mine"].source == "sharper"
 
 
 def test_a_name_that_is_taken_stays_with_its_owner() -> None:

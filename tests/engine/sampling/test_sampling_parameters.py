@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from quire.core.decoding import Processor, SamplerSpec
@@ -51,6 +53,30 @@ VOCAB = 600
 def test_bad_parameters_are_refused(processor: Processor, part: str) -> None:
     with pytest.raises(InvalidArgument, match=part):
         check_sampler(SamplerSpec((processor,)), VOCAB)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "limit", "beyond"),
+    [
+        ("top_k", "k", 1 << 31, (1 << 31) + 1),
+        ("temperature", "temperature", 1e6, 1e6 + 1),
+        ("frequency_penalty", "penalty", -1e6, -1e6 - 1),
+        ("presence_penalty", "penalty", 1e6, 1e6 + 1),
+        ("repetition_penalty", "penalty", 1e6, 1e6 + 1),
+        ("dry", "multiplier", 1e6, 1e6 + 1),
+        ("dry", "base", 1e3, 1e3 + 1),
+        ("dry", "allowed_length", 1 << 20, (1 << 20) + 1),
+        ("dry", "range", 1 << 30, (1 << 30) + 1),
+        ("bad_words", "tokens", [[1]] * 65_536, [[1]] * 65_537),
+        ("bad_words", "tokens", [[1] * 64], [[1] * 65]),
+        ("allowed_tokens", "tokens", [1] * 65_536, [1] * 65_537),
+    ],
+)
+def test_every_parameter_has_a_bound(name: str, key: str, limit: Any, beyond: Any) -> None:
+    others = {"multiplier": 1.0} if name == "dry" else {}
+    check_sampler(SamplerSpec((Processor(name, {**others, key: limit}),)), VOCAB)
+    with pytest.raises(InvalidArgument, match=f"{name}.*{key}"):
+        check_sampler(SamplerSpec((Processor(name, {**others, key: beyond}),)), VOCAB)
 
 
 def test_samplers_that_cannot_be_used() -> None:
