@@ -63,6 +63,16 @@ def test_a_childs_own_tighter_quota_holds_for_it_and_its_own() -> None:
     assert ask(world, 1, world.alloc(range(10, 13)))[0].error is None
 
 
+def test_who_launched_and_has_ended_bounds_nobody() -> None:
+    world = family(Quotas(max_pages=9), Quotas(max_pages=2), Quotas())
+    assert ask(world, 3, world.alloc(range(3)))[0].error is not None
+    world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(2)))
+    assert ask(world, 3, world.alloc(range(8)))[0].error is None
+    (refused,) = ask(world, 1, world.alloc(range(2)))
+    assert refused.error is not None
+    assert "8 pages are held by program 'p1' and those" in refused.error.message
+
+
 def test_embeds_are_summed() -> None:
     world = family(EMBEDS, Quotas())
     assert ask(world, 2, world.alloc_embeds(range(3)))[0].error is None

@@ -100,6 +100,8 @@ def test_commands_after_others_of_the_program_wait_for_them_and_fail_with_them()
     assert second.status == "pending"
     world.run()
     assert (first.status, second.status) == ("done", "done")
+    late = world.issue(1, world.alloc([12], after=(first.command.id,)), queue=2)[0]
+    assert late.status == "done", "what it comes after has ended well long ago"
     bad = world.issue(1, world.dealloc([77]), queue=1)[0]
     third = world.issue(1, world.alloc([10], after=(bad.command.id,)), queue=3)[0]
     assert third.error is not None
@@ -129,6 +131,7 @@ def test_an_idle_program_ends_by_its_time_to_live_and_an_active_one_does_not() -
     while ProgramId(1) not in world.harness.terminated:
         world.harness.fire_timer()
     assert world.harness.now_s == pytest.approx(last_s + 5.0)
+    assert world.harness.terminated[ProgramId(1)].code == "program_terminated"
     assert decode.status == "done"
     assert world.pool.num_held == 0
     assert world.controller.processes() == ()
@@ -177,6 +180,49 @@ def test_a_lost_engine_fails_what_was_in_flight_and_canonical_pages_are_computed
         world.decode([20], [9, 8], 2, context=[]),
     )[1]
     assert anew.tokens == alone([9, 8], 2)
+
+
+def test_a_forward_that_has_run_in_part_ends_with_its_engine() -> None:
+    """Its first embeds are read already and gone; one that has not begun waits."""
+    world = World(max_batch_tokens=4)
+    for program in (1, 2, 3):
+        world.program(program, priority=1 if program == 2 else 0)
+        world.do(program, world.alloc(range(4)), world.alloc_embeds(range(12)))
+        world.do(program, world.embed(range(4), range(4)), world.embed(range(4, 8), range(4), 4))
+        world.do(program, world.embed(range(8, 12), range(4), 8))
+    begun = world.issue(1, world.forward([], range(12), range(4)))[0]
+    urgent = world.issue(2, world.forward([], range(12), range(4)))[0]
+    world.harness.step_engine(ENGINE)
+    assert world.harness.num_in_flight(ENGINE) == 1, "the urgent one goes first now"
+    world.harness.lose_engine(ENGINE)
+    for outcome in (begun, urgent):
+        assert outcome.error is not None
+        assert outcome.error.code == "engine_lost"
+
+
+def test_closing_what_is_not_there_does_nothing() -> None:
+    world = World()
+    world.program(1)
+    for _ in range(2):
+        world.harness.post(
+            QueueClosed(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(9))
+        )
+    (outcome,) = world.do(1, world.alloc([1]))
+    assert outcome.status == "done"
+
+
+def test_an_embed_that_is_read_in_flight_is_free_behind_the_message() -> None:
+    world = World()
+    world.program(1, queues=2)
+    num_embeds = world.figures.num_free_embeds
+    world.do(1, world.alloc([0]), world.alloc_embeds([0]), world.embed([0], [5]))
+    world.issue(1, world.forward([], [0], [0]))
+    assert world.harness.num_in_flight(ENGINE) == 1
+    (freed,) = world.issue(1, c.DeallocEmbeds(id=world.id(), embeds=[0]), queue=2)
+    assert freed.status == "done"
+    assert world.figures.num_free_embeds == num_embeds - 1
+    world.run()
+    assert world.figures.num_free_embeds == num_embeds
 
 
 def test_prompt_logprobs_come_with_the_first_chunk_and_logprobs_with_each_token() -> None:

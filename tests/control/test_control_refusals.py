@@ -114,6 +114,14 @@ BAD: dict[str, tuple[Make, str]] = {
         lambda w: c.CopyPage(
             id=w.id(), source=2, source_offset=0, target=0, target_offset=3, num_slots=2),
         "invalid_argument"),
+    "copy of no slots": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=0, target=0, target_offset=0, num_slots=0),
+        "invalid_argument"),
+    "copy from before the page": (
+        lambda w: c.CopyPage(
+            id=w.id(), source=2, source_offset=-1, target=0, target_offset=0, num_slots=1),
+        "invalid_argument"),
     "copy onto itself": (
         lambda w: c.CopyPage(
             id=w.id(), source=2, source_offset=0, target=2, target_offset=0, num_slots=1),
