@@ -6,6 +6,7 @@ the tests and of the processes that they start.
 
 from __future__ import annotations
 
+import compileall
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,7 +22,13 @@ class Overlay:
     def __init__(self, root: Path) -> None:
         self.root = root
         shutil.rmtree(root, ignore_errors=True)
-        shutil.copytree(SOURCE / "quire", root / "quire", copy_function=os.symlink)
+        shutil.copytree(
+            SOURCE / "quire",
+            root / "quire",
+            copy_function=os.symlink,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+        compileall.compile_dir(root, quiet=2)
 
     def __enter__(self) -> Overlay:
         return self

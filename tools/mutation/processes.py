@@ -5,6 +5,7 @@ This process never imports Quire, so that a run begins with the modules of its o
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import select
@@ -24,8 +25,10 @@ from tools.mutation.targets import ROOT
 TIMED_OUT = -1
 """Instead of an exit status: ended by its limit."""
 
-PRELOADED = "ignore::pytest.PytestAssertRewriteWarning"
-"""Assertions of packages that are read already are not rewritten; none of ours is."""
+OPTIONS = ("-q", "--assert=plain")
+"""Why a test fails is nobody's question here; rewriting assertions takes half of a short run."""
+SPARED = ("cacheprovider", "schemathesis")
+"""Plugins that nothing is asserted with and that cost a second for each run."""
 
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
@@ -117,7 +120,9 @@ def _child(arguments: Sequence[str], path: Path, log: Path, run: RunTests) -> No
         )
         sys.dont_write_bytecode = True
         sys.path[:] = [str(path), *(entry for entry in sys.path if entry != str(ROOT))]
-        status = run(["-q", "-p", "no:cacheprovider", "-W", PRELOADED, *arguments])
+        gc.freeze()  # what was read before the fork is not looked through again and again
+        spared = (part for name in SPARED for part in ("-p", f"no:{name}"))
+        status = run([*OPTIONS, *spared, *arguments])
     except BaseException:
         traceback.print_exc()
     finally:

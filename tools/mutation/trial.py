@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import time
 from functools import partial
 
@@ -10,7 +11,7 @@ from tools.mutation.ledger import Ledger, Outcome, Result
 from tools.mutation.operators import Mutant, source_with
 from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked, preload, run_tests
-from tools.mutation.targets import SOURCE, Group
+from tools.mutation.targets import ROOT, SOURCE, Group
 
 BUDGET_S = 30.0
 """Processor time that a mutant's tests took in all without it; more are not asked."""
@@ -37,6 +38,7 @@ class Trial:
 
     def prepare(self) -> None:
         if self._coverage is None:
+            compileall.compile_dir(ROOT / "tests", quiet=2)
             preload(())
             self._coverage = coverage_map(self._group)
             preload(self._coverage.modules)
