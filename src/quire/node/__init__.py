@@ -8,7 +8,7 @@ from quire.node.conversations import ConversationTurn
 from quire.node.health import EngineHealth, EngineState, NodeHealth
 from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
-from quire.node.message_log import MessageReader, ProgramMessage
+from quire.node.message_log import MailboxMessage, MessageReader
 from quire.node.metrics import NodeStatistics, ProcessRecord
 from quire.node.models import SHIPPED_MODEL, ModelFiles, read_model_files, resolve_source
 from quire.node.node import Node
@@ -30,6 +30,7 @@ __all__ = [
     "HistogramSnapshot",
     "KeptPages",
     "LogLine",
+    "MailboxMessage",
     "MessageReader",
     "ModelFiles",
     "Node",
@@ -37,7 +38,6 @@ __all__ = [
     "NodeStatistics",
     "ProcessRecord",
     "ProgramHandle",
-    "ProgramMessage",
     "ProgramRecord",
     "ReplayReport",
     "RestartLimits",

@@ -18,7 +18,7 @@ from quire.core.errors import MailboxFull, QuireError
 from quire.node.loops import Bell
 
 
-class ProgramMessage(msgspec.Struct, frozen=True):
+class MailboxMessage(msgspec.Struct, frozen=True):
     """``sequence`` counts the program's messages from 1; a gap shows what was no longer kept."""
 
     sequence: int
@@ -39,7 +39,7 @@ class MessageLog:
 
     def __init__(self, limits: LogLimits | None = None) -> None:
         self._limits = limits or LogLimits()
-        self._kept: deque[ProgramMessage] = deque()
+        self._kept: deque[MailboxMessage] = deque()
         self._num_bytes = 0
         self._last = 0
         self._closed = False
@@ -76,7 +76,7 @@ class MessageLog:
                 return False
             self._forget_oldest()
         self._last += 1
-        self._kept.append(ProgramMessage(self._last, text))
+        self._kept.append(MailboxMessage(self._last, text))
         self._num_bytes += num_bytes
         self._changed.ring()
         return True
@@ -101,7 +101,7 @@ class MessageLog:
     def _forget_oldest(self) -> None:
         self._num_bytes -= _size(self._kept.popleft().text)
 
-    async def _wait_for_readers(self, oldest: ProgramMessage) -> None:
+    async def _wait_for_readers(self, oldest: MailboxMessage) -> None:
         try:
             async with asyncio.timeout(self._limits.stall_s):
                 while self._behind(oldest):
@@ -116,7 +116,7 @@ class MessageLog:
                     ),
                 )
 
-    def _behind(self, oldest: ProgramMessage) -> list[MessageReader]:
+    def _behind(self, oldest: MailboxMessage) -> list[MessageReader]:
         return [one for one in self._readers if one.position < oldest.sequence]
 
     # -- for readers -------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class MessageLog:
         self._readers.discard(reader)
         self._changed.ring()
 
-    async def next_after(self, reader: MessageReader) -> ProgramMessage | None:
+    async def next_after(self, reader: MessageReader) -> MailboxMessage | None:
         """The next kept message behind the reader's position; ``None`` at the end."""
         while not reader.ended:
             index = max(0, reader.position - self.num_dropped)
@@ -152,10 +152,10 @@ class MessageReader:
         self.position = after
         self.ended = False
 
-    def __aiter__(self) -> AsyncIterator[ProgramMessage]:
+    def __aiter__(self) -> AsyncIterator[MailboxMessage]:
         return self
 
-    async def __anext__(self) -> ProgramMessage:
+    async def __anext__(self) -> MailboxMessage:
         """Raises ``MailboxFull`` once this client has been detached for reading too slowly."""
         message = await self._log.next_after(self)
         if self._error is not None:

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 
 from quire.core.errors import ErrorRecord
-from quire.node import ProcessRecord, ProgramHandle, ProgramMessage, ProgramRecord
+from quire.node import MailboxMessage, ProcessRecord, ProgramHandle, ProgramRecord
 from quire.node.program_figures import ResourceUsage, usage_of
 from quire.programs.parameters import Parameter
 from quire.server.schemas.programs import Parameter as ParameterBody
 from quire.server.schemas.programs import ProcessFigures, Program, ProgramError, ProgramUsage
 
 
-def message_frame(message: ProgramMessage) -> dict[str, Any]:
+def message_frame(message: MailboxMessage) -> dict[str, Any]:
     return {"type": "message", "sequence": message.sequence, "text": message.text}
 
 
