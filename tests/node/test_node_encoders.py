@@ -33,7 +33,7 @@ from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.queue import EncodeQueue, Job, batch_of
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports, in_process_encoder
-from quire.node.health import EngineState
+from quire.node.health import EngineReadiness
 from quire.node.supervisor import RestartLimits
 from quire.node.transports import ZeroMQTransport
 from quire.testing import FakeEncoder
@@ -249,7 +249,7 @@ async def test_a_lost_encoder_is_started_again_and_its_work_done_again() -> None
     service = await started(core)
     assert (await service.encode(A, [text(3)])).sum() == 1
     assert service.health.restarts == 1
-    assert service.health.state is EngineState.READY
+    assert service.health.state is EngineReadiness.READY
     await service.stop()
 
 
@@ -267,7 +267,7 @@ async def test_a_crash_loop_is_given_up_and_everyone_told() -> None:
         *(service.encode(A, [text(3)]) for _ in range(6)), return_exceptions=True
     )
     assert all(isinstance(answer, EngineLost) for answer in answers)
-    assert service.health.state is EngineState.FAILED
+    assert service.health.state is EngineReadiness.FAILED
     with pytest.raises(EngineLost, match="cannot be served"):
         await service.encode(A, [text(1)])
     await service.stop()
@@ -378,5 +378,5 @@ async def test_what_is_no_encoder_fails_the_start(tmp_path: Path) -> None:
     await fleet.start()
     with pytest.raises(UnsupportedModel, match="LlamaForCausalLM"):
         await fleet.wait_ready()
-    assert fleet.all()[0].health.state is EngineState.FAILED
+    assert fleet.all()[0].health.state is EngineReadiness.FAILED
     await fleet.stop()

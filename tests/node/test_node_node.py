@@ -27,7 +27,7 @@ from quire.core.errors import (
 )
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import EngineTransport
-from quire.node import EngineState, ModelFiles, Node, RestartLimits, resolve_source
+from quire.node import EngineReadiness, ModelFiles, Node, RestartLimits, resolve_source
 from quire.node.transports import InProcessTransport, ZeroMQTransport
 from quire.programs.api import Api
 from quire.programs.builtin import CompletionRequest, complete
@@ -69,7 +69,7 @@ async def test_a_node_starts_serves_and_leaves_no_thread() -> None:
     await node.stop()
     left = [thread.name for thread in set(threading.enumerate()) - before]
     assert [name for name in left if name.startswith("quire")] == []
-    assert node.health().engines[FAKE].state is EngineState.STOPPED
+    assert node.health().engines[FAKE].state is EngineReadiness.STOPPED
 
 
 async def test_what_one_part_raises_at_its_end_keeps_no_other_running(
@@ -90,7 +90,7 @@ async def test_what_one_part_raises_at_its_end_keeps_no_other_running(
         await node.stop()
     left = [thread.name for thread in set(threading.enumerate()) - before]
     assert [name for name in left if name.startswith("quire")] == []
-    assert node.health().engines[FAKE].state is EngineState.STOPPED
+    assert node.health().engines[FAKE].state is EngineReadiness.STOPPED
 
 
 async def test_models_are_found_by_name_and_the_first_is_the_default(
@@ -205,7 +205,7 @@ async def test_health_tells_the_truth_while_an_engine_process_is_gone(
     os.kill(transports[0].pid, signal.SIGKILL)
     health = await waiting
     assert not health.alive
-    assert health.engines[FAKE].state is EngineState.RESTARTING
+    assert health.engines[FAKE].state is EngineReadiness.RESTARTING
     assert "SIGKILL" in health.detail
     health = await node.wait_health(lambda health: health.ready)
     assert health.engines[FAKE].restarts == 1
@@ -231,7 +231,7 @@ async def test_a_crash_loop_fails_its_clients_and_later_ones(start_node: StartNo
     assert "in doubt" in first.message
     second = await outcome(node, request())
     assert isinstance(second, EngineLost)
-    await node.wait_health(lambda health: health.engines[FAKE].state is EngineState.FAILED)
+    await node.wait_health(lambda health: health.engines[FAKE].state is EngineReadiness.FAILED)
     assert "2 times within" in node.health().detail
     with pytest.raises(EngineLost, match="cannot be served"):
         node.model()

@@ -15,7 +15,7 @@ from quire.core.errors import EngineLost, ErrorRecord, ModelFormatError, QuireEr
 from quire.core.ids import EngineId, ModelId
 from quire.node.clock import SystemClock
 from quire.node.health import (
-    EngineState,
+    EngineReadiness,
     SandboxHealth,
     SandboxState,
     node_health,
@@ -138,7 +138,7 @@ async def test_who_hears_of_a_loss_finds_the_engine_not_ready(
     rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rig = rigs()
-    found: list[EngineState] = []
+    found: list[EngineReadiness] = []
     down = rig.control.engine_down
 
     def hears(engine: EngineId, error: ErrorRecord) -> None:
@@ -150,20 +150,23 @@ async def test_who_hears_of_a_loss_finds_the_engine_not_ready(
     await rig.supervisor.wait_ready()
     rig.transports[0].lose("gone")
     await rig.control.want(2)
-    assert found == [EngineState.RESTARTING]
+    assert found == [EngineReadiness.RESTARTING]
 
 
 async def test_a_lost_engine_comes_back(rigs: Callable[..., Rig]) -> None:
     rig = rigs()
-    assert rig.supervisor.health.state is EngineState.LOADING
+    assert rig.supervisor.health.state is EngineReadiness.LOADING
     await rig.supervisor.start()
     await rig.supervisor.wait_ready()
-    assert rig.supervisor.health.state is EngineState.READY
+    assert rig.supervisor.health.state is EngineReadiness.READY
     rig.transports[0].lose("killed")
     rig.transports[0].on_answer(BatchResult(step=9, elapsed_s=0.0))  # too late to count
     told = await rig.control.want(3)
     assert told == ["up", EngineLost("killed").record(), "up"]
-    assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (EngineState.READY, 1)
+    assert (rig.supervisor.health.state, rig.supervisor.health.restarts) == (
+        EngineReadiness.READY,
+        1,
+    )
     assert len(rig.ready) == 2
 
 
@@ -181,7 +184,7 @@ async def test_what_has_served_comes_up_again_without_an_adapter_that_is_gone(
     await rig.control.want(3)
     assert [config.adapters[0].is_needed for config in rig.configs] == [True, False]
     health = rig.supervisor.health
-    assert health.state is EngineState.READY
+    assert health.state is EngineReadiness.READY
     assert health.detail == "without adapter formal: no such directory"
     assert health.detail in caplog.text
 
@@ -196,7 +199,7 @@ async def test_control_hears_of_an_engine_when_its_files_are_there_too(
         await asyncio.sleep(0)
     assert hasattr(rig.transports[0], "lose")
     assert rig.control.told == []
-    assert rig.supervisor.health.state is EngineState.LOADING
+    assert rig.supervisor.health.state is EngineReadiness.LOADING
     rig.prepared.set_result(None)
     await rig.supervisor.wait_ready()
     assert rig.control.told == ["up"]
@@ -230,7 +233,7 @@ async def test_a_crash_loop_ends_with_its_reason_kept(rigs: Callable[..., Rig]) 
         rig.transports[number].lose(f"crash {number}")
     told = await rig.control.want(7)
     health = rig.supervisor.health
-    assert health.state is EngineState.FAILED
+    assert health.state is EngineReadiness.FAILED
     assert "3 times within 60 s" in health.detail
     assert "crash 2" in health.detail
     assert told[-2:] == [EngineLost("crash 2").record(), ("given up", health.detail)]
@@ -242,7 +245,7 @@ async def test_a_bad_model_is_not_tried_again(rigs: Callable[..., Rig]) -> None:
     await rig.supervisor.start()
     with pytest.raises(ModelFormatError, match="truncated shard"):
         await rig.supervisor.wait_ready()
-    assert rig.supervisor.health.state is EngineState.FAILED
+    assert rig.supervisor.health.state is EngineReadiness.FAILED
     assert len(rig.transports) == 1
 
 
@@ -261,7 +264,7 @@ async def test_stopping_is_idempotent_and_answers_those_who_wait(rigs: Callable[
     await rig.supervisor.stop()
     with pytest.raises(EngineLost, match="stopped"):
         await waiting
-    assert rig.supervisor.health.state is EngineState.STOPPED
+    assert rig.supervisor.health.state is EngineReadiness.STOPPED
 
 
 async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:
@@ -274,8 +277,8 @@ async def test_a_bug_in_a_transport_is_told(rigs: Callable[..., Rig]) -> None:
 
 def test_node_health_is_the_sum_of_its_engines(rigs: Callable[..., Rig]) -> None:
     ready, lost = Rig().supervisor, Rig().supervisor
-    ready._move(EngineState.READY)
-    lost._move(EngineState.RESTARTING, "killed")
+    ready._move(EngineReadiness.READY)
+    lost._move(EngineReadiness.RESTARTING, "killed")
     engines = {EngineId("a"): ready.health, EngineId("b"): lost.health}
     health = node_health(engines, {}, draining=False, failure=None)
     assert (health.ready, health.alive) == (False, False)
@@ -295,14 +298,14 @@ async def test_an_engine_that_gives_no_sign_of_life_is_not_healthy() -> None:
     await rig.supervisor.start()
     await rig.supervisor.wait_ready()
     (transport,) = rig.transports
-    for owes_s, state in ((9.0, EngineState.READY), (12.0, EngineState.SILENT)):
+    for owes_s, state in ((9.0, EngineReadiness.READY), (12.0, EngineReadiness.SILENT)):
         transport.owes_s = owes_s
         health = rig.supervisor.health
         assert health.state is state
         told = node_health({EngineId("m"): health}, {}, draining=False, failure=None)
-        assert told.alive is told.ready is (state is EngineState.READY)
+        assert told.alive is told.ready is (state is EngineReadiness.READY)
     assert "no sign of life for 12 s" in told.detail
     transport.owes_s = 0.0
-    assert rig.supervisor.health.state is EngineState.READY
+    assert rig.supervisor.health.state is EngineReadiness.READY
     await rig.supervisor.stop()
-    assert rig.supervisor.health.state is EngineState.STOPPED
+    assert rig.supervisor.health.state is EngineReadiness.STOPPED

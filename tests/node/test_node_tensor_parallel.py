@@ -14,7 +14,7 @@ from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import EngineLost
 from quire.core.ids import EngineId, ModelId
 from quire.node import Node, RestartLimits
-from quire.node.health import EngineState
+from quire.node.health import EngineReadiness
 from quire.programs.builtin import CompletionRequest, complete
 
 pytestmark = [
@@ -75,7 +75,7 @@ async def test_the_group_is_lost_and_restarted_and_stopped_as_a_whole(
         await node.wait_health(
             lambda health: (
                 health.engines[EngineId("on-2#0")].restarts == 1
-                and health.engines[EngineId("on-2#0")].state is EngineState.READY
+                and health.engines[EngineId("on-2#0")].state is EngineReadiness.READY
             )
         )
         assert rank_of(node) != first

@@ -5,7 +5,7 @@ An edge needs ``Node`` and the values below; nothing here imports torch.
 
 from quire.node.calls import BuiltIn, SessionCall
 from quire.node.conversations import ConversationTurn
-from quire.node.health import EngineHealth, EngineState, NodeHealth
+from quire.node.health import EngineHealth, EngineReadiness, NodeHealth
 from quire.node.kept_pages import KeptPages
 from quire.node.latency import EngineLatencies, HistogramSnapshot
 from quire.node.message_log import MailboxMessage, MessageReader
@@ -26,7 +26,7 @@ __all__ = [
     "Divergence",
     "EngineHealth",
     "EngineLatencies",
-    "EngineState",
+    "EngineReadiness",
     "HistogramSnapshot",
     "KeptPages",
     "LogLine",

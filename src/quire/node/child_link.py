@@ -19,7 +19,7 @@ from quire import __version__
 from quire.core.errors import ProtocolMismatch, from_record
 from quire.core.wire import PROTOCOL_VERSION, Codec
 from quire.node.child_process import LifeLine
-from quire.node.transports.messages import Hello, Refused, Welcome
+from quire.node.transports.messages import Hello, HelloRefused, Welcome
 from quire.node.transports.packing import pack, unpack
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class NodeLink(Generic[Heard]):
         """Raises ``ProtocolMismatch`` when either side refuses the other."""
         self.say(Hello(version=PROTOCOL_VERSION, release=__version__, pid=os.getpid(), token=token))
         answer = self.hear()
-        if isinstance(answer, Refused):
+        if isinstance(answer, HelloRefused):
             raise from_record(answer.error)
         if not isinstance(answer, Welcome):
             raise ProtocolMismatch(f"expected Welcome from the node, got {type(answer).__name__}")

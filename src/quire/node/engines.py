@@ -19,7 +19,7 @@ from quire.core.interfaces import Clock, ServedModel
 from quire.core.traits import NODE_TRAITS
 from quire.node.control_thread import ControlThread
 from quire.node.engine_loading import OnProgress
-from quire.node.health import EngineHealth, EngineState
+from quire.node.health import EngineHealth, EngineReadiness
 from quire.node.models import ModelFiles, ModelTable
 from quire.node.supervisor import EngineSupervisor, RestartLimits, TransportFactory
 
@@ -80,7 +80,7 @@ class EngineFleet:
         """
         wanted = self.models.name_of(name)
         health = self.health()[engine_id(self.models.base_of(wanted))]
-        if health.state is EngineState.FAILED:
+        if health.state is EngineReadiness.FAILED:
             raise EngineLost(f"model {wanted} cannot be served: {health.detail}")
         return self.models.get(wanted)
 

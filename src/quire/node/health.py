@@ -13,7 +13,7 @@ from enum import StrEnum
 from quire.core.ids import EngineId
 
 
-class EngineState(StrEnum):
+class EngineReadiness(StrEnum):
     """LOADING: first start. SILENT: ready, as far as is known, and it owes a sign of life.
     RESTARTING: lost, being started again. FAILED: given up, with the reason kept. STOPPED: closed
     by the node."""
@@ -29,16 +29,28 @@ class EngineState(StrEnum):
 SILENT_AFTER_S = 10.0
 """Several heartbeats. A process that is only slow answers them on a thread of its own."""
 
-TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
-    EngineState.LOADING: frozenset(
-        {EngineState.READY, EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}
+TRANSITIONS: Mapping[EngineReadiness, frozenset[EngineReadiness]] = {
+    EngineReadiness.LOADING: frozenset(
+        {
+            EngineReadiness.READY,
+            EngineReadiness.RESTARTING,
+            EngineReadiness.FAILED,
+            EngineReadiness.STOPPED,
+        }
     ),
-    EngineState.READY: frozenset({EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}),
-    EngineState.RESTARTING: frozenset(
-        {EngineState.READY, EngineState.RESTARTING, EngineState.FAILED, EngineState.STOPPED}
+    EngineReadiness.READY: frozenset(
+        {EngineReadiness.RESTARTING, EngineReadiness.FAILED, EngineReadiness.STOPPED}
     ),
-    EngineState.FAILED: frozenset({EngineState.STOPPED}),
-    EngineState.STOPPED: frozenset(),
+    EngineReadiness.RESTARTING: frozenset(
+        {
+            EngineReadiness.READY,
+            EngineReadiness.RESTARTING,
+            EngineReadiness.FAILED,
+            EngineReadiness.STOPPED,
+        }
+    ),
+    EngineReadiness.FAILED: frozenset({EngineReadiness.STOPPED}),
+    EngineReadiness.STOPPED: frozenset(),
 }
 
 
@@ -47,7 +59,7 @@ class EngineHealth:
     """``detail`` says why it is not ready (or what it is loading), or what a ready one lacks;
     ``progress`` is 0 to 1."""
 
-    state: EngineState
+    state: EngineReadiness
     detail: str = ""
     restarts: int = 0
     progress: float = 0.0
@@ -57,9 +69,9 @@ def with_silence(health: EngineHealth, silent_s: float) -> EngineHealth:
     """``health`` as it is told while the process has owed a sign of life for ``silent_s``. No state
     is left for that: the next moment it may answer."""
     detail = silence(silent_s)
-    if health.state is not EngineState.READY or detail is None:
+    if health.state is not EngineReadiness.READY or detail is None:
         return health
-    return replace(health, state=EngineState.SILENT, detail=detail)
+    return replace(health, state=EngineReadiness.SILENT, detail=detail)
 
 
 def silence(silent_s: float) -> str | None:
@@ -117,10 +129,10 @@ def node_health(
     unready = [
         f"engine {engine} is {health.state}" + (f": {health.detail}" if health.detail else "")
         for engine, health in engines.items()
-        if health.state is not EngineState.READY
+        if health.state is not EngineReadiness.READY
     ]
     dead = any(
-        health.state in (EngineState.SILENT, EngineState.RESTARTING, EngineState.FAILED)
+        health.state in (EngineReadiness.SILENT, EngineReadiness.RESTARTING, EngineReadiness.FAILED)
         for health in engines.values()
     )
     reasons = ([failure] if failure else []) + (["the node is draining"] if draining else [])

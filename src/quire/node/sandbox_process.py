@@ -37,7 +37,7 @@ from quire.node.child_process import LifeLine
 from quire.node.loops import in_daemon_thread
 from quire.node.models import ModelFiles, read_model_files
 from quire.node.sandbox import messages as s
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.node.transports.socket import PairSocket
 from quire.programs.chat.template import ChatTemplate
 from quire.programs.runtime.recorded_network import RecordedNetwork
@@ -222,7 +222,7 @@ class SandboxProcess:
                 self._spawn(self._inspect(message))
             case Welcome() if not self._welcomed.done():
                 self._welcomed.set_result(None)
-            case Refused():
+            case HelloRefused():
                 logger.error("%s", from_record(message.error))
                 self._finish(EXIT_REFUSED)
             case _:

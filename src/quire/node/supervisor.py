@@ -28,7 +28,7 @@ from quire.core.errors import (
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import Clock, EncoderTransport, EngineTransport
 from quire.node.engine_loading import OnProgress
-from quire.node.health import TRANSITIONS, EngineHealth, EngineState, with_silence
+from quire.node.health import TRANSITIONS, EngineHealth, EngineReadiness, with_silence
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class EngineSupervisor(Generic[Config]):
         self._listener = on_progress
         self._limits = limits or RestartLimits()
         self._losses: deque[float] = deque()
-        self._health = EngineHealth(EngineState.LOADING, "starting")
+        self._health = EngineHealth(EngineReadiness.LOADING, "starting")
         self._info: Any = None
         self._settled = asyncio.Event()
         self._error: QuireError | None = None
@@ -138,8 +138,8 @@ class EngineSupervisor(Generic[Config]):
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})
-        if self._health.state is not EngineState.STOPPED:
-            self._move(EngineState.STOPPED, "stopped")
+        if self._health.state is not EngineReadiness.STOPPED:
+            self._move(EngineReadiness.STOPPED, "stopped")
         self._settled.set()
 
     async def _run(self) -> None:
@@ -180,11 +180,11 @@ class EngineSupervisor(Generic[Config]):
             self._on_ready(info)
             if info.lacks:
                 logger.error("engine %s is up %s", self.engine, info.lacks)
-            self._move(EngineState.READY, info.lacks)
+            self._move(EngineReadiness.READY, info.lacks)
             self._settled.set()
             error: QuireError = EngineLost(await lost)
             # before anybody hears of the loss: who asks then is not told that the engine is ready
-            self._move(EngineState.RESTARTING, error.message)
+            self._move(EngineReadiness.RESTARTING, error.message)
             self._control.engine_down(self.engine, error.record())
         except QuireError as exc:
             error = exc
@@ -225,7 +225,7 @@ class EngineSupervisor(Generic[Config]):
             )
             return False
         logger.warning("engine %s is started again: %s", self.engine, error.message)
-        self._move(EngineState.RESTARTING, error.message, restarts=self._health.restarts + 1)
+        self._move(EngineReadiness.RESTARTING, error.message, restarts=self._health.restarts + 1)
         return True
 
     def _pause_s(self) -> float:
@@ -235,25 +235,25 @@ class EngineSupervisor(Generic[Config]):
     def _give_up(self, error: QuireError) -> None:
         logger.error("engine %s is given up: %s", self.engine, error.message)
         self._error = error
-        self._move(EngineState.FAILED, error.message)
+        self._move(EngineReadiness.FAILED, error.message)
         self._control.engine_given_up(self.engine, self._config.name, error.record())
         self._settled.set()
 
     def _on_progress(self, stage: str, fraction: float) -> None:
         health = self._health
         # after a loss the reason of the loss says more than the stage
-        detail = stage if health.state is EngineState.LOADING else health.detail
+        detail = stage if health.state is EngineReadiness.LOADING else health.detail
         self._health = EngineHealth(health.state, detail, health.restarts, fraction)
         if self._listener is not None:
             self._listener(stage, fraction)
 
-    def _move(self, state: EngineState, detail: str = "", restarts: int | None = None) -> None:
+    def _move(self, state: EngineReadiness, detail: str = "", restarts: int | None = None) -> None:
         health = self._health
         assert state in TRANSITIONS[health.state], f"{health.state} -> {state}"
         self._health = EngineHealth(
             state,
             detail,
             health.restarts if restarts is None else restarts,
-            1.0 if state is EngineState.READY else 0.0,
+            1.0 if state is EngineReadiness.READY else 0.0,
         )
         self._on_change()

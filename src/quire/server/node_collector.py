@@ -18,7 +18,7 @@ from prometheus_client.registry import Collector
 from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
 from quire.control.scheduler.batch_sizes import BATCH_BOUNDS
-from quire.node import EngineState, Node, NodeStatistics
+from quire.node import EngineReadiness, Node, NodeStatistics
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -70,7 +70,7 @@ def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:
     ready = GaugeMetricFamily("quire_engine_ready", "1 while the engine serves", labels=["engine"])
     restarts = CounterMetricFamily("quire_engine_restarts", "Engine restarts", labels=["engine"])
     for engine, health in statistics.health.engines.items():
-        ready.add_metric([engine], float(health.state is EngineState.READY))
+        ready.add_metric([engine], float(health.state is EngineReadiness.READY))
         restarts.add_metric([engine], health.restarts)
     yield ready
     yield restarts

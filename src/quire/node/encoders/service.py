@@ -29,7 +29,7 @@ from quire.engine.encoders.text import EncodedText, EncoderTexts
 from quire.node.encoders.queue import EncodeQueue, Item, Job, batch_of
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
-from quire.node.health import EngineHealth, EngineState
+from quire.node.health import EngineHealth, EngineReadiness
 from quire.node.supervisor import EngineSupervisor, RestartLimits
 
 _MAX_BATCHES = 2
@@ -145,7 +145,7 @@ class EncoderService:
 
     def _check_alive(self) -> None:
         health = self.health
-        if health.state in (EngineState.FAILED, EngineState.STOPPED):
+        if health.state in (EngineReadiness.FAILED, EngineReadiness.STOPPED):
             raise EngineLost(f"encoder {self.name} cannot be served: {health.detail}")
 
     # -- what the supervisor tells -----------------------------------------------------------------

@@ -1,9 +1,9 @@
-"""What the node and a sandbox process say to each other.
+"""Wire messages between the node and a sandbox process.
 
-The order of a life: ``Hello``, then ``Welcome`` or ``Refused`` as with engines; ``Progress`` while
-the sandbox is built, then ``SandboxReady`` or ``LoadFailed``; from then on batches both ways. A
-guest goes by a number that the node gave it, valid on this connection alone: which program it is,
-the node looks up in its own table of the connection.
+Their order: ``Hello``, then ``Welcome`` or ``HelloRefused`` as with engines; ``Progress`` while the
+sandbox is built, then ``SandboxReady`` or ``LoadFailed``; from then on batches in both directions.
+The node numbers the guests of a connection. The number is valid on this connection only: the node
+looks up the program in its own table of the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.core.config import EngineConfig
 from quire.core.errors import ErrorRecord
 from quire.core.ids import ModelId, TenantId
 from quire.core.wire import Codec
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused, Welcome
+from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress, Welcome
 from quire.programs.sandbox.limits import GuestLimits
 from quire.programs.sandbox.messages import (
     GuestCalls,
@@ -143,7 +143,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 FromSandbox = Hello | Progress | SandboxReady | LoadFailed | Inspection | Reports
-ToSandbox = Welcome | Refused | Inspect | Keep | Starts | Stop | Tell
+ToSandbox = Welcome | HelloRefused | Inspect | Keep | Starts | Stop | Tell
 
 
 def sandbox_codec() -> Codec[FromSandbox]:

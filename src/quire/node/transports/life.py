@@ -20,7 +20,7 @@ from quire.core.wire import PROTOCOL_VERSION, Codec
 from quire.node.engine_loading import OnProgress
 from quire.node.transports.child import LifeLimits, NodeChild
 from quire.node.transports.greeting import greet
-from quire.node.transports.messages import Hello, LoadFailed, Progress, Refused
+from quire.node.transports.messages import Hello, HelloRefused, LoadFailed, Progress
 from quire.node.transports.socket import PairSocket
 
 Said = TypeVar("Said")
@@ -122,7 +122,7 @@ class ProcessLife(Generic[Said, Announced]):
         try:
             self._take(self._speech.decoder.decode(frames))
         except ProtocolMismatch as exc:
-            self.say(Refused(error=exc.record()))
+            self.say(HelloRefused(error=exc.record()))
             self.lose(exc)
 
     def _take(self, message: Said) -> None:

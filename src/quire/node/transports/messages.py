@@ -1,11 +1,11 @@
-"""What the node and an engine's or encoder's process say to each other, besides batches and their
-results.
+"""Wire messages between the node and its engine and encoder processes.
 
-The order of a life: the engine says ``Hello``; the node answers ``Welcome`` (or ``Refused`` and the
-engine exits); the engine reports ``Progress`` while it loads, then ``Ready`` or ``LoadFailed``;
-from then on ``Batch`` goes one way and ``BatchResult`` and ``TransfersEnded`` (or one last
-``Faulted``) the other; with an encoder ``EncodeBatch`` and ``EncodeResult``.
-Versions stand in every header (``core.wire``); ``Hello`` repeats them for a readable refusal.
+Their order: the process sends ``Hello``; the node answers ``Welcome``, or ``HelloRefused``, after
+which the process exits. While it loads, the process sends ``Progress``, then ``Ready`` or
+``LoadFailed``. From then on ``Batch`` goes to an engine; ``BatchResult`` and ``TransfersEnded``,
+or one last ``Faulted``, come back. An encoder gets ``EncodeBatch`` and answers ``EncodeResult``.
+Every header has the protocol version (``core.wire``); ``Hello`` repeats it, so that a refusal can
+name both versions.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     release: str
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class HelloRefused(msgspec.Struct, frozen=True, kw_only=True, tag="Refused"):
+    """The tag keeps its name so that a process of an older release can read the refusal."""
+
     error: ErrorRecord
 
 
@@ -63,7 +65,7 @@ class Faulted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 FromEngine = Hello | Progress | Ready | LoadFailed | Faulted | EngineAnswer | EncodeResult
-ToEngine = Welcome | Refused | Batch | EncodeBatch
+ToEngine = Welcome | HelloRefused | Batch | EncodeBatch
 
 
 class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
