@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_accounting import Scope, absent, account, merged, names
+from quire.engine.config_accounting import KeyScope, absent, account, merged, names
 from quire.engine.config_reader import ConfigReader
 
-SCOPE = Scope(
+SCOPE = KeyScope(
     harmless={"a reason": names("note writer")},
     refused={"mirror": absent("mirrored rows", 0, False)},
-    sections={"inner": Scope(harmless={"a reason": names("colour")})},
+    sections={"inner": KeyScope(harmless={"a reason": names("colour")})},
 )
 
 
@@ -91,5 +91,5 @@ def test_long_lists_and_values_are_cut() -> None:
 
 
 def test_merged_scopes_know_what_either_knows() -> None:
-    both = merged([SCOPE, Scope(harmless={"a reason": names("other")})])
+    both = merged([SCOPE, KeyScope(harmless={"a reason": names("other")})])
     assert account(reader(note=1, other=2, mirror=0), both) == []

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from quire.core.config import EncoderConfig
 from quire.core.errors import InvalidArgument, ModelError, PromptTooLong
 from quire.core.ids import ModelId
-from quire.engine.encoders.encoder import Encoder, rows_of
+from quire.engine.encoders.encoder import TorchEncoder, rows_of
 from quire.engine.encoders.text import load_texts
 
 TEXTS = ["the cat sat", "blue", "a dog ran far away on the mat blue sky", "the sky"]
@@ -29,8 +29,8 @@ SUFFIX = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
 TASK = "Given a web search query, retrieve relevant passages that answer the query"
 
 
-def load(directory: Path, **fields: Any) -> Encoder:
-    return Encoder(EncoderConfig(source=str(directory), name=ModelId("e"), **fields))
+def load(directory: Path, **fields: Any) -> TorchEncoder:
+    return TorchEncoder(EncoderConfig(source=str(directory), name=ModelId("e"), **fields))
 
 
 def write(directory: Path, name: str, value: Any) -> None:

@@ -20,7 +20,7 @@ from quire.core.errors import InvalidArgument, ModelError, PromptTooLong
 from quire.core.ids import ModelId
 from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
-from quire.engine.encoders.encoder import Encoder, rows_of
+from quire.engine.encoders.encoder import TorchEncoder, rows_of
 from quire.engine.encoders.known_keys import POOLING
 from quire.engine.encoders.modules import read_pooling
 from quire.engine.encoders.text import EncoderTexts, load_texts
@@ -32,8 +32,8 @@ def read_texts(directory: Path) -> EncoderTexts:
     return load_texts(str(directory))
 
 
-def load(directory: Path, **fields: Any) -> Encoder:
-    return Encoder(EncoderConfig(source=str(directory), name=ModelId("e"), **fields))
+def load(directory: Path, **fields: Any) -> TorchEncoder:
+    return TorchEncoder(EncoderConfig(source=str(directory), name=ModelId("e"), **fields))
 
 
 def hidden(model: Any, tokens: list[int], types: list[int] | None = None) -> torch.Tensor:

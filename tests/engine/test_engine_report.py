@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quire.engine.sequence_report import Entries, Sampled, SequenceReport
+from quire.engine.sequence_report import Entries, SampledTokens, SequenceReport
 
 
 def i64(*numbers: int) -> np.ndarray:
@@ -36,14 +36,14 @@ def test_a_failure_is_reported_where_its_entry_stands() -> None:
 
 def test_a_loop_in_which_every_sequence_failed_leaves_no_history() -> None:
     report = report_of(7, 3)
-    report.record(Sampled(i64(), i64(), None))
+    report.record(SampledTokens(i64(), i64(), None))
     assert report.unflushed() == []
 
 
 def test_tokens_are_told_once_by_sequence_in_order_of_time() -> None:
     report = report_of(7, 3)
-    report.record(Sampled(i64(0, 1), i64(10, 20), None))
-    report.record(Sampled(i64(1), i64(21), None))
+    report.record(SampledTokens(i64(0, 1), i64(10, 20), None))
+    report.record(SampledTokens(i64(1), i64(21), None))
     told = [(sequence, tokens.tolist()) for sequence, tokens in report.unflushed()]
     assert told == [(7, [10]), (3, [20, 21])]
     assert report.unflushed() == []

@@ -29,7 +29,7 @@ from quire.compilation.library import (
 )
 from quire.compilation.sources import OPTIMISATION, Scope
 from quire.compilation.toolchain import compile_all, link, problem_of_compiler
-from quire.compilation.translate import Order, Translation
+from quire.compilation.translate import Translation, TranslationOrder
 from quire.core.errors import ConfigError
 
 Progress = Callable[[str, float], None]
@@ -139,7 +139,7 @@ def _build_in(scope: Scope, work: Path, progress: Progress) -> None:
 
 def _translate(scope: Scope, work: Path) -> Translation:
     answer = work / "translation.json"
-    order = Order(
+    order = TranslationOrder(
         files=[str(Path(scope.package) / path) for path in scope.modules().values()],
         target=str(work / "c"),
         answer=str(answer),

@@ -1,8 +1,8 @@
 """The part of a build that mypyc does: modules to C. Runs in a process of its own.
 
 mypyc is made for setup scripts: it prints, ends its process when a source is wrong, and changes
-what setuptools does. Reads an ``Order`` as JSON on stdin; leaves a ``Translation`` as JSON in the
-file that the order names. The working directory is what modules are named below.
+what setuptools does. Reads a ``TranslationOrder`` as JSON from stdin and writes a ``Translation``
+as JSON to the file that the order names. Module names are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ignore_missing_imports = True
 """Of the working directory, where mypy looks for settings before it looks elsewhere."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class TranslationOrder(msgspec.Struct, frozen=True):
     """``target``: the folder for what is written. ``answer``: the file for the translation."""
 
     files: list[str]
@@ -41,7 +41,7 @@ class Translation(msgspec.Struct, frozen=True):
     arguments: list[str]
 
 
-def translate(order: Order) -> Translation:
+def translate(order: TranslationOrder) -> Translation:
     import setuptools  # noqa: F401  mypyc asks whether it was imported
     from mypy.version import __version__
     from mypyc.build import mypycify
@@ -82,7 +82,7 @@ def _joined(shims: list[Any], folder: Path) -> Path:
 
 
 def main() -> None:
-    order = msgspec.json.decode(sys.stdin.buffer.read(), type=Order)
+    order = msgspec.json.decode(sys.stdin.buffer.read(), type=TranslationOrder)
     Path(order.answer).write_bytes(msgspec.json.encode(translate(order)))
 
 

@@ -1,7 +1,7 @@
 """Every key of a configuration is read, known to be harmless, refused, or named in a warning.
 
 Owns how the keys that nobody has read are judged. Must not know models: which keys are harmless and
-which change results stands in the ``Scope`` of who reads the object.
+which change results stands in the ``KeyScope`` of who reads the object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class KeyScope:
     """What is known of the keys of one object that its reader may leave unread.
 
     ``harmless``: names, under the reason why results do not depend on them. ``refused``: what is
@@ -37,7 +37,7 @@ class Scope:
 
     harmless: Mapping[str, frozenset[str]] = field(default_factory=dict)
     refused: Mapping[str, Refusal] = field(default_factory=dict)
-    sections: Mapping[str, Scope] = field(default_factory=dict)
+    sections: Mapping[str, KeyScope] = field(default_factory=dict)
 
     def is_harmless(self, name: str) -> bool:
         return any(name in names for names in self.harmless.values())
@@ -54,7 +54,7 @@ def absent(what: str, *neutral: Any) -> Refusal:
     return Refusal(what, is_neutral)
 
 
-def account(reader: ConfigReader, scope: Scope) -> list[str]:
+def account(reader: ConfigReader, scope: KeyScope) -> list[str]:
     """Judge what has not been read of ``reader`` and of the objects in it; the warnings.
 
     Raises:
@@ -75,7 +75,7 @@ def account(reader: ConfigReader, scope: Scope) -> list[str]:
             unknown.append(f"{name[:_MAX_SHOWN]} = {_shown(value)}")
     warnings = [_warning(reader.where, unknown)] if unknown else []
     for name, section in reader.keys.sections.items():
-        warnings += account(section, scope.sections.get(name, scope.sections.get("*", Scope())))
+        warnings += account(section, scope.sections.get(name, scope.sections.get("*", KeyScope())))
     return warnings
 
 
@@ -98,14 +98,14 @@ def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-def merged(scopes: Iterable[Scope]) -> Scope:
+def merged(scopes: Iterable[KeyScope]) -> KeyScope:
     """What any of ``scopes`` knows."""
     harmless: dict[str, frozenset[str]] = {}
     refused: dict[str, Refusal] = {}
-    sections: dict[str, Scope] = {}
+    sections: dict[str, KeyScope] = {}
     for scope in scopes:
         for reason, known in scope.harmless.items():
             harmless[reason] = harmless.get(reason, frozenset()) | known
         refused.update(scope.refused)
         sections.update(scope.sections)
-    return Scope(harmless, refused, sections)
+    return KeyScope(harmless, refused, sections)

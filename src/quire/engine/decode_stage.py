@@ -13,10 +13,10 @@ from quire.core.batch import AdvanceRows, Batch, SequenceEnd
 from quire.core.errors import UnknownHandle
 from quire.engine.adapters.token_groups import adapters_or_none
 from quire.engine.attention.backend import AttentionRows
-from quire.engine.failures import Failures, check_message
+from quire.engine.failures import RowFailures, check_message
 from quire.engine.fused_decode import FusedDecode
 from quire.engine.kv_cache.page_tables import PageTables, TablePages
-from quire.engine.model_runner import Advanced, ModelRunner, SequenceState
+from quire.engine.model_runner import AdvanceResult, ModelRunner, SequenceState
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sequence_report import Entries, SequenceReport
 from quire.engine.sequence_sampler import SequenceSampler, nothing_to_sample
@@ -44,7 +44,9 @@ class DecodeStage:
         self._state = SequenceState(sequences, sampler.table, tables, max_model_len)
         self._fused = FusedDecode(runner, tables, sequences, sampler, max_model_len)
 
-    def advance(self, rows: AdvanceRows, num_steps: int, failures: Failures) -> Advanced | None:
+    def advance(
+        self, rows: AdvanceRows, num_steps: int, failures: RowFailures
+    ) -> AdvanceResult | None:
         """All that a message without forward rows wants of sequences, in one call of the runner;
         None, with nothing done, if some of it is not for the runner: see ``ModelRunner.advance``.
         """
@@ -57,7 +59,7 @@ class DecodeStage:
                 failures.add("advance", entry, nothing_to_sample())
         return advanced
 
-    def begin(self, batch: Batch, failures: Failures) -> SequenceReport:
+    def begin(self, batch: Batch, failures: RowFailures) -> SequenceReport:
         """The message's entries. Stale and ended sequences are inert; unknown ones fail."""
         indices = sequences = epochs = np.empty(0, np.int64)
         if batch.forward is not None:
@@ -136,7 +138,7 @@ class DecodeStage:
         appended_E: I64,
         sampling_E: I64,
         hidden_SH: Tensor,
-        failures: Failures,
+        failures: RowFailures,
     ) -> None:
         """After a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample from
         ``hidden_SH``, first tokens included."""
@@ -151,7 +153,7 @@ class DecodeStage:
         report.entries.steps_left[sampling_E] -= 1
         self._keep_histories(report, plan)
 
-    def loop(self, report: SequenceReport, failures: Failures) -> int:
+    def loop(self, report: SequenceReport, failures: RowFailures) -> int:
         """Decode until every entry has ended or used up its steps; the number of tokens run."""
         active = self.ready(report)
         if not len(active):
@@ -175,7 +177,7 @@ class DecodeStage:
         slots_RS: I64,
         sampling: SamplingPlan,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> int:
         entries, sequences = report.entries, self._sequences
         rows = entries.sequences[active]
@@ -212,7 +214,7 @@ class DecodeStage:
             self._sequences.objects(sequence).history.append(tokens)
 
     def _can_sample(
-        self, report: SequenceReport, sampling_E: I64, failures: Failures
+        self, report: SequenceReport, sampling_E: I64, failures: RowFailures
     ) -> tuple[I64, I64]:
         """The entries that may sample, and their places in ``sampling_E``."""
         keep = []

@@ -32,7 +32,7 @@ from quire.engine.parallel.leading import lead
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import Sequences
-from quire.engine.step import Step
+from quire.engine.step import StepExecutor
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 from quire.engine.torch_backend import TorchBackend
 from quire.engine.transfers import TransferQueue
@@ -94,7 +94,7 @@ class Engine:
             self._device = loaded.device
             self._info = _describe(config, loaded, backend, runner, ranks, images)
             self._transfers = TransferQueue(runner.pool)
-            self._step: Step | None = _assemble(
+            self._step: StepExecutor | None = _assemble(
                 config, loaded, runner, self._transfers, tokenizer, images, grammars
             )
 
@@ -224,7 +224,7 @@ def _assemble(
     tokenizer: HuggingFaceTokenizer,
     images: ImageEncoder | None,
     grammars: GrammarHosts,
-) -> Step:
+) -> StepExecutor:
     device, vocab_size = loaded.device, loaded.config.vocab_size
     pool, embeds = runner.pool, runner.embeds
     tables, sequences = PageTables(), Sequences(config.max_sequences)
@@ -237,7 +237,7 @@ def _assemble(
         len(config.adapters),
         runner.serves_scores,
     )
-    return Step(
+    return StepExecutor(
         MemoryOperations(
             pool,
             transfers,

@@ -9,7 +9,7 @@ from quire.core.batch import RowFailure
 from quire.core.errors import EngineFault, QuireError
 
 
-class Failures:
+class RowFailures:
     """Failures of one message, in the order in which they were found."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.adapters.token_groups import adapters_or_none, check_adapter
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
-from quire.engine.failures import Failures, check_message
+from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import UNKNOWN_TABLE, PageTables, TablePages
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sequences import Sequences
@@ -69,7 +69,7 @@ class ForwardStage:
         self._token_slots = token_slots
         self._limits = limits
 
-    def check(self, rows: ForwardRows, failures: Failures) -> CheckedRows:
+    def check(self, rows: ForwardRows, failures: RowFailures) -> CheckedRows:
         """The rows that can be executed; the others are reported.
 
         Raises:
@@ -216,7 +216,7 @@ class ForwardStage:
         raise AssertionError(f"row {row} was refused for no reason")
 
     def _unpack_masks(
-        self, rows: ForwardRows, tables: I64, good: NDArray[np.bool_], failures: Failures
+        self, rows: ForwardRows, tables: I64, good: NDArray[np.bool_], failures: RowFailures
     ) -> dict[int, NDArray[np.bool_]]:
         """Explicit masks by row of the message; one that does not fit makes its row bad."""
         masks = {}

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from quire.core.batch import SequenceEnd
 from quire.engine.attention.backend import AttentionRows
-from quire.engine.failures import Failures
+from quire.engine.failures import RowFailures
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.model_runner import FusedRows, FusedTokens, ModelRunner
 from quire.engine.sampling.plan import SamplingPlan
-from quire.engine.sequence_report import Sampled, SequenceReport
+from quire.engine.sequence_report import SampledTokens, SequenceReport
 from quire.engine.sequence_sampler import SequenceSampler
 from quire.engine.sequences import NO_TOKEN, Sequences
 
@@ -58,7 +58,7 @@ class FusedDecode:
         slots_RS: I64,
         sampling: SamplingPlan,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> I64 | None:
         """Decode entries ``active_R``; how many tokens each appended, None if nothing was done."""
         entries, sequences = report.entries, self._sequences
@@ -98,7 +98,7 @@ class FusedDecode:
         """Record the tokens and how sequences ended; a stop token comes before the budget."""
         sequences, tokens_RS = self._sequences, done.tokens_SR.T
         tokens = tokens_RS[tokens_RS != NO_TOKEN]  # row after row, as the report wants them
-        report.record(Sampled(np.repeat(active_R, done.counts_R), tokens, None))
+        report.record(SampledTokens(np.repeat(active_R, done.counts_R), tokens, None))
         some_R = done.counts_R > 0
         ends_R = np.cumsum(done.counts_R)
         sequences.last_token[rows_R[some_R]] = tokens[ends_R[some_R] - 1]

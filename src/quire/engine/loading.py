@@ -19,7 +19,7 @@ from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
 from quire.engine.models.decoder import CausalLM
 from quire.engine.models.decoder_config import DecoderConfig
-from quire.engine.models.registry import Family, family_of
+from quire.engine.models.registry import ModelFamily, family_of
 from quire.engine.parallel.collectives import Collectives
 from quire.engine.parallel.shard import WHOLE, Shard, local_config, local_destinations
 from quire.engine.parallel.sharded_adapters import local_adapter
@@ -40,7 +40,7 @@ class LoadedModel:
 
     model: CausalLM
     config: DecoderConfig
-    family: Family
+    family: ModelFamily
     device: torch.device
     dtype: torch.dtype
     digest: str
@@ -106,7 +106,7 @@ def load_model(
 
 
 def _read_vision(
-    reader: ConfigReader, directory: ModelDirectory, family: Family, shape: DecoderConfig
+    reader: ConfigReader, directory: ModelDirectory, family: ModelFamily, shape: DecoderConfig
 ) -> tuple[VisionConfig, ImageProcessorConfig] | None:
     """The tower of a model that sees images."""
     if not family.sees_images:

@@ -22,7 +22,7 @@ from quire.core.batch import (
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
 from quire.engine.adapters.token_groups import check_adapter
-from quire.engine.failures import Failures, check_message
+from quire.engine.failures import RowFailures, check_message
 from quire.engine.kv_cache.page_tables import PageTables
 from quire.engine.kv_cache.pool import KVPool
 from quire.engine.sampling.grammar_hosts import GrammarHosts
@@ -56,7 +56,7 @@ class MemoryOperations:
         self._vocab_size = vocab_size
         self._num_adapters = num_adapters
 
-    def run(self, operations: Sequence[BatchOperation], failures: Failures) -> None:
+    def run(self, operations: Sequence[BatchOperation], failures: RowFailures) -> None:
         """Apply all in order. An operation that cannot be applied fails alone."""
         for index, operation in enumerate(operations):
             check_message(getattr(operation, "group", 0) == 0, "this engine has one layer group")

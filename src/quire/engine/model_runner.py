@@ -96,7 +96,7 @@ class SequenceState:
 
 
 @dataclass(frozen=True, slots=True)
-class Advanced:
+class AdvanceResult:
     """A message's answer, the number of tokens that were run, and of the sequences that ended as
     FAILED because no token could be chosen."""
 
@@ -160,7 +160,9 @@ class ModelRunner(Protocol):
         """
         ...
 
-    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+    def advance(
+        self, rows: AdvanceRows, num_steps: int, state: SequenceState
+    ) -> AdvanceResult | None:
         """A whole message in which sequences only go on, in one call: what ``DecodeStage`` does
         around ``decode_fused``, with the same results in ``state``.
 

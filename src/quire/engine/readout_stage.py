@@ -16,7 +16,7 @@ from quire.core.batch import BatchResult, DistRows, SampleRows, no_i32
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import InvalidArgument, QuireError
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
-from quire.engine.failures import Failures, check_message
+from quire.engine.failures import RowFailures, check_message
 from quire.engine.model_runner import ModelRunner
 from quire.engine.sampling.distribution import best_of_logits
 from quire.engine.sampling.parameters import check_sampler
@@ -46,7 +46,7 @@ class ReadoutStage:
         self._device = device
         self._last: tuple[list[SamplerSpec], I64, SamplingPlan] | None = None
 
-    def dists(self, rows: DistRows, result: BatchResult, failures: Failures) -> None:
+    def dists(self, rows: DistRows, result: BatchResult, failures: RowFailures) -> None:
         check_message(len(rows.embeds) == len(rows.top_k), "dist arrays differ in length")
         ok = self._embeds.contains(rows.embeds) & (rows.top_k >= 1)
         for index in np.flatnonzero(~ok).tolist():
@@ -72,7 +72,7 @@ class ReadoutStage:
         ids_MK, probs_MK = best_of_logits(self._runner.logits(hidden_MH), k)
         return ids_MK.cpu().numpy(), probs_MK.cpu().numpy()
 
-    def samples(self, rows: SampleRows, result: BatchResult, failures: Failures) -> None:
+    def samples(self, rows: SampleRows, result: BatchResult, failures: RowFailures) -> None:
         result.samples = np.full(len(rows.embeds), -1, np.int32)
         check_message(
             len(rows.histories) in (0, len(rows.samplers)), "histories are not one per sampler"
@@ -101,7 +101,7 @@ class ReadoutStage:
                 return tokens_M, tokens_M >= 0
         return plan.sample(self._runner.logits(hidden_MH), positions_M)
 
-    def _good_rows(self, rows: SampleRows, failures: Failures) -> I64:
+    def _good_rows(self, rows: SampleRows, failures: RowFailures) -> I64:
         """The rows that can be sampled; the others are reported."""
         which = rows.sampler_index
         check_message(len(which) == len(rows.embeds), "sample arrays differ in length")

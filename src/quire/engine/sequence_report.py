@@ -52,7 +52,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledTokens:
     """One step's tokens: ``entries`` [n] and ``tokens`` [n]; log probabilities where wanted."""
 
     entries: I64
@@ -65,10 +65,10 @@ class SequenceReport:
 
     def __init__(self, entries: Entries) -> None:
         self.entries = entries
-        self._steps: list[Sampled] = []
+        self._steps: list[SampledTokens] = []
         self._num_flushed = 0
 
-    def record(self, sampled: Sampled) -> None:
+    def record(self, sampled: SampledTokens) -> None:
         self._steps.append(sampled)
 
     def unflushed(self) -> list[tuple[int, I32]]:
@@ -128,7 +128,7 @@ class SequenceReport:
         return chosen[order], top_ids[order], top[order]
 
 
-def _ragged(steps: list[Sampled]) -> tuple[I64, I64, I64]:
+def _ragged(steps: list[SampledTokens]) -> tuple[I64, I64, I64]:
     """Entries and tokens of all steps, sorted by entry in order of time; and that order."""
     if not steps:
         empty = np.empty(0, np.int64)

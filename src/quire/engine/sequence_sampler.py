@@ -15,14 +15,14 @@ from torch import Tensor
 from quire.core.batch import SequenceEnd
 from quire.core.errors import InvalidArgument, QuireError
 from quire.core.interfaces import Tokenizer
-from quire.engine.failures import Failures
+from quire.engine.failures import RowFailures
 from quire.engine.sampling.grammar_hosts import GrammarHosts
 from quire.engine.sampling.grammar_masks import forbidden_tokens
 from quire.engine.sampling.logprobs import RowLogprobs, row_logprobs
 from quire.engine.sampling.plan import SamplingPlan
 from quire.engine.sampling.registry import installed
 from quire.engine.sampling.table import SamplerTable, SamplingRow
-from quire.engine.sequence_report import Sampled, SequenceReport
+from quire.engine.sequence_report import SampledTokens, SequenceReport
 from quire.engine.sequences import NO_TOKEN, SequenceObjects, Sequences
 
 I64 = NDArray[np.int64]
@@ -100,7 +100,7 @@ class SequenceSampler:
         logits_SV: Tensor,
         plan: SamplingPlan,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> None:
         """Sample the next token of each entry's sequence and record it.
 
@@ -117,7 +117,9 @@ class SequenceSampler:
             if not len(entries_S):
                 return
             logits_SV = logits_SV[torch.from_numpy(good_S).to(logits_SV.device)]
-        report.record(Sampled(entries_S, tokens_S, self._logprobs(rows_S, logits_SV, tokens_S)))
+        report.record(
+            SampledTokens(entries_S, tokens_S, self._logprobs(rows_S, logits_SV, tokens_S))
+        )
         self._apply_stops(entries_S, rows_S, tokens_S, report, failures)
 
     def _constrain(
@@ -126,7 +128,7 @@ class SequenceSampler:
         rows_S: I64,
         logits_SV: Tensor,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> Tensor:
         """Logits without the stop tokens that come too early and the tokens a grammar forbids."""
         sequences = self._sequences
@@ -188,7 +190,7 @@ class SequenceSampler:
         rows_S: I64,
         tokens_S: I64,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> None:
         sequences = self._sequences
         sequences.last_token[rows_S] = tokens_S
@@ -215,7 +217,7 @@ class SequenceSampler:
             self._grammars.advance(*zip(*advanced, strict=True))
 
     def _apply_objects(
-        self, entry: int, row: int, token: int, report: SequenceReport, failures: Failures
+        self, entry: int, row: int, token: int, report: SequenceReport, failures: RowFailures
     ) -> None:
         """Grammar, then byte strings, which take precedence over it."""
         objects = self._sequences.objects(row)
@@ -239,7 +241,7 @@ class SequenceSampler:
         unchosen_S: NDArray[np.bool_],
         plan: SamplingPlan,
         report: SequenceReport,
-        failures: Failures,
+        failures: RowFailures,
     ) -> None:
         for place in np.flatnonzero(unchosen_S).tolist():
             entry = int(entries_S[place])
@@ -248,7 +250,7 @@ class SequenceSampler:
             self._fail(entry, plan.error_of(place) or nothing_to_sample(), report, failures)
 
     def _fail(
-        self, entry: int, error: QuireError, report: SequenceReport, failures: Failures
+        self, entry: int, error: QuireError, report: SequenceReport, failures: RowFailures
     ) -> None:
         self._sequences.end[report.entries.sequences[entry]] = SequenceEnd.FAILED
         failures.add(*report.entries.source(entry), error)

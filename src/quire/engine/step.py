@@ -20,7 +20,7 @@ from quire.engine.attention.backend import AttentionRows
 from quire.engine.attention.scored_rows import AttentionMass, scored_rows
 from quire.engine.decode_stage import DecodeStage
 from quire.engine.embed_slots import EmbedSlots, TokenSlots
-from quire.engine.failures import Failures, check_message
+from quire.engine.failures import RowFailures, check_message
 from quire.engine.forward_stage import CheckedRows, ForwardStage
 from quire.engine.memory_operations import MemoryOperations
 from quire.engine.model_runner import ModelRunner
@@ -36,7 +36,7 @@ _SCORE_ROWS = 64
 """Score rows whose logits are held at a time; all of a long prompt would be gigabytes."""
 
 
-class Step:
+class StepExecutor:
     """Executes messages over the engine's parts."""
 
     def __init__(
@@ -67,7 +67,7 @@ class Step:
     def run(self, batch: Batch) -> BatchResult:
         """Run one message; ``elapsed_s`` is left at 0."""
         check_message(batch.num_steps >= 1, f"num_steps is {batch.num_steps}")
-        failures = Failures()
+        failures = RowFailures()
         result = BatchResult(step=batch.step, elapsed_s=0.0, failures=failures.rows)
         self._operations.run(batch.operations, failures)
         if batch.embeds is not None:
@@ -91,7 +91,7 @@ class Step:
         batch: Batch,
         report: SequenceReport | None,
         result: BatchResult,
-        failures: Failures,
+        failures: RowFailures,
     ) -> None:
         """Stage 5. ``report`` is that of the sequences in stage 3, if there was one."""
         if report is None:
@@ -107,7 +107,7 @@ class Step:
         if len(report.entries):
             result.sequences = report.result(self._sequences)
 
-    def _embed(self, rows: EmbedRows, failures: Failures) -> None:
+    def _embed(self, rows: EmbedRows, failures: RowFailures) -> None:
         check_message(len(rows.tokens) == len(rows.embeds), "embed arrays differ in length")
         tokens = self._token_slots.resolve(rows.tokens)
         ok = self._embeds.contains(rows.embeds) & (tokens >= 0) & (tokens < self._vocab_size)
@@ -134,7 +134,7 @@ class Step:
         self._embeds.write(image.embeds, embeddings.to(self._embeds.vectors_EH.dtype))
 
     def _run_forward(
-        self, rows: ForwardRows, report: SequenceReport, result: BatchResult, failures: Failures
+        self, rows: ForwardRows, report: SequenceReport, result: BatchResult, failures: RowFailures
     ) -> None:
         checked = self._forward.check(rows, failures)
         entries = report.entries

@@ -22,7 +22,7 @@ from quire.engine.attention.scored_rows import AttentionMass, ScoringPlan
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.torch_pool import TorchKVPool
 from quire.engine.layers.attention import GroupStep, ModelStep
-from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, AdvanceResult, FusedRows, FusedTokens, SequenceState
 from quire.engine.models.decoder import CausalLM
 from quire.engine.sampling.plan import CommonParameters
 
@@ -96,7 +96,9 @@ class TorchRunner:
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
         return None
 
-    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+    def advance(
+        self, rows: AdvanceRows, num_steps: int, state: SequenceState
+    ) -> AdvanceResult | None:
         return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:

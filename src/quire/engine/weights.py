@@ -19,7 +19,7 @@ from torch import Tensor
 from quire.core.errors import ModelFormatError, UnsupportedModel
 from quire.engine.layers.parameters import Destination
 from quire.engine.model_directory import ModelDirectory
-from quire.engine.quantization.scheme import FLOATS, Part, Scheme, Shape
+from quire.engine.quantization.scheme import FLOATS, Scheme, Shape, StoredPart
 from quire.engine.shards import Shards
 
 Progress = Callable[[int, int], None]
@@ -118,13 +118,13 @@ class Checkpoint:
             if progress is not None:
                 progress(count, len(destinations))
 
-    def _parts(self, name: str, shape: Shape) -> dict[str, Part]:
+    def _parts(self, name: str, shape: Shape) -> dict[str, StoredPart]:
         """The stored tensors that make up ``name``, by role."""
         if self._scheme is not None:
             parts = self._scheme.parts(name, shape, self._shards.headers)
             if parts is not None:
                 return parts
-        return {_PLAIN: Part(name, shape, FLOATS)}
+        return {_PLAIN: StoredPart(name, shape, FLOATS)}
 
     def _plain(self, name: str, shape: Shape) -> Tensor:
         parts = self._parts(name, shape)
@@ -133,7 +133,7 @@ class Checkpoint:
         stored = {role: self._shards.read(part.name) for role, part in parts.items()}
         return self._scheme.dequantize(name, shape, stored)
 
-    def _check_part(self, part: Part) -> None:
+    def _check_part(self, part: StoredPart) -> None:
         header = self._shards.headers[part.name]
         if header.shape != part.shape:
             raise ModelFormatError(

@@ -18,10 +18,10 @@ from quire.node.transports.messages import EncoderOrder, engine_codec, node_code
 
 def _load(config: EncoderConfig, on_progress: OnProgress) -> EncoderEngine:
     """Late: the process greets before it imports torch."""
-    from quire.engine.encoders.encoder import Encoder
+    from quire.engine.encoders.encoder import TorchEncoder
 
     return EncoderEngine(
-        Encoder(config, lambda done, total: on_progress("loading weights", done / total))
+        TorchEncoder(config, lambda done, total: on_progress("loading weights", done / total))
     )
 
 

@@ -21,7 +21,7 @@ from quire.core.decoding import (
     TokenLogprobs,
 )
 from quire.core.interfaces import Tokenizer
-from quire.testing.fake_engine.grammar import GrammarCompiler
+from quire.testing.fake_engine.grammar import FakeGrammarCompiler
 from quire.testing.fake_engine.hashing import logits_of
 from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_token
 from quire.testing.tokenizer import FakeTokenizer
@@ -169,7 +169,7 @@ def expected_decode(
     have for prompt and output together. ``adapter``: index of the one that it runs with.
     """
     tokenizer, sampler = tokenizer or FakeTokenizer(), sampler or SamplerSpec()
-    matcher = GrammarCompiler(tokenizer).compile(grammar) if grammar is not None else None
+    matcher = FakeGrammarCompiler(tokenizer).compile(grammar) if grammar is not None else None
     before = context or ReferenceContext()
     prompt = [*(history or ()), *tokens]
     output: list[int] = []

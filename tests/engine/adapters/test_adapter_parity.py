@@ -22,7 +22,7 @@ from quire.engine.engine import Engine
 from quire.engine.tokenizer import load_tokenizer
 from quire.testing.conformance import EngineCoreSuite
 from quire.testing.conformance.engine_adapters import EngineAdapterSuite
-from quire.testing.conformance.engine_driver import Decoded, EngineDriver, RowSpec, gather
+from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, SequenceOutput, gather
 from quire.testing.fake_engine import fake_pool
 
 Checkpoint = Callable[[str], Path]
@@ -157,7 +157,7 @@ def test_sequences_decode_as_their_merged_models(
     pool = fake_pool(num_blocks=96)
     driver = EngineDriver(make_engine(checkpoint("llama"), adapters("llama"), pool, backend))
     models = [reference("llama"), *(merged(reference("llama"), one) for one in RECIPES.values())]
-    pages, decoded = driver.pages_for(40), [Decoded() for _ in models]
+    pages, decoded = driver.pages_for(40), [SequenceOutput() for _ in models]
     for index, prompt in enumerate(prompts(len(models))):
         holder = driver.holder(range(index * pages, (index + 1) * pages))
         stop = StopSpec(max_tokens=4 + index)

@@ -17,7 +17,7 @@ from quire.engine.cuda import cascade, optional
 from quire.engine.cuda.attention import CudaAttention
 from quire.engine.cuda.cascade import find_shared
 from quire.engine.cuda.flashinfer_attention import FlashInfer, FlashInferPlan, with_sinks
-from quire.engine.cuda.flashinfer_plan import Segment, segments, visible_keys
+from quire.engine.cuda.flashinfer_plan import RequestSegment, segments, visible_keys
 from quire.engine.cuda.page_entries import page_entries
 from quire.engine.cuda.triton_attention import TritonAttention
 from quire.engine.layers.attention import AttentionConfig
@@ -65,7 +65,7 @@ def test_sinks_and_softcaps(softcap: float | None) -> None:
     assert_equal(case, AttentionAttributes(SCALE, window=9, softcap=softcap, sinks_N=sinks))
 
 
-def made_segments(case: Case, window: int | None = None) -> list[Segment]:
+def made_segments(case: Case, window: int | None = None) -> list[RequestSegment]:
     entries = page_entries(case.rows)
     members = np.arange(case.rows.num_rows)
     return segments(case.rows, entries, visible_keys(case.rows, entries, members), members, window)
@@ -102,12 +102,12 @@ def test_windows_count_places_only_where_positions_follow_one_another() -> None:
     assert len(masked.kv_indices) <= 5 + 1
 
 
-def shared_segment(suffixes: list[int], num_shared: int, page_size: int) -> Segment:
+def shared_segment(suffixes: list[int], num_shared: int, page_size: int) -> RequestSegment:
     rows, block = [], 100
     for pages in suffixes:
         rows.append([*range(num_shared), *range(block, block + pages)])
         block += pages
-    return Segment(
+    return RequestSegment(
         tokens=np.arange(len(rows)),
         qo_indptr=np.arange(len(rows) + 1, dtype=np.int32),
         kv_indptr=np.cumsum([0] + [len(row) for row in rows]).astype(np.int32),
@@ -187,7 +187,9 @@ def test_every_kind_of_attention_is_tried_out_before_the_first_request(
     tried: list[tuple[int, bool]] = []
     original = FlashInfer.prefill
 
-    def spy(self: FlashInfer, segment: Segment, attributes: AttentionAttributes, *rest: Any) -> Any:
+    def spy(
+        self: FlashInfer, segment: RequestSegment, attributes: AttentionAttributes, *rest: Any
+    ) -> Any:
         tried.append((attributes.window or 0, segment.mask is not None))
         return original(self, segment, attributes, *rest)
 

@@ -15,7 +15,7 @@ import pytest
 from parallel_engines import tiny
 
 from quire.core.errors import ConfigError
-from quire.engine.parallel.channel import Channel, Gone
+from quire.engine.parallel.channel import Gone, RankChannel
 from quire.engine.parallel.group import RankGroup
 
 needs_pidfd = pytest.mark.skipif(
@@ -119,7 +119,7 @@ def test_a_process_holds_one_group(ranks: RankGroup) -> None:
 
 
 def test_a_channel_carries_frames_of_any_size_and_tells_its_end() -> None:
-    left, right = (Channel(end) for end in socket.socketpair())
+    left, right = (RankChannel(end) for end in socket.socketpair())
     messages = [[b"header", b"", bytes(range(256)) * 50], [], [b"x"]]
     for frames in messages:
         left.send(frames)

@@ -23,7 +23,7 @@ from quire.engine.vision.config import VisionConfig
 from quire.engine.vision.framing import frame, pack
 from quire.engine.vision.image_processor import ImageProcessor, read_image_processor
 from quire.engine.vision.unpacker import Pixels
-from quire.engine.vision.unpacking_worker import Refused, Resizing, open_image
+from quire.engine.vision.unpacking_worker import ImageRefused, Resizing, open_image
 
 SIZES = [(28, 28), (50, 37), (37, 50), (5, 90), (90, 5), (3, 3), (29, 28), (200, 141)]
 
@@ -102,7 +102,7 @@ def test_pixels_of_another_size_and_what_is_only_like_pixels_are_refused() -> No
         process(pack(np.zeros((28, 30, 3), np.uint8)))
     good = pack(np.zeros((28, 28, 3), np.uint8))
     for bad in (good[:-1], good + b"x", good.replace(b"255", b"256"), b"P6 99999 99999 255\n"):
-        with pytest.raises(Refused, match="no PNG or JPEG"):
+        with pytest.raises(ImageRefused, match="no PNG or JPEG"):
             process(bad)
 
 
@@ -147,11 +147,11 @@ def header(width: int, height: int) -> bytes:
 
 def test_bombs_are_refused_by_their_header() -> None:
     for size in ((60_000, 60_000), (1 << 20, 33), (2**31 - 1, 2**31 - 1)):
-        with pytest.raises(Refused, match=r"at most 33554432 are unpacked|damaged"):
+        with pytest.raises(ImageRefused, match=r"at most 33554432 are unpacked|damaged"):
             open_image(header(*size))
-    with pytest.raises(Refused, match="cannot be read"):
+    with pytest.raises(ImageRefused, match="cannot be read"):
         open_image(header(30, 30))
-    with pytest.raises(Refused, match="less narrow"):
+    with pytest.raises(ImageRefused, match="less narrow"):
         processor(PROCESSORS["clip"])(file_of(picture(1, 60_000, mode="L")))
 
 
@@ -160,7 +160,7 @@ def test_other_files_are_refused() -> None:
     out = io.BytesIO()
     picture(20, 20).save(out, "BMP")
     for bad in (b"", b"\x89PNG\r\n\x1a\n", b"hello" * 9, out.getvalue(), good[: len(good) // 2]):
-        with pytest.raises(Refused, match=r"no PNG or JPEG|cannot be read"):
+        with pytest.raises(ImageRefused, match=r"no PNG or JPEG|cannot be read"):
             open_image(bad)
 
 

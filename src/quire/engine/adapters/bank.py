@@ -15,7 +15,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.core.engine_info import AdapterInfo
-from quire.engine.adapters.peft_directory import Adapter, ModuleShape
+from quire.engine.adapters.peft_directory import AdapterWeights, ModuleShape
 from quire.engine.adapters.token_groups import I64, group_tokens
 from quire.engine.layers.linear import Linear
 from quire.engine.layers.mlp import GatedMLP
@@ -41,7 +41,7 @@ class ThinPair:
 
 
 class LinearDelta:
-    """Implements ``quire.engine.layers.linear.Delta``; ``pairs`` by adapter."""
+    """Implements ``quire.engine.layers.linear.ProjectionDelta``; ``pairs`` by adapter."""
 
     def __init__(self, step: StepTokens, pairs: dict[int, ThinPair]) -> None:
         self._step = step
@@ -89,7 +89,7 @@ def module_shapes(model: CausalLM) -> dict[str, ModuleShape]:
 
 
 def attach_adapters(
-    adapters: Sequence[Adapter], model: CausalLM, device: torch.device, dtype: torch.dtype
+    adapters: Sequence[AdapterWeights], model: CausalLM, device: torch.device, dtype: torch.dtype
 ) -> AdapterBank | None:
     """Lay ``adapters`` beside the projections of ``model``; None where there are none."""
     if not adapters:
@@ -125,7 +125,7 @@ def adaptable(model: CausalLM) -> Iterator[Linear]:
 
 
 def _pair(
-    linear: Linear, adapter: Adapter, device: torch.device, dtype: torch.dtype
+    linear: Linear, adapter: AdapterWeights, device: torch.device, dtype: torch.dtype
 ) -> ThinPair | None:
     parts = [adapter.modules.get(name) for name in linear.parts]
     rank = sum(part.rank for part in parts if part is not None)

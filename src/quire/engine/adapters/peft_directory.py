@@ -51,7 +51,7 @@ class ModuleAdapter:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Adapter:
+class AdapterWeights:
     """An adapter's weights in float32 on the host, by module path. ``digest``: of its files.
 
     ``problem``: why it has no modules, of one that could not be loaded and is not needed.
@@ -69,7 +69,7 @@ class Adapter:
 
 def load_adapters(
     adapters: Sequence[AdapterConfig], shapes: Mapping[str, ModuleShape]
-) -> list[Adapter]:
+) -> list[AdapterWeights]:
     """All of ``adapters``, in their order.
 
     Raises:
@@ -82,11 +82,11 @@ def load_adapters(
         except ModelError as exc:
             if adapter.is_needed:
                 raise type(exc)(f"adapter {adapter.name}: {exc.message}", **exc.details) from exc
-            loaded.append(Adapter(adapter.name, "", {}, problem=exc.message))
+            loaded.append(AdapterWeights(adapter.name, "", {}, problem=exc.message))
     return loaded
 
 
-def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> Adapter:
+def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> AdapterWeights:
     """Read and check the adapter for a model with the projections ``shapes``.
 
     Raises:
@@ -109,7 +109,7 @@ def load_adapter(adapter: AdapterConfig, shapes: Mapping[str, ModuleShape]) -> A
         raise ModelFormatError(
             f"{path} cannot be read ({exc}): it is truncated or damaged; fetch it again"
         ) from exc
-    return Adapter(adapter.name, _digest(directory, path), modules)
+    return AdapterWeights(adapter.name, _digest(directory, path), modules)
 
 
 def _locate(source: str) -> ModelDirectory:

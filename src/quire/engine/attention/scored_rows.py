@@ -32,7 +32,7 @@ _MAX_PRODUCTS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
-class ScoredRow:
+class MassRow:
     """One row of a step, whose tokens are ``first_token`` to ``first_token + T - 1``.
 
     ``slots_C`` in the order of the page table, then the new tokens' · ``positions_C`` and
@@ -64,7 +64,7 @@ class AttentionMass:
     ``mass_LC`` has the slots of all rows side by side; row i owns ``starts[i]:starts[i + 1]``.
     """
 
-    def __init__(self, rows: Sequence[ScoredRow], num_layers: int) -> None:
+    def __init__(self, rows: Sequence[MassRow], num_layers: int) -> None:
         self.rows = rows
         self.starts = np.cumsum([0, *(len(row.slots_C) for row in rows)])
         self.mass_LC = np.zeros((num_layers, int(self.starts[-1])), np.float32)
@@ -77,14 +77,14 @@ class AttentionMass:
         return mass
 
 
-def scored_rows(rows: AttentionRows, members: Sequence[int]) -> list[ScoredRow]:
+def scored_rows(rows: AttentionRows, members: Sequence[int]) -> list[MassRow]:
     """What the tokens of ``members`` may see. The positions of the step's new tokens are written
     to the pool first, as running the step does."""
     rows.slot_positions[rows.slots] = rows.positions
     return [_scored_row(rows, member) for member in members]
 
 
-def _scored_row(rows: AttentionRows, member: int) -> ScoredRow:
+def _scored_row(rows: AttentionRows, member: int) -> MassRow:
     assert isinstance(rows.pages, TablePages)
     first, last = int(rows.row_starts[member]), int(rows.row_starts[member + 1])
     num_new = last - first
@@ -109,7 +109,7 @@ def _scored_row(rows: AttentionRows, member: int) -> ScoredRow:
         allowed_TC[:, len(context.slots) :] |= np.eye(num_new, dtype=np.bool_)
     else:
         allowed_TC = np.ascontiguousarray(mask[:, columns_C])
-    return ScoredRow(
+    return MassRow(
         first_token=first,
         slots_C=np.concatenate((context.slots, one.slots)),
         positions_C=positions_C.astype(np.int32),
@@ -141,7 +141,7 @@ class ScoringPlan:
 
 def add_mass(
     mass_C: F32,
-    row: ScoredRow,
+    row: MassRow,
     q_TND: Tensor,
     cache: LayerCache,
     attributes: AttentionAttributes,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from quire.core.batch import AdvanceRows, SequenceTokens
 from quire.engine.cpu.decode_abi import AdvanceMessage, SequenceColumns
-from quire.engine.model_runner import Advanced, SequenceState
+from quire.engine.model_runner import AdvanceResult, SequenceState
 
 _SEQUENCE_COLUMNS = (
     ("is_open", np.bool_),
@@ -79,7 +79,7 @@ class AdvanceArguments:
         message.matched, message.token_starts = address + row_bytes, address + 2 * row_bytes
         message.tokens = address + 3 * row_bytes + out.itemsize
 
-    def result(self) -> Advanced | None:
+    def result(self) -> AdvanceResult | None:
         """What the call has done."""
         message, out = self.message, self._kept[1]
         if message.num_tokens < 0:
@@ -94,7 +94,7 @@ class AdvanceArguments:
             ends=out[:count],
             matched=out[count : 2 * count],
         )
-        return Advanced(answer, int(message.num_tokens), int(message.num_failed))
+        return AdvanceResult(answer, int(message.num_tokens), int(message.num_failed))
 
     def _look_for_replaced(self) -> None:
         """Point to the arrays that grow by being replaced, if they were."""

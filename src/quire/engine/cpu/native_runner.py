@@ -29,7 +29,7 @@ from quire.engine.cpu.packed_decoder import PackedDecoder
 from quire.engine.cpu.team import Team
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.page_tables import TablePages
-from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, AdvanceResult, FusedRows, FusedTokens, SequenceState
 from quire.engine.sampling.plan import CommonParameters
 
 I64 = NDArray[np.int64]
@@ -140,7 +140,9 @@ class NativeRunner:
         self._check(self._native.quire_model_decode(self._handle, self._decode_arguments.struct))
         return done
 
-    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+    def advance(
+        self, rows: AdvanceRows, num_steps: int, state: SequenceState
+    ) -> AdvanceResult | None:
         """The whole message in one call of the library."""
         arguments = self._advance_arguments
         if arguments is None or arguments.state is not state:

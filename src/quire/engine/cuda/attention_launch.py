@@ -40,7 +40,7 @@ class AttentionBuffers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Launch:
+class AttentionLaunch:
     """A work list on the device. ``counts``: int32, items and merges; how many programs there are
     does not depend on them."""
 
@@ -52,7 +52,9 @@ class Launch:
     has_masks: bool
 
     @classmethod
-    def of(cls, work: WorkList, tiling: Tiling, device: torch.device, *, has_masks: bool) -> Launch:
+    def of(
+        cls, work: WorkList, tiling: Tiling, device: torch.device, *, has_masks: bool
+    ) -> AttentionLaunch:
         counts = np.array([len(work.items), len(work.merges)], np.int32)
         tensors = upload({"items": work.items, "merges": work.merges, "counts": counts}, device)
         return cls(**tensors, tiling=tiling, num_partials=work.num_partials, has_masks=has_masks)
@@ -91,7 +93,7 @@ def num_stages(block_d: int, itemsize: int, shared_bytes: int) -> int:
 
 
 def launch(
-    work: Launch,
+    work: AttentionLaunch,
     buffers: AttentionBuffers,
     q_TND: Tensor,
     cache: LayerCache,

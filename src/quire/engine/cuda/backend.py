@@ -12,7 +12,7 @@ from quire.core.config import DEFAULT_CACHE_BYTES, EngineConfig
 from quire.engine.cuda.attention import CudaAttention
 from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.decode_state import DecodeState
-from quire.engine.cuda.graphs import CudaGraphRecorder, Recorder, bucket_sizes
+from quire.engine.cuda.graphs import CudaGraphRecorder, GraphRecorder, bucket_sizes
 from quire.engine.cuda.kv_pool import CudaKVPool
 from quire.engine.cuda.linears import has_float8_products
 from quire.engine.cuda.model_forms import Forms, adapt, projections
@@ -99,7 +99,7 @@ def adapt_weights(config: EngineConfig, loaded: LoadedModel) -> None:
 def make_runner(
     config: EngineConfig,
     loaded: LoadedModel,
-    recorder: Recorder,
+    recorder: GraphRecorder,
     sizes: Sequence[int] | None = None,
 ) -> CudaRunner:
     """A runner over a model whose weights are in their forms. Decode steps are recorded by
@@ -131,7 +131,7 @@ def _make_loop(
     model: Decoder,
     pool: CudaKVPool,
     triton: TritonAttention,
-    recorder: Recorder,
+    recorder: GraphRecorder,
     sizes: Sequence[int] | None,
 ) -> DecodeLoop:
     largest = min(config.max_sequences, config.max_batch_tokens)

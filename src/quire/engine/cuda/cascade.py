@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quire.core.batch import I32
-from quire.engine.cuda.flashinfer_plan import Segment
+from quire.engine.cuda.flashinfer_plan import RequestSegment
 
 I64 = NDArray[np.int64]
 
@@ -33,12 +33,12 @@ class Levels:
     """
 
     tokens: I64
-    shared: Segment
-    own: Segment
-    rest: Segment | None
+    shared: RequestSegment
+    own: RequestSegment
+    rest: RequestSegment | None
 
 
-def find_shared(segment: Segment) -> Levels | None:
+def find_shared(segment: RequestSegment) -> Levels | None:
     """The levels of a segment of one query per request; None where nothing worth it is shared.
 
     A group is worth it if reading its shared pages once saves at least ``LEAST_SAVED_SLOTS`` slots
@@ -53,7 +53,7 @@ def find_shared(segment: Segment) -> Levels | None:
     rest = np.setdiff1d(np.arange(len(segment.tokens)), sharing)
     leaders = [int(rows[0]) for rows, _ in groups]
     page_counts = np.array([pages for _, pages in groups])
-    shared = Segment(
+    shared = RequestSegment(
         tokens=segment.tokens[sharing],
         qo_indptr=_indptr([len(rows) for rows, _ in groups]),
         kv_indptr=_indptr(page_counts),
@@ -66,7 +66,7 @@ def find_shared(segment: Segment) -> Levels | None:
     return Levels(segment.tokens[sharing], shared, own, left)
 
 
-def _groups(segment: Segment) -> list[tuple[I64, int]]:
+def _groups(segment: RequestSegment) -> list[tuple[I64, int]]:
     """(rows, number of pages that all of them begin with), only those worth it.
 
     Rows are ordered by their first page; among those with the same one, as many pages count as all
@@ -95,10 +95,10 @@ def _repeated(values: I32) -> NDArray[np.bool_]:
     return repeated
 
 
-def _select(segment: Segment, rows: I64, skipped: I64) -> Segment:
+def _select(segment: RequestSegment, rows: I64, skipped: I64) -> RequestSegment:
     """These requests without their first ``skipped`` pages."""
     counts = np.diff(segment.kv_indptr)[rows] - skipped
-    return Segment(
+    return RequestSegment(
         tokens=segment.tokens[rows],
         qo_indptr=np.arange(len(rows) + 1, dtype=np.int32),
         kv_indptr=_indptr(counts),
@@ -108,7 +108,7 @@ def _select(segment: Segment, rows: I64, skipped: I64) -> Segment:
     )
 
 
-def _pages(segment: Segment, rows: I64, skipped: I64, counts: I64) -> I32:
+def _pages(segment: RequestSegment, rows: I64, skipped: I64, counts: I64) -> I32:
     begins = np.cumsum(counts) - counts
     starts = segment.kv_indptr[rows] + skipped
     return segment.kv_indices[np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))]

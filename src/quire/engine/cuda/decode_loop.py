@@ -19,7 +19,7 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionRows
 from quire.engine.cuda.decode_state import DecodeState
-from quire.engine.cuda.graphs import Buckets, Recorder, Work
+from quire.engine.cuda.graphs import Buckets, GraphRecorder, Work
 from quire.engine.cuda.page_entries import PageEntries
 from quire.engine.cuda.static_attention import StaticAttention
 from quire.engine.cuda.triton_attention import TritonDecodePlan
@@ -41,7 +41,7 @@ class DecodeLoop:
         vocab_size: int,
         state: DecodeState,
         attention: StaticAttention,
-        recorder: Recorder,
+        recorder: GraphRecorder,
         sizes: Sequence[int],
     ) -> None:
         self._model, self._caches = model, caches

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
 from quire.engine.cuda.cascade import Levels, find_shared
-from quire.engine.cuda.flashinfer_plan import Keys, Segment, segments, visible_keys
+from quire.engine.cuda.flashinfer_plan import Keys, RequestSegment, segments, visible_keys
 from quire.engine.cuda.kv_pool import paged
 from quire.engine.cuda.optional import load_flashinfer
 from quire.engine.cuda.page_entries import PageEntries
@@ -67,7 +67,11 @@ class FlashInfer:
             torch.cuda.synchronize(self.device)
 
     def prefill(
-        self, segment: Segment, attributes: AttentionAttributes, dtype: torch.dtype, number: int
+        self,
+        segment: RequestSegment,
+        attributes: AttentionAttributes,
+        dtype: torch.dtype,
+        number: int,
     ) -> Any:
         """Wrapper ``number`` of a step, planned for the requests of a segment.
 
@@ -176,7 +180,7 @@ class FlashInferPlan:
         for segment in segments(
             self._rows, self._entries, self._keys, self._members, attributes.window
         ):
-            rest: Segment | None = segment
+            rest: RequestSegment | None = segment
             levels = find_shared(segment) if _may_cascade(segment, attributes) else None
             if levels is not None:
                 wrapper = self._library.cascade(levels, attributes, dtype)
@@ -188,15 +192,15 @@ class FlashInferPlan:
                 calls.append(self._call(wrapper, rest.tokens, segment))
         return calls
 
-    def _call(self, wrapper: Any, tokens: I64, segment: Segment) -> _Call:
+    def _call(self, wrapper: Any, tokens: I64, segment: RequestSegment) -> _Call:
         on_device = self._library.on_device
         blind = on_device(segment.blind) if len(segment.blind) else None
         return _Call(wrapper, on_device(tokens), blind, segment.page_size)
 
 
-def _two_tokens(mask: NDArray[np.bool_] | None) -> Segment:
+def _two_tokens(mask: NDArray[np.bool_] | None) -> RequestSegment:
     """One request of two new tokens, in pages of one slot."""
-    return Segment(
+    return RequestSegment(
         tokens=np.arange(2),
         qo_indptr=np.array([0, 2], np.int32),
         kv_indptr=np.array([0, 2], np.int32),
@@ -215,14 +219,14 @@ def with_sinks(out_TND: Tensor, lse_TN: Tensor, sinks_N: Tensor) -> Tensor:
     return (out_TND.float() * share_TN[..., None]).to(out_TND.dtype)
 
 
-def _may_cascade(segment: Segment, attributes: AttentionAttributes) -> bool:
+def _may_cascade(segment: RequestSegment, attributes: AttentionAttributes) -> bool:
     """Its wrapper knows neither masks nor windows by row, and returns no sums for sinks."""
     one_each = len(segment.tokens) == len(segment.qo_indptr) - 1
     plain = attributes.window is None and attributes.sinks_N is None
     return one_each and plain and segment.mask is None
 
 
-def _window_left(segment: Segment, attributes: AttentionAttributes) -> int:
+def _window_left(segment: RequestSegment, attributes: AttentionAttributes) -> int:
     """Keys before a query's own that it sees; -1 for all. A mask has the window in it already."""
     if attributes.window is None or segment.mask is not None:
         return -1

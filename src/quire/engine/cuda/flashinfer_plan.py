@@ -24,7 +24,7 @@ I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RequestSegment:
     """Requests of one call. ``tokens``: places of their new tokens in the step's, in order.
 
     Request i has the queries ``qo_indptr[i]:qo_indptr[i + 1]`` and the pages
@@ -75,7 +75,7 @@ def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> Key
 
 def segments(
     rows: AttentionRows, entries: PageEntries, keys: Keys, members: I64, window: int | None
-) -> list[Segment]:
+) -> list[RequestSegment]:
     """The rows ``members`` as at most three calls: pages, ordered slots, masked slots. Rows that
     see no slot at all are left out."""
     plain = np.array([_is_plain(rows, entries, keys, row, window) for row in members], np.bool_)
@@ -109,12 +109,12 @@ def _is_plain(
     return bool((steps > 0).all() if window is None else (steps == 1).all())
 
 
-def _paged(rows: AttentionRows, entries: PageEntries, members: I64) -> Segment:
+def _paged(rows: AttentionRows, entries: PageEntries, members: I64) -> RequestSegment:
     counts = entries.counts[members]
     pages = _ranges(entries.starts[members], counts)
     last_words = entries.words[entries.starts[members + 1] - 1]
     last_page_len = [int(word).bit_count() for word in last_words]
-    return Segment(
+    return RequestSegment(
         tokens=_tokens(rows, members),
         qo_indptr=_indptr(np.diff(rows.row_starts)[members]),
         kv_indptr=_indptr(counts),
@@ -170,10 +170,10 @@ def _explicit(
     return shown
 
 
-def _listed(rows: AttentionRows, lists: list[_SlotList]) -> Segment:
+def _listed(rows: AttentionRows, lists: list[_SlotList]) -> RequestSegment:
     members = np.array([one.row for one in lists], np.int64)
     masks = [one.mask.reshape(-1) for one in lists if one.mask is not None]
-    return Segment(
+    return RequestSegment(
         tokens=_tokens(rows, members),
         qo_indptr=_indptr(np.diff(rows.row_starts)[members]),
         kv_indptr=_indptr(np.array([len(one.slots) for one in lists])),

@@ -25,7 +25,7 @@ _WARM_UPS = 2
 """Runs before a recording: kernels are compiled and libraries take their workspaces there."""
 
 
-class Recorder(Protocol):
+class GraphRecorder(Protocol):
     """Makes of work that touches fixed memory something that repeats it."""
 
     def record(self, work: Work) -> Work:
@@ -96,7 +96,7 @@ class Buckets:
     """
 
     def __init__(
-        self, name: str, sizes: Sequence[int], make: Callable[[int], Work], recorder: Recorder
+        self, name: str, sizes: Sequence[int], make: Callable[[int], Work], recorder: GraphRecorder
     ) -> None:
         self.sizes = tuple(sorted(sizes))
         self._replays: dict[int, Work] = {}

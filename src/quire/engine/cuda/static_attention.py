@@ -20,7 +20,7 @@ from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
 from quire.engine.cuda.attention_launch import (
     AttentionBuffers,
-    Launch,
+    AttentionLaunch,
     Partials,
     launch,
     padded_head,
@@ -147,11 +147,13 @@ class StaticAttention:
             programs,
         )
 
-    def _empty_launch(self, most: int) -> Launch:
+    def _empty_launch(self, most: int) -> AttentionLaunch:
         def empty(*shape: int) -> Tensor:
             return torch.zeros(*shape, dtype=torch.int32, device=self.backend.device)
 
-        return Launch(empty(most, 8), empty(most, 4), empty(2), self._tiling, 0, has_masks=False)
+        return AttentionLaunch(
+            empty(most, 8), empty(most, 4), empty(2), self._tiling, 0, has_masks=False
+        )
 
     def _fill(self, values: dict[str, Tensor]) -> None:
         self._blocks_E[: len(values["blocks"])] = values["blocks"]
@@ -172,7 +174,7 @@ class StaticAttention:
 class StaticPlan:
     """``AttentionPlan`` over fixed memory."""
 
-    launches: dict[int | None, Launch]
+    launches: dict[int | None, AttentionLaunch]
     buffers: AttentionBuffers
     partials: Partials
     out_BND: Tensor

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.engine.attention.backend import AttentionAttributes, AttentionRows
-from quire.engine.cuda.attention_launch import AttentionBuffers, Launch, launch
+from quire.engine.cuda.attention_launch import AttentionBuffers, AttentionLaunch, launch
 from quire.engine.cuda.page_entries import PageEntries, page_entries
 from quire.engine.cuda.upload import upload
 from quire.engine.cuda.work_list import EntryPositions, Tiling, entry_positions, work_list
@@ -106,7 +106,7 @@ class TritonPlan:
         self._members = members
         self._num_new = np.diff(rows.row_starts)[members]
         self._positions: dict[bool, EntryPositions] = {}
-        self._launches: dict[int | None, list[Launch]] = {}
+        self._launches: dict[int | None, list[AttentionLaunch]] = {}
         self._buffers = AttentionBuffers(
             **upload(
                 {
@@ -146,12 +146,12 @@ class TritonPlan:
                 num_programs=num_programs(self._backend.device),
             )
 
-    def _make_launches(self, window: int | None) -> list[Launch]:
+    def _make_launches(self, window: int | None) -> list[AttentionLaunch]:
         rows, entries = self._rows, self._entries
         positions = self._bounds(has_window=window is not None)
         num_columns = int(entries.starts[-1]) * rows.page_size
         return [
-            Launch.of(
+            AttentionLaunch.of(
                 work_list(rows, entries, members, tiling, window=window, positions=positions),
                 tiling,
                 self._backend.device,

@@ -12,7 +12,7 @@ from quire.engine.encoders.config import BertShape, EncoderShape
 from quire.engine.encoders.decoder_body import DecoderBody
 from quire.engine.encoders.modernbert import ModernBert
 from quire.engine.encoders.modernbert_config import ModernBertShape
-from quire.engine.encoders.modules import Module
+from quire.engine.encoders.modules import EncoderModule
 from quire.engine.encoders.scores import (
     Score,
     bert_score,
@@ -40,7 +40,7 @@ def make_body(
     kind: EncoderKind,
     reader: ConfigReader,
     directory: ModelDirectory,
-    modules: list[Module],
+    modules: list[EncoderModule],
     checkpoint: Checkpoint,
 ) -> tuple[Body, Score | None]:
     """The model, and the score of a cross-encoder; their weights are loaded later.

@@ -47,7 +47,7 @@ _MAX_PADDING = 1.25
 """A group is at most so much larger with its padding than without."""
 
 
-class Encoder:
+class TorchEncoder:
     """``EncoderCore`` in PyTorch.
 
     Raises:
@@ -166,7 +166,7 @@ def _visible(lengths: np.ndarray, longest: int) -> Tensor:
     return torch.from_numpy(np.arange(longest)[None, :] < lengths[:, None])
 
 
-def rows_of(encoder: Encoder, sequences: list[list[int]]) -> F32:
+def rows_of(encoder: TorchEncoder, sequences: list[list[int]]) -> F32:
     """For tests and notebooks: the rows of ``sequences``, all of type 0."""
     tokens = np.concatenate([np.asarray(one, np.int32) for one in sequences])
     lengths = np.asarray([len(one) for one in sequences], np.int32)

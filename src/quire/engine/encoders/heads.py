@@ -17,7 +17,7 @@ from quire.core.errors import UnsupportedModel
 from quire.engine.config_accounting import account
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.known_keys import DENSE, POOLING
-from quire.engine.encoders.modules import Module, read_pooling
+from quire.engine.encoders.modules import EncoderModule, read_pooling
 from quire.engine.encoders.transformer import activation_of
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import ModelDirectory
@@ -75,7 +75,7 @@ def last_token(hidden_BLH: Tensor, visible_BL: Tensor) -> Tensor:
 
 
 def embedding_head(
-    directory: ModelDirectory, modules: list[Module], hidden_size: int, device: torch.device
+    directory: ModelDirectory, modules: list[EncoderModule], hidden_size: int, device: torch.device
 ) -> Head:
     """The head that ``modules`` describe; loads their weights.
 

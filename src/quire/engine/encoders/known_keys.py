@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import Refusal, Scope, absent, merged, names
+from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, names
 from quire.engine.models.known_keys import ANY_MODEL, DECODER
 
 _TRAINING = "matters while a model is trained"
@@ -14,7 +14,7 @@ _SIZE = "stands in the shapes of the tensors"
 BIDIRECTIONAL = merged(
     [
         ANY_MODEL,
-        Scope(
+        KeyScope(
             harmless={
                 _TRAINING: names(
                     "embedding_dropout mlp_dropout initializer_cutoff_factor output_past "
@@ -41,13 +41,13 @@ BIDIRECTIONAL = merged(
 )
 """``config.json`` of BERT, RoBERTa, MPNet and ModernBERT."""
 
-CAUSAL = merged([DECODER, Scope(refused={"quantization_config": absent("quantised weights")})])
+CAUSAL = merged([DECODER, KeyScope(refused={"quantization_config": absent("quantised weights")})])
 """``config.json`` of a decoder."""
 
-POOLING = Scope(harmless={_SIZE: names("word_embedding_dimension embedding_dimension")})
+POOLING = KeyScope(harmless={_SIZE: names("word_embedding_dimension embedding_dimension")})
 _CHAIN = absent("another place in the chain of modules", "sentence_embedding")
-DENSE = Scope(refused={"module_input_name": _CHAIN, "module_output_name": _CHAIN})
-LOGIT_SCORE = Scope(
+DENSE = KeyScope(refused={"module_input_name": _CHAIN, "module_output_name": _CHAIN})
+LOGIT_SCORE = KeyScope(
     refused={"module_input_name": absent("another input than the logits", "causal_logits")}
 )
 
@@ -56,7 +56,7 @@ def _only_template(value: Any) -> bool:
     return not value or (isinstance(value, dict) and set(value) <= {"chat_template"})
 
 
-TEXTS = Scope(
+TEXTS = KeyScope(
     harmless={
         _FORM: names("transformer_task modality_config module_output_name unpad_inputs"),
         "where another library finds its files": names(
@@ -72,7 +72,7 @@ TEXTS = Scope(
 )
 """``sentence_bert_config.json``."""
 
-SETTINGS = Scope(
+SETTINGS = KeyScope(
     harmless={"describes the file": names("__version__ model_type similarity_fn_name")},
     refused={"truncate_dim": absent("embeddings that are cut: ask for dimensions in a request")},
 )

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from quire.engine.encoders.modernbert_config import ModernBertShape
-from quire.engine.encoders.transformer import LayerNorm, Linear, activation_function
+from quire.engine.encoders.transformer import DenseLayer, activation_function
+from quire.engine.layers.norm import LayerNorm
 from quire.engine.layers.parameters import Parameters
 
 
@@ -24,12 +25,12 @@ class _Layer:
             LayerNorm(parameters, f"{name}.attn_norm", size, eps, bias=bias) if number else None
         )
         has_bias = shape.attention_bias
-        self._qkv = Linear(parameters, f"{name}.attn.Wqkv", size, 3 * size, bias=has_bias)
-        self._out = Linear(parameters, f"{name}.attn.Wo", size, size, bias=has_bias)
+        self._qkv = DenseLayer(parameters, f"{name}.attn.Wqkv", size, 3 * size, bias=has_bias)
+        self._out = DenseLayer(parameters, f"{name}.attn.Wo", size, size, bias=has_bias)
         self._mlp_norm = LayerNorm(parameters, f"{name}.mlp_norm", size, eps, bias=bias)
         wide = shape.intermediate_size
-        self._up = Linear(parameters, f"{name}.mlp.Wi", size, 2 * wide, bias=shape.mlp_bias)
-        self._down = Linear(parameters, f"{name}.mlp.Wo", wide, size, bias=shape.mlp_bias)
+        self._up = DenseLayer(parameters, f"{name}.mlp.Wi", size, 2 * wide, bias=shape.mlp_bias)
+        self._down = DenseLayer(parameters, f"{name}.mlp.Wo", wide, size, bias=shape.mlp_bias)
         self._activation = activation_function(shape.activation)
         self._num_heads = shape.num_heads
 

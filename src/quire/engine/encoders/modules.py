@@ -28,14 +28,14 @@ _NEW_NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Module:
+class EncoderModule:
     """``kind``: the class's name without its package. ``path``: its folder in the directory."""
 
     kind: str
     path: str
 
 
-def read_modules(directory: ModelDirectory) -> list[Module]:
+def read_modules(directory: ModelDirectory) -> list[EncoderModule]:
     """Raises ``ModelFormatError``: no list of modules, or a folder outside the directory."""
     if not directory.has("modules.json"):
         return []
@@ -47,11 +47,11 @@ def read_modules(directory: ModelDirectory) -> list[Module]:
         path = str(module.get("path", ""))
         if not (directory.path / path).resolve().is_relative_to(directory.path):
             raise ModelFormatError(f"{directory.path / 'modules.json'} names a folder outside it")
-        found.append(Module(str(module.get("type", "")).rpartition(".")[2], path))
+        found.append(EncoderModule(str(module.get("type", "")).rpartition(".")[2], path))
     return found
 
 
-def kind_of(shape: EncoderShape, modules: list[Module]) -> EncoderKind:
+def kind_of(shape: EncoderShape, modules: list[EncoderModule]) -> EncoderKind:
     """What the encoder is for."""
     scores = any(module.kind == "LogitScore" for module in modules)
     if shape.head == "classifier" or scores or (shape.head == "words" and not modules):

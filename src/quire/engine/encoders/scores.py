@@ -21,9 +21,10 @@ from quire.engine.encoders.config import BertShape
 from quire.engine.encoders.heads import last_token, pooled
 from quire.engine.encoders.known_keys import LOGIT_SCORE
 from quire.engine.encoders.modernbert_config import ModernBertShape
-from quire.engine.encoders.modules import Module
+from quire.engine.encoders.modules import EncoderModule
 from quire.engine.encoders.pair_template import NO, YES
-from quire.engine.encoders.transformer import LayerNorm, Linear, activation_function
+from quire.engine.encoders.transformer import DenseLayer, activation_function
+from quire.engine.layers.norm import LayerNorm
 from quire.engine.layers.parameters import Parameters
 from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory
 from quire.engine.models.decoder import Decoder
@@ -50,24 +51,24 @@ class ScoreHead:
 
 def bert_score(parameters: Parameters, shape: BertShape) -> Score:
     """Pooler and classifier of BERT."""
-    pooler = Linear(parameters, "bert.pooler.dense", shape.hidden_size, shape.hidden_size)
-    classifier = Linear(parameters, "classifier", shape.hidden_size, 1)
+    pooler = DenseLayer(parameters, "bert.pooler.dense", shape.hidden_size, shape.hidden_size)
+    classifier = DenseLayer(parameters, "classifier", shape.hidden_size, 1)
     return lambda hidden_BLH, visible_BL: classifier(torch.tanh(pooler(hidden_BLH[:, 0])))
 
 
 def roberta_score(parameters: Parameters, shape: BertShape) -> Score:
     """The classification head of RoBERTa and MPNet."""
-    dense = Linear(parameters, "classifier.dense", shape.hidden_size, shape.hidden_size)
-    out = Linear(parameters, "classifier.out_proj", shape.hidden_size, 1)
+    dense = DenseLayer(parameters, "classifier.dense", shape.hidden_size, shape.hidden_size)
+    out = DenseLayer(parameters, "classifier.out_proj", shape.hidden_size, 1)
     return lambda hidden_BLH, visible_BL: out(torch.tanh(dense(hidden_BLH[:, 0])))
 
 
 def modernbert_score(parameters: Parameters, shape: ModernBertShape) -> Score:
     """The classification head of ModernBERT."""
     size = shape.hidden_size
-    dense = Linear(parameters, "head.dense", size, size, bias=shape.classifier_bias)
+    dense = DenseLayer(parameters, "head.dense", size, size, bias=shape.classifier_bias)
     norm = LayerNorm(parameters, "head.norm", size, shape.norm_eps, bias=shape.norm_bias)
-    classifier = Linear(parameters, "classifier", size, 1)
+    classifier = DenseLayer(parameters, "classifier", size, 1)
     activation = activation_function(shape.classifier_activation)
     mode = "mean_tokens" if shape.mean_pooled else "cls_token"
 
@@ -79,11 +80,11 @@ def modernbert_score(parameters: Parameters, shape: ModernBertShape) -> Score:
 
 def last_token_score(parameters: Parameters, hidden_size: int) -> Score:
     """The head of a decoder with one class."""
-    head = Linear(parameters, "score", hidden_size, 1, bias=False)
+    head = DenseLayer(parameters, "score", hidden_size, 1, bias=False)
     return lambda hidden_BLH, visible_BL: head(last_token(hidden_BLH, visible_BL))
 
 
-def word_score(decoder: Decoder, directory: ModelDirectory, modules: list[Module]) -> Score:
+def word_score(decoder: Decoder, directory: ModelDirectory, modules: list[EncoderModule]) -> Score:
     """How much likelier a decoder's next token is yes than no, as the difference of their logits.
 
     Raises:

@@ -17,12 +17,15 @@ from torch.nn import functional
 
 from quire.core.errors import UnsupportedModel
 from quire.engine.encoders.config import BertShape
+from quire.engine.layers.norm import LayerNorm
 from quire.engine.layers.parameters import Parameters
 
 _GELU = {"gelu": "none", "gelu_new": "tanh", "gelu_pytorch_tanh": "tanh"}
 
 
-class Linear:
+class DenseLayer:
+    """``y = x W^T + b``, without the fusion and adapters of ``layers.linear.Linear``."""
+
     def __init__(
         self, parameters: Parameters, name: str, num_in: int, num_out: int, *, bias: bool = True
     ) -> None:
@@ -33,19 +36,6 @@ class Linear:
         return functional.linear(x, self.weight_OI, self.bias_O)
 
 
-class LayerNorm:
-    def __init__(
-        self, parameters: Parameters, name: str, size: int, eps: float, *, bias: bool = True
-    ) -> None:
-        self._weight_H = parameters.tensor(f"{name}.weight", size)
-        self._bias_H = parameters.tensor(f"{name}.bias", size) if bias else None
-        self._eps = eps
-
-    def __call__(self, x_BLH: Tensor) -> Tensor:
-        size = x_BLH.shape[-1:]
-        return functional.layer_norm(x_BLH, size, self._weight_H, self._bias_H, self._eps)
-
-
 class _Layer:
     def __init__(self, parameters: Parameters, name: str, shape: BertShape) -> None:
         size, wide = shape.hidden_size, shape.intermediate_size
@@ -54,10 +44,10 @@ class _Layer:
             {f"{name}.attention.{part}.weight": size for part in parts}, size
         )
         self._qkv_bias = parameters.fused({f"{name}.attention.{part}.bias": size for part in parts})
-        self._out = Linear(parameters, f"{name}.attention.{out}", size, size)
+        self._out = DenseLayer(parameters, f"{name}.attention.{out}", size, size)
         self._norm = LayerNorm(parameters, f"{name}.attention.{norm}", size, shape.norm_eps)
-        self._up = Linear(parameters, f"{name}.intermediate.dense", size, wide)
-        self._down = Linear(parameters, f"{name}.output.dense", wide, size)
+        self._up = DenseLayer(parameters, f"{name}.intermediate.dense", size, wide)
+        self._down = DenseLayer(parameters, f"{name}.output.dense", wide, size)
         self._last_norm = LayerNorm(parameters, f"{name}.output.LayerNorm", size, shape.norm_eps)
         self._num_heads = shape.num_heads
         self._activate = activation_function(shape.activation)

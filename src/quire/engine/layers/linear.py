@@ -11,7 +11,7 @@ from torch import Tensor
 from quire.engine.layers.parameters import Parameters
 
 
-class Delta(Protocol):
+class ProjectionDelta(Protocol):
     """What adapters add to a projection for the tokens of the step at hand."""
 
     def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Linear:
         self, parameters: Parameters, parts: Mapping[str, int], in_size: int, *, bias: bool = False
     ) -> None:
         self.parts = dict(parts)
-        self.delta: Delta | None = None
+        self.delta: ProjectionDelta | None = None
         self.weight_OI = parameters.fused(
             {f"{prefix}.weight": size for prefix, size in parts.items()}, in_size
         )

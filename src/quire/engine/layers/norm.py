@@ -1,4 +1,4 @@
-"""Root mean square normalisation (Zhang and Sennrich, 2019), of hidden states and of heads."""
+"""Normalisation: RMS (Zhang and Sennrich, 2019) of hidden states and of heads, and LayerNorm."""
 
 from __future__ import annotations
 
@@ -39,6 +39,20 @@ class RMSNorm:
 
     def __call__(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight_H, self.eps)
+
+
+class LayerNorm:
+    """LayerNorm over the last axis (Ba et al., 2016), as encoders and vision towers use it."""
+
+    def __init__(
+        self, parameters: Parameters, name: str, size: int, eps: float, *, bias: bool = True
+    ) -> None:
+        self.weight_H = parameters.tensor(f"{name}.weight", size)
+        self.bias_H = parameters.tensor(f"{name}.bias", size) if bias else None
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.weight_H.shape, self.weight_H, self.bias_H, self.eps)
 
 
 class QKNorm:

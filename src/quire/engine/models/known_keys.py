@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import Refusal, Scope, absent, merged, names
+from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, names
 from quire.engine.quantization.known_keys import QUANTIZATION
 
 _FILE = "describes the file, or the library that wrote it"
@@ -20,7 +20,7 @@ _WEIGHTS = "stands in the checkpoint's tensors"
 _UNSCALED = "matters to scaled rotations alone"
 _VISION = "of the vision part, which is left unread"
 
-ANY_MODEL = Scope(
+ANY_MODEL = KeyScope(
     harmless={
         _FILE: names(
             "model_type architectures transformers_version torch_dtype dtype auto_map name_or_path "
@@ -82,7 +82,7 @@ def _full_attention(value: Any) -> bool:
     )
 
 
-ROPE = Scope(
+ROPE = KeyScope(
     harmless={
         _UNSCALED: names(
             "rope_type type rope_theta partial_rotary_factor factor "
@@ -98,7 +98,7 @@ ROPE = Scope(
 )
 """``sections``: of families in which layers with a window have a rotation of their own."""
 
-_ROPES = Scope(
+_ROPES = KeyScope(
     harmless=ROPE.harmless,
     refused=ROPE.refused,
     sections={"full_attention": ROPE, "sliding_attention": ROPE},
@@ -107,7 +107,7 @@ _ROPES = Scope(
 DECODER = merged(
     [
         ANY_MODEL,
-        Scope(
+        KeyScope(
             harmless={
                 _WEIGHTS: names("attention_bias mlp_bias qkv_bias"),
                 _UNSCALED: names("original_max_position_embeddings initial_context_length"),
@@ -145,7 +145,7 @@ DECODER = merged(
 )
 """A decoder by itself, or the text part of a model that sees images."""
 
-_IMAGES = Scope(
+_IMAGES = KeyScope(
     harmless={
         _VISION: names(
             "vision_config image_token_index image_token_id boi_token_index eoi_token_index "
@@ -160,7 +160,7 @@ _IMAGES = Scope(
 _TOWER = merged(
     [
         ANY_MODEL,
-        Scope(
+        KeyScope(
             harmless={
                 "of a part behind the layers that are used": names(
                     "projection_dim vocab_size logit_scale_init_value vision_use_head"
@@ -172,6 +172,6 @@ _TOWER = merged(
 )
 
 WITH_IMAGES = merged(
-    [ANY_MODEL, _IMAGES, Scope(sections={"text_config": DECODER, "vision_config": _TOWER})]
+    [ANY_MODEL, _IMAGES, KeyScope(sections={"text_config": DECODER, "vision_config": _TOWER})]
 )
 """A model that sees images, of which the text part is served, or both."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import UnsupportedModel
-from quire.engine.config_accounting import Scope
+from quire.engine.config_accounting import KeyScope
 from quire.engine.config_reader import ConfigReader
 from quire.engine.encoders.config import ARCHITECTURES
 from quire.engine.layers.parameters import Parameters
@@ -38,7 +38,7 @@ from quire.engine.models.smollm3 import read_smollm3
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """One architecture: how its configuration is read and how its model is built.
 
     ``sees_images``: its configuration describes a vision tower that is served too. ``keys``: what
@@ -50,48 +50,48 @@ class Family:
     read: Callable[[ConfigReader], DecoderConfig]
     build: Callable[[DecoderConfig, Parameters], CausalLM] = Decoder
     sees_images: bool = False
-    keys: Scope = DECODER
+    keys: KeyScope = DECODER
 
 
-FAMILIES: dict[str, Family] = {
-    "llama": Family("llama", ("LlamaForCausalLM",), read_llama),
-    "mistral": Family("mistral", ("MistralForCausalLM",), read_mistral),
-    "ministral": Family("mistral", ("MinistralForCausalLM",), read_mistral),
-    "ministral3": Family("mistral", ("Ministral3ForCausalLM",), read_ministral3),
-    "mistral3": Family(
+FAMILIES: dict[str, ModelFamily] = {
+    "llama": ModelFamily("llama", ("LlamaForCausalLM",), read_llama),
+    "mistral": ModelFamily("mistral", ("MistralForCausalLM",), read_mistral),
+    "ministral": ModelFamily("mistral", ("MinistralForCausalLM",), read_mistral),
+    "ministral3": ModelFamily("mistral", ("Ministral3ForCausalLM",), read_ministral3),
+    "mistral3": ModelFamily(
         "mistral",
         ("Mistral3ForConditionalGeneration",),
         read_mistral_text_part,
         keys=WITH_IMAGES,
     ),
-    "mixtral": Family("mixtral", ("MixtralForCausalLM",), read_mixtral),
-    "qwen2": Family("qwen2", ("Qwen2ForCausalLM",), read_qwen2),
-    "qwen3": Family("qwen3", ("Qwen3ForCausalLM",), read_qwen3),
-    "qwen3_moe": Family("qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe),
-    "gemma": Family("gemma", ("GemmaForCausalLM",), read_gemma),
-    "gemma2": Family("gemma2", ("Gemma2ForCausalLM",), read_gemma2),
-    "gemma3_text": Family("gemma3", ("Gemma3ForCausalLM",), read_gemma3),
-    "gemma3": Family(
+    "mixtral": ModelFamily("mixtral", ("MixtralForCausalLM",), read_mixtral),
+    "qwen2": ModelFamily("qwen2", ("Qwen2ForCausalLM",), read_qwen2),
+    "qwen3": ModelFamily("qwen3", ("Qwen3ForCausalLM",), read_qwen3),
+    "qwen3_moe": ModelFamily("qwen3_moe", ("Qwen3MoeForCausalLM",), read_qwen3_moe),
+    "gemma": ModelFamily("gemma", ("GemmaForCausalLM",), read_gemma),
+    "gemma2": ModelFamily("gemma2", ("Gemma2ForCausalLM",), read_gemma2),
+    "gemma3_text": ModelFamily("gemma3", ("Gemma3ForCausalLM",), read_gemma3),
+    "gemma3": ModelFamily(
         "gemma3", ("Gemma3ForConditionalGeneration",), read_gemma3_text_part, keys=WITH_IMAGES
     ),
-    "phi3": Family("phi3", ("Phi3ForCausalLM",), read_phi3),
-    "gpt_oss": Family("gpt_oss", ("GptOssForCausalLM",), read_gpt_oss),
-    "olmo2": Family("olmo2", ("Olmo2ForCausalLM",), read_olmo2),
-    "olmo3": Family("olmo3", ("Olmo3ForCausalLM",), read_olmo3),
-    "smollm3": Family("smollm3", ("SmolLM3ForCausalLM",), read_smollm3),
-    "llava": Family(
+    "phi3": ModelFamily("phi3", ("Phi3ForCausalLM",), read_phi3),
+    "gpt_oss": ModelFamily("gpt_oss", ("GptOssForCausalLM",), read_gpt_oss),
+    "olmo2": ModelFamily("olmo2", ("Olmo2ForCausalLM",), read_olmo2),
+    "olmo3": ModelFamily("olmo3", ("Olmo3ForCausalLM",), read_olmo3),
+    "smollm3": ModelFamily("smollm3", ("SmolLM3ForCausalLM",), read_smollm3),
+    "llava": ModelFamily(
         "llava",
         ("LlavaForConditionalGeneration",),
         read_llava,
         sees_images=True,
         keys=WITH_IMAGES,
     ),
-    "granite": Family("granite", ("GraniteForCausalLM",), read_granite),
+    "granite": ModelFamily("granite", ("GraniteForCausalLM",), read_granite),
 }
 """By ``model_type``."""
 
 
-def family_of(config: dict[str, Any], where: str) -> Family:
+def family_of(config: dict[str, Any], where: str) -> ModelFamily:
     """The family of a ``config.json``.
 
     Raises:

@@ -21,7 +21,7 @@ class Gone(Exception):
     """The other side has closed its end."""
 
 
-class Channel:
+class RankChannel:
     """One end. Blocks; one reader and one writer."""
 
     def __init__(self, end: socket.socket) -> None:

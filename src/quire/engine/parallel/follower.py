@@ -51,15 +51,15 @@ class FollowingRank:
                 self._plan = runner.plan_decode(m.unpack_rows(rows, runner.pool), num_steps)
             case m.RunRows(rows=rows, tokens=tokens, embeds=embeds):
                 runner.run_rows(m.unpack_rows(rows, runner.pool), tokens.copy(), embeds)
-            case m.Embed(tokens=tokens):
+            case m.RankEmbed(tokens=tokens):
                 runner.embed(tokens.copy())
             case m.WriteEmbeds(embeds=embeds):
                 runner.embeds.write(embeds, self._collectives.share(self._empty(len(embeds))))
-            case m.CopySlots(source=source, target=target):
+            case m.RankCopySlots(source=source, target=target):
                 runner.pool.copy_slots(source, target)
-            case m.SwapOut(blocks=blocks, host_blocks=host_blocks):
+            case m.RankSwapOut(blocks=blocks, host_blocks=host_blocks):
                 runner.pool.swap_out(blocks, host_blocks)
-            case m.SwapIn(host_blocks=host_blocks, blocks=blocks):
+            case m.RankSwapIn(host_blocks=host_blocks, blocks=blocks):
                 runner.pool.swap_in(host_blocks, blocks)
             case _:
                 raise AssertionError(f"{type(call).__name__} is not for a rank at work")

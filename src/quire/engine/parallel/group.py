@@ -21,7 +21,7 @@ import torch
 from quire.core.config import EngineConfig
 from quire.core.errors import ConfigError, EngineFault, from_record
 from quire.engine.device import choose_device
-from quire.engine.parallel.channel import Channel, Gone
+from quire.engine.parallel.channel import Gone, RankChannel
 from quire.engine.parallel.collectives import Collectives, host_store
 from quire.engine.parallel.messages import (
     Answer,
@@ -47,7 +47,7 @@ class Follower:
 
     rank: int
     process: subprocess.Popen[bytes]
-    channel: Channel
+    channel: RankChannel
 
     @property
     def code(self) -> int | None:
@@ -178,7 +178,7 @@ class RankGroup:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,  # Ctrl-C is for the node, which then ends its engines
             )
-        self._followers.append(Follower(rank, process, Channel(ours)))
+        self._followers.append(Follower(rank, process, RankChannel(ours)))
 
     def _await_ends(self, limit_s: float) -> None:
         """Give ranks that are ending the time to be seen as ended."""

@@ -13,7 +13,7 @@ from quire.engine.attention.backend import AttentionRows, DecodePlan
 from quire.engine.attention.scored_rows import AttentionMass
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import KVPool
-from quire.engine.model_runner import F32, Advanced, FusedRows, FusedTokens, SequenceState
+from quire.engine.model_runner import F32, AdvanceResult, FusedRows, FusedTokens, SequenceState
 from quire.engine.parallel import messages as m
 from quire.engine.parallel.group import RankGroup
 from quire.engine.sampling.plan import CommonParameters
@@ -43,7 +43,7 @@ class LeadingRunner:
 
     def embed(self, tokens_N: I64) -> Tensor:
         with self._group.guard():
-            self._group.tell(m.Embed(tokens=np.asarray(tokens_N, np.int64)))
+            self._group.tell(m.RankEmbed(tokens=np.asarray(tokens_N, np.int64)))
             return self._runner.embed(tokens_N)
 
     def run_rows(
@@ -76,7 +76,9 @@ class LeadingRunner:
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
         return None
 
-    def advance(self, rows: AdvanceRows, num_steps: int, state: SequenceState) -> Advanced | None:
+    def advance(
+        self, rows: AdvanceRows, num_steps: int, state: SequenceState
+    ) -> AdvanceResult | None:
         return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
@@ -124,17 +126,17 @@ class LeadingPool:
 
     def copy_slots(self, source: I32, target: I32) -> None:
         with self._group.guard():
-            self._group.tell(m.CopySlots(source=source, target=target))
+            self._group.tell(m.RankCopySlots(source=source, target=target))
         self._pool.copy_slots(source, target)
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         with self._group.guard():
-            self._group.tell(m.SwapOut(blocks=blocks, host_blocks=host_blocks))
+            self._group.tell(m.RankSwapOut(blocks=blocks, host_blocks=host_blocks))
         self._pool.swap_out(blocks, host_blocks)
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         with self._group.guard():
-            self._group.tell(m.SwapIn(host_blocks=host_blocks, blocks=blocks))
+            self._group.tell(m.RankSwapIn(host_blocks=host_blocks, blocks=blocks))
         self._pool.swap_in(host_blocks, blocks)
 
 

@@ -22,31 +22,31 @@ I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class RankCall(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Base of what rank 0 sends."""
 
 
-class Join(Call, frozen=True, kw_only=True):
+class Join(RankCall, frozen=True, kw_only=True):
     """Meet the others at rank 0's port; the first message."""
 
     port: int
     device: str
 
 
-class Load(Call, frozen=True, kw_only=True):
+class Load(RankCall, frozen=True, kw_only=True):
     """Take this model in place of the one that there was, if any."""
 
     config: EngineConfig
 
 
-class RowMask(msgspec.Struct, frozen=True, kw_only=True):
+class RankRowMask(msgspec.Struct, frozen=True, kw_only=True):
     """``AttentionRows.masks`` of one row: bool [num_new, num_columns] as bytes."""
 
     row: int
     shown: U8
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class RankRows(msgspec.Struct, frozen=True, kw_only=True):
     """``AttentionRows`` without what every rank has itself."""
 
     row_starts: I64
@@ -55,32 +55,32 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     page_starts: I64
     page_blocks: I32
     page_visible: U64
-    masks: list[RowMask]
+    masks: list[RankRowMask]
     adapters: I32 | None
 
 
-class Embed(Call, frozen=True, kw_only=True):
+class RankEmbed(RankCall, frozen=True, kw_only=True):
     tokens: I64
 
 
-class WriteEmbeds(Call, frozen=True, kw_only=True):
+class WriteEmbeds(RankCall, frozen=True, kw_only=True):
     """The vectors follow from rank 0 as a collective."""
 
     embeds: I32
 
 
-class RunRows(Call, frozen=True, kw_only=True):
-    rows: Rows
+class RunRows(RankCall, frozen=True, kw_only=True):
+    rows: RankRows
     tokens: I64
     embeds: I32
 
 
-class PlanDecode(Call, frozen=True, kw_only=True):
-    rows: Rows
+class PlanDecode(RankCall, frozen=True, kw_only=True):
+    rows: RankRows
     num_steps: int
 
 
-class RunDecode(Call, frozen=True, kw_only=True):
+class RunDecode(RankCall, frozen=True, kw_only=True):
     """Advance the plan and run one step of it."""
 
     tokens: I64
@@ -88,27 +88,27 @@ class RunDecode(Call, frozen=True, kw_only=True):
     slots: I64
 
 
-class KeepRows(Call, frozen=True, kw_only=True):
+class KeepRows(RankCall, frozen=True, kw_only=True):
     rows: I64
 
 
-class Logits(Call, frozen=True, kw_only=True):
+class Logits(RankCall, frozen=True, kw_only=True):
     """The hidden states follow from rank 0 as a collective."""
 
     num_rows: int
 
 
-class CopySlots(Call, frozen=True, kw_only=True):
+class RankCopySlots(RankCall, frozen=True, kw_only=True):
     source: I32
     target: I32
 
 
-class SwapOut(Call, frozen=True, kw_only=True):
+class RankSwapOut(RankCall, frozen=True, kw_only=True):
     blocks: I32
     host_blocks: I32
 
 
-class SwapIn(Call, frozen=True, kw_only=True):
+class RankSwapIn(RankCall, frozen=True, kw_only=True):
     host_blocks: I32
     blocks: I32
 
@@ -116,16 +116,16 @@ class SwapIn(Call, frozen=True, kw_only=True):
 AnyCall = (
     Join
     | Load
-    | Embed
+    | RankEmbed
     | WriteEmbeds
     | RunRows
     | PlanDecode
     | RunDecode
     | KeepRows
     | Logits
-    | CopySlots
-    | SwapOut
-    | SwapIn
+    | RankCopySlots
+    | RankSwapOut
+    | RankSwapIn
 )
 
 
@@ -154,8 +154,8 @@ def answer_codec() -> Codec[Answer]:
     return Codec(Answer)
 
 
-def pack_rows(rows: AttentionRows) -> Rows:
-    return Rows(
+def pack_rows(rows: AttentionRows) -> RankRows:
+    return RankRows(
         row_starts=np.asarray(rows.row_starts, np.int64),
         positions=rows.positions,
         slots=np.asarray(rows.slots, np.int64),
@@ -163,14 +163,14 @@ def pack_rows(rows: AttentionRows) -> Rows:
         page_blocks=rows.pages.blocks,
         page_visible=rows.pages.visible,
         masks=[
-            RowMask(row=row, shown=np.ascontiguousarray(mask).view(np.uint8))
+            RankRowMask(row=row, shown=np.ascontiguousarray(mask).view(np.uint8))
             for row, mask in rows.masks.items()
         ],
         adapters=rows.adapters,
     )
 
 
-def unpack_rows(rows: Rows, pool: KVPool) -> AttentionRows:
+def unpack_rows(rows: RankRows, pool: KVPool) -> AttentionRows:
     return AttentionRows(
         row_starts=rows.row_starts,
         positions=rows.positions,

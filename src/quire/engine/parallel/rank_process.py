@@ -16,7 +16,7 @@ import sys
 
 import torch
 
-from quire.engine.parallel.channel import Channel, Gone
+from quire.engine.parallel.channel import Gone, RankChannel
 from quire.engine.parallel.collectives import Collectives, join_store
 from quire.engine.parallel.follower import FollowingRank
 from quire.engine.parallel.messages import Join, Joined, answer_codec, call_codec
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _PR_SET_PDEATHSIG = 1
 
 
-def run(channel: Channel, shard: Shard) -> None:
+def run(channel: RankChannel, shard: Shard) -> None:
     """Join the group and follow until the channel ends."""
     calls, answers = call_codec(), answer_codec()
     join = calls.decode(channel.receive())
@@ -52,7 +52,7 @@ def main() -> None:
         level=logging.INFO, format=f"%(levelname)s rank {rank} %(name)s: %(message)s"
     )
     try:
-        run(Channel(socket.socket(fileno=number)), Shard(rank, size))
+        run(RankChannel(socket.socket(fileno=number)), Shard(rank, size))
     except Gone:
         os._exit(0)  # no clean-up: rank 0 waits for the end, and memory goes with us
     except Exception:

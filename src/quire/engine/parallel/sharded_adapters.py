@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from quire.engine.adapters.peft_directory import Adapter, ModuleAdapter, ModuleShape
+from quire.engine.adapters.peft_directory import AdapterWeights, ModuleAdapter, ModuleShape
 from quire.engine.models.decoder_config import DecoderConfig
 from quire.engine.parallel.shard import Shard, picker
 
 
 def local_adapter(
-    adapter: Adapter,
+    adapter: AdapterWeights,
     whole: Mapping[str, ModuleShape],
     local: Mapping[str, ModuleShape],
     config: DecoderConfig,
     shard: Shard,
-) -> Adapter:
+) -> AdapterWeights:
     """``whole`` and ``local``: the projections of the model that is not split, and of this rank's.
     ``config`` is that of the former."""
     if shard.size == 1:

@@ -18,7 +18,7 @@ from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
 from quire.engine.quantization.compressed_groups import read_groups
 from quire.engine.quantization.packed_integers import INT32, check_groups, scaled, unpack
-from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
+from quire.engine.quantization.scheme import FLOATS, Header, Shape, StoredPart, module_of
 
 _BITS = (4, 8)
 
@@ -35,7 +35,7 @@ class CompressedIntegers:
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         module = module_of(name, shape)
         if module is None or f"{module}.weight_packed" not in stored:
             return None
@@ -44,13 +44,13 @@ class CompressedIntegers:
         scale = stored.get(f"{module}.weight_scale", Header((), "")).shape
         num_groups = scale[1] if len(scale) == 2 and scale[1] and not inputs % scale[1] else 1
         parts = {
-            "packed": Part(f"{module}.weight_packed", (size, inputs * bits // 32), INT32),
-            "scale": Part(f"{module}.weight_scale", (size, num_groups), FLOATS),
+            "packed": StoredPart(f"{module}.weight_packed", (size, inputs * bits // 32), INT32),
+            "scale": StoredPart(f"{module}.weight_scale", (size, num_groups), FLOATS),
         }
         if (zeros := f"{module}.weight_zero_point") in stored:
-            parts["zeros"] = Part(zeros, (-(-size * bits // 32), num_groups), INT32)
+            parts["zeros"] = StoredPart(zeros, (-(-size * bits // 32), num_groups), INT32)
         if (groups := f"{module}.weight_g_idx") in stored or self._is_reordered:
-            parts["groups"] = Part(groups, (inputs,), INT32)
+            parts["groups"] = StoredPart(groups, (inputs,), INT32)
         return parts
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 from quire.core.errors import ModelFormatError
 from quire.engine.config_reader import ConfigReader
 from quire.engine.quantization.compressed_groups import read_groups
-from quire.engine.quantization.scheme import FLOATS, Header, Part, Shape, module_of
+from quire.engine.quantization.scheme import FLOATS, Header, Shape, StoredPart, module_of
 
 _FLOAT8 = frozenset({"F8_E4M3", "F8_E5M2"})
 _BLOCK = 128
@@ -37,7 +37,7 @@ class Float8:
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         module = module_of(name, shape)
         if module is None or name not in stored or stored[name].dtype not in _FLOAT8:
             return None
@@ -62,8 +62,8 @@ class Float8:
                 f"{[list(one) for one in self._scale_shapes(shape)]}"
             )
         return {
-            "weight": Part(name, shape, _FLOAT8),
-            "scale": Part(scale, scale_shape, FLOATS),
+            "weight": StoredPart(name, shape, _FLOAT8),
+            "scale": StoredPart(scale, scale_shape, FLOATS),
         }
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.engine.config_accounting import Refusal, Scope, absent, names
+from quire.engine.config_accounting import KeyScope, Refusal, absent, names
 
 _FILE = "describes the file, or the library that wrote it"
 _PLACES = "which tensors are packed stands in their names"
@@ -18,7 +18,7 @@ def _is_dense(value: Any) -> bool:
     return not value or (isinstance(value, dict) and value.get("format", "dense") == "dense")
 
 
-_ARGUMENTS = Scope(
+_ARGUMENTS = KeyScope(
     harmless={
         _SHAPES: names(
             "num_bits type symmetric strategy group_size block_structure scale_dtype zp_dtype"
@@ -28,12 +28,12 @@ _ARGUMENTS = Scope(
 )
 """Of weights or activations in a group of compressed-tensors."""
 
-_GROUP = Scope(
+_GROUP = KeyScope(
     harmless={_PLACES: names("targets"), _FILE: names("format")},
     sections={"weights": _ARGUMENTS, "input_activations": _ARGUMENTS},
 )
 
-QUANTIZATION = Scope(
+QUANTIZATION = KeyScope(
     harmless={
         _FILE: names(
             "quant_method format version quantization_status global_compression_ratio "
@@ -66,5 +66,5 @@ QUANTIZATION = Scope(
         "rotation_config": absent("activations that are rotated before a product"),
         "sparsity_config": Refusal("weights that are stored sparsely", _is_dense),
     },
-    sections={"config_groups": Scope(sections={"*": _GROUP})},
+    sections={"config_groups": KeyScope(sections={"*": _GROUP})},
 )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from quire.engine.config_reader import ConfigReader
-from quire.engine.quantization.scheme import Header, Part, Shape, check_divides
+from quire.engine.quantization.scheme import Header, Shape, StoredPart, check_divides
 
 _BLOCK = 32
 _BYTES = frozenset({"U8"})
@@ -32,15 +32,15 @@ class MXFP4:
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         if len(shape) != 3 or f"{name}_blocks" not in stored:
             return None
         count, inputs, size = shape
         check_divides(name, shape, (1, _BLOCK, 1))
         num_blocks = inputs // _BLOCK
         return {
-            "blocks": Part(f"{name}_blocks", (count, size, num_blocks, _BLOCK // 2), _BYTES),
-            "scales": Part(f"{name}_scales", (count, size, num_blocks), _BYTES),
+            "blocks": StoredPart(f"{name}_blocks", (count, size, num_blocks, _BLOCK // 2), _BYTES),
+            "scales": StoredPart(f"{name}_scales", (count, size, num_blocks), _BYTES),
         }
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:

@@ -17,8 +17,8 @@ from quire.engine.config_reader import ConfigReader
 from quire.engine.quantization.scheme import (
     FLOATS,
     Header,
-    Part,
     Shape,
+    StoredPart,
     check_divides,
     module_of,
 )
@@ -85,7 +85,7 @@ class AWQ:
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         module = module_of(name, shape)
         if module is None or f"{module}.qweight" not in stored:
             return None
@@ -94,9 +94,9 @@ class AWQ:
         check_divides(name, shape, (8, group))
         num_groups = inputs // group
         return {
-            "qweight": Part(f"{module}.qweight", (inputs, size // 8), INT32),
-            "qzeros": Part(f"{module}.qzeros", (num_groups, size // 8), INT32),
-            "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
+            "qweight": StoredPart(f"{module}.qweight", (inputs, size // 8), INT32),
+            "qzeros": StoredPart(f"{module}.qzeros", (num_groups, size // 8), INT32),
+            "scales": StoredPart(f"{module}.scales", (num_groups, size), FLOATS),
         }
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
@@ -130,7 +130,7 @@ class GPTQ:
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         module = module_of(name, shape)
         if module is None or f"{module}.qweight" not in stored:
             return None
@@ -139,12 +139,12 @@ class GPTQ:
         check_divides(name, shape, (per_word, per_word))
         num_groups = -(-inputs // (self._group_size or inputs))
         parts = {
-            "qweight": Part(f"{module}.qweight", (inputs // per_word, size), INT32),
-            "qzeros": Part(f"{module}.qzeros", (num_groups, size // per_word), INT32),
-            "scales": Part(f"{module}.scales", (num_groups, size), FLOATS),
+            "qweight": StoredPart(f"{module}.qweight", (inputs // per_word, size), INT32),
+            "qzeros": StoredPart(f"{module}.qzeros", (num_groups, size // per_word), INT32),
+            "scales": StoredPart(f"{module}.scales", (num_groups, size), FLOATS),
         }
         if self._shuffled or f"{module}.g_idx" in stored:
-            parts["g_idx"] = Part(f"{module}.g_idx", (inputs,), INT32)
+            parts["g_idx"] = StoredPart(f"{module}.g_idx", (inputs,), INT32)
         return parts
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:

@@ -31,7 +31,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """One stored tensor that a plain one is made of, and what it must look like."""
 
     name: str
@@ -50,7 +50,7 @@ class Scheme(Protocol):
 
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
-    ) -> dict[str, Part] | None:
+    ) -> dict[str, StoredPart] | None:
         """What makes up the plain tensor ``name``, by role; None if it is stored as it is.
 
         Raises:

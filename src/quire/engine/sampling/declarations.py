@@ -77,7 +77,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class TokenSequences:
     """A list of token ids and of lists of token ids."""
 
     max_word: int = 64
@@ -127,7 +127,7 @@ class Flag:
         return "true or false"
 
 
-Parameter = Number | Numbers | Tokens | Words | Text | Flag
+Parameter = Number | Numbers | Tokens | TokenSequences | Text | Flag
 """``default`` None: the parameter must be given."""
 
 

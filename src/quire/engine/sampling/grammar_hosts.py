@@ -19,7 +19,7 @@ from contextlib import suppress
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.engine.sampling.grammar_link import Advanced, Compile, Failed, Fork, Link, Try
+from quire.engine.sampling.grammar_link import Compile, Failed, Fork, GrammarAdvanced, Link, Try
 from quire.engine.sampling.grammar_matchers import (
     ConfinedMatcher,
     HostProcess,
@@ -168,7 +168,7 @@ class GrammarHosts:
             raise too_expensive_to_try(self._limits) from exc
         finally:
             link.close()
-        assert isinstance(answer, Advanced)
+        assert isinstance(answer, GrammarAdvanced)
         (finished,) = answer.finished
         if isinstance(finished, Failed):
             raise GrammarError(finished.message)

@@ -38,7 +38,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 class Advance(msgspec.Struct, frozen=True, tag="advance"):
-    """Each of these sequences goes on with its token: answered by ``Advanced``, then ``Masks``."""
+    """Advance each sequence by its token. Answers: ``GrammarAdvanced``, then ``Masks``."""
 
     sequences: list[int]
     tokens: list[int]
@@ -51,7 +51,7 @@ class Close(msgspec.Struct, frozen=True, tag="close"):
 
 
 class Try(msgspec.Struct, frozen=True, tag="try"):
-    """Take up to ``num_tokens`` steps through the grammar: answered by ``Advanced``."""
+    """Take up to ``num_tokens`` steps through the grammar: answered by ``GrammarAdvanced``."""
 
     num_tokens: int
 
@@ -62,7 +62,7 @@ class Failed(msgspec.Struct, frozen=True):
     message: str
 
 
-class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
+class GrammarAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
     """For each sequence that was asked for: whether nothing can follow."""
 
     finished: list[bool | Failed]
@@ -75,7 +75,7 @@ class Masks(msgspec.Struct, frozen=True, tag="masks"):
 
 
 Request = Compile | Fork | Open | Advance | Close | Try
-Answer = Advanced | Masks
+Answer = GrammarAdvanced | Masks
 
 _ENCODER = msgspec.msgpack.Encoder()
 _REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)

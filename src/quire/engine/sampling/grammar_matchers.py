@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from quire.core.errors import GrammarError
 from quire.engine.sampling.grammar_limits import GrammarLimits
-from quire.engine.sampling.grammar_link import Advance, Advanced, Close, Failed, Link, Open
+from quire.engine.sampling.grammar_link import Advance, Close, Failed, GrammarAdvanced, Link, Open
 
 
 class ConfinedMatcher:
@@ -114,13 +114,13 @@ class HostProcess:
             return
         self._compiled = True
         values: Sequence[bool | bytes | Failed]
-        values = answer.finished if isinstance(answer, Advanced) else answer.allowed
+        values = answer.finished if isinstance(answer, GrammarAdvanced) else answer.allowed
         for (matcher, number), value in zip(self._due[0], values, strict=True):
             if isinstance(value, Failed):
                 matcher.error = GrammarError(value.message)
             elif number == matcher.num_asked:  # else nobody waits for it any more
                 matcher.note(value)
-        if not isinstance(answer, Advanced):
+        if not isinstance(answer, GrammarAdvanced):
             self._due.popleft()
 
     def close(self) -> None:

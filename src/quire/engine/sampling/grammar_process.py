@@ -28,11 +28,11 @@ from quire.engine.sampling.grammar import (
 from quire.engine.sampling.grammar_limits import GrammarLimits
 from quire.engine.sampling.grammar_link import (
     Advance,
-    Advanced,
     Close,
     Compile,
     Failed,
     Fork,
+    GrammarAdvanced,
     Link,
     Masks,
     Open,
@@ -88,7 +88,7 @@ class GrammarHost:
                 del self._sequences[sequence]
             case Try(num_tokens=num_tokens):
                 self._sequences[0] = self._begun()
-                self._link.send(Advanced([self._tried(num_tokens)]))
+                self._link.send(GrammarAdvanced([self._tried(num_tokens)]))
 
     def _compile(self, grammar: GrammarSpec) -> None:
         try:
@@ -102,7 +102,7 @@ class GrammarHost:
         return compiled if isinstance(compiled, Failed) else compiled.fork()
 
     def _advance(self, sequences: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
-        self._link.send(Advanced(list(map(self._consumed, sequences, tokens))))
+        self._link.send(GrammarAdvanced(list(map(self._consumed, sequences, tokens))))
         self._link.send(Masks(list(map(self._mask, sequences))))
 
     def _consumed(self, sequence: int, tokens: Sequence[int]) -> bool | Failed:

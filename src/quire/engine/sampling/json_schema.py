@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from quire.core.errors import GrammarError
 from quire.engine.sampling.json_schema_numbers import keep_bounds
-from quire.engine.sampling.json_schema_shapes import SHAPES, Shape, found
+from quire.engine.sampling.json_schema_shapes import SHAPES, KeywordShape, found
 
 _BOUNDS = ("minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum")
 
@@ -147,14 +147,14 @@ class _Reader:
         if shape is None:
             return value
         if keyword == "items" and isinstance(value, list):  # before draft 2020-12
-            shape = Shape.SCHEMAS
+            shape = KeywordShape.SCHEMAS
         value = shape.checked(value, place)
         match shape:
-            case Shape.SCHEMA:
+            case KeywordShape.SCHEMA:
                 return self.read(value, place)
-            case Shape.SCHEMAS:
+            case KeywordShape.SCHEMAS:
                 return [self.read(part, f"{place}/{index}") for index, part in enumerate(value)]
-            case Shape.SCHEMAS_BY_NAME:
+            case KeywordShape.SCHEMAS_BY_NAME:
                 return {
                     name: self.read(part, f"{place}/{_escaped(name)}")
                     for name, part in value.items()

@@ -14,7 +14,7 @@ from quire.core.errors import GrammarError
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
-class Shape(Enum):
+class KeywordShape(Enum):
     """Its value says it in words."""
 
     SCHEMA = "a schema"
@@ -36,7 +36,7 @@ class Shape(Enum):
         Raises:
             GrammarError: it is something else.
         """
-        if self is Shape.COUNT and isinstance(value, float) and value.is_integer():
+        if self is KeywordShape.COUNT and isinstance(value, float) and value.is_integer():
             value = int(value)
         if not self._fits(value):
             raise GrammarError(f"{place[:400]}: must be {self.value}, not {found(value)}")
@@ -45,29 +45,29 @@ class Shape(Enum):
     def _fits(self, value: Any) -> bool:
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         match self:
-            case Shape.SCHEMA:
+            case KeywordShape.SCHEMA:
                 return isinstance(value, (bool, dict))
-            case Shape.SCHEMAS:
+            case KeywordShape.SCHEMAS:
                 return isinstance(value, list)
-            case Shape.SCHEMAS_BY_NAME:
+            case KeywordShape.SCHEMAS_BY_NAME:
                 return isinstance(value, dict)
-            case Shape.COUNT:
+            case KeywordShape.COUNT:
                 return is_number and isinstance(value, int) and 0 <= value < 1 << 63
-            case Shape.NUMBER:
+            case KeywordShape.NUMBER:
                 return is_number
-            case Shape.STEP:
+            case KeywordShape.STEP:
                 return is_number and 0 < value < 1 << 32
-            case Shape.BOUND:
+            case KeywordShape.BOUND:
                 return is_number or isinstance(value, bool)
-            case Shape.FLAG:
+            case KeywordShape.FLAG:
                 return isinstance(value, bool)
-            case Shape.TEXT:
+            case KeywordShape.TEXT:
                 return isinstance(value, str)
-            case Shape.NAMES:
+            case KeywordShape.NAMES:
                 return _is_names(value)
-            case Shape.VALUES:
+            case KeywordShape.VALUES:
                 return isinstance(value, list) and bool(value)
-            case Shape.TYPE:
+            case KeywordShape.TYPE:
                 types = [value] if isinstance(value, str) else value
                 return _is_names(types) and bool(types) and all(one in TYPES for one in types)
 
@@ -77,22 +77,24 @@ def _is_names(value: Any) -> bool:
 
 
 SHAPES = {
-    **dict.fromkeys(("items", "additionalItems", "additionalProperties"), Shape.SCHEMA),
-    "propertyNames": Shape.SCHEMA,
-    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), Shape.SCHEMAS),
+    **dict.fromkeys(("items", "additionalItems", "additionalProperties"), KeywordShape.SCHEMA),
+    "propertyNames": KeywordShape.SCHEMA,
+    **dict.fromkeys(("anyOf", "oneOf", "allOf", "prefixItems"), KeywordShape.SCHEMAS),
     **dict.fromkeys(
-        ("properties", "patternProperties", "$defs", "definitions"), Shape.SCHEMAS_BY_NAME
+        ("properties", "patternProperties", "$defs", "definitions"), KeywordShape.SCHEMAS_BY_NAME
     ),
-    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), Shape.COUNT),
-    **dict.fromkeys(("minProperties", "maxProperties"), Shape.COUNT),
-    **dict.fromkeys(("minimum", "maximum"), Shape.NUMBER),
-    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), Shape.BOUND),
-    "multipleOf": Shape.STEP,
-    "uniqueItems": Shape.FLAG,
-    **dict.fromkeys(("$ref", "$schema", "$id", "id", "$anchor", "pattern", "format"), Shape.TEXT),
-    "required": Shape.NAMES,
-    "enum": Shape.VALUES,
-    "type": Shape.TYPE,
+    **dict.fromkeys(("minItems", "maxItems", "minLength", "maxLength"), KeywordShape.COUNT),
+    **dict.fromkeys(("minProperties", "maxProperties"), KeywordShape.COUNT),
+    **dict.fromkeys(("minimum", "maximum"), KeywordShape.NUMBER),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), KeywordShape.BOUND),
+    "multipleOf": KeywordShape.STEP,
+    "uniqueItems": KeywordShape.FLAG,
+    **dict.fromkeys(
+        ("$ref", "$schema", "$id", "id", "$anchor", "pattern", "format"), KeywordShape.TEXT
+    ),
+    "required": KeywordShape.NAMES,
+    "enum": KeywordShape.VALUES,
+    "type": KeywordShape.TYPE,
 }
 
 

@@ -27,7 +27,7 @@ from quire.engine.sampling.installed import ProcessorFault
 from quire.engine.sampling.penalties import FrequencyPenalty, PresencePenalty, RepetitionPenalty
 from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.random import uniforms
-from quire.engine.sampling.registry import Step, installed
+from quire.engine.sampling.registry import ProcessorStep, installed
 from quire.engine.sampling.table import (
     NEUTRAL,
     PLAIN_DRAWN,
@@ -65,7 +65,7 @@ class SamplingGroup:
         self._greedy = bool(table.greedy[rows_S[0]])
         self._seeds_S = table.index(table.seeds[rows_S].view(np.int64))
         self.error: QuireError | None = None
-        self._steps: list[Step] = []
+        self._steps: list[ProcessorStep] = []
         try:
             rows = Rows(len(rows_S), table.vocab_size, table.device)
             self._steps = bind_steps(table, rows_S, rows)
@@ -89,7 +89,7 @@ class SamplingGroup:
         return tokens_S, chosen_S if self.error is None else torch.zeros_like(chosen_S)
 
 
-def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[Step]:
+def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[ProcessorStep]:
     """The steps of rows of one kind. Plain rows get every step that one of them needs."""
     first = table.params(int(rows_S[0]))
     if table.kind[rows_S[0]] > PLAIN_DRAWN:
@@ -99,7 +99,7 @@ def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[Step]:
             for place, (name, _) in enumerate(first)
         ]
     lists = _list_params(table, rows_S)
-    steps: list[Step] = []
+    steps: list[ProcessorStep] = []
     for name in PLAIN_ORDER:
         if name in lists:
             steps.append(table.registry.find(name).bind(lists[name], rows))
@@ -206,7 +206,7 @@ def _list_params(table: SamplerTable, rows_S: I64) -> dict[str, list[Params]]:
     return found
 
 
-_BIND_COLUMN: Mapping[str, Callable[[F64, Rows], Step]] = {
+_BIND_COLUMN: Mapping[str, Callable[[F64, Rows], ProcessorStep]] = {
     "repetition_penalty": RepetitionPenalty,
     "frequency_penalty": FrequencyPenalty,
     "presence_penalty": PresencePenalty,

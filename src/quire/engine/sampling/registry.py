@@ -18,7 +18,7 @@ from quire.core.decoding import Params
 from quire.core.errors import InvalidArgument
 from quire.engine.sampling import columns
 from quire.engine.sampling.candidates import Candidates
-from quire.engine.sampling.declarations import Number, Numbers, Parameter, Tokens, Words
+from quire.engine.sampling.declarations import Number, Numbers, Parameter, Tokens, TokenSequences
 from quire.engine.sampling.dry import Dry
 from quire.engine.sampling.group_memory import GroupMemory
 from quire.engine.sampling.installed import adapt
@@ -35,7 +35,7 @@ from quire.engine.sampling.truncation import MinP, Temperature, TopK, TopP, Typi
 _log = logging.getLogger(__name__)
 
 
-class Step(Protocol):
+class ProcessorStep(Protocol):
     """A processor bound to the rows of a group."""
 
     def __call__(self, candidates: Candidates, memory: GroupMemory) -> None: ...
@@ -49,7 +49,7 @@ class Kind:
     """
 
     parameters: Mapping[str, Parameter]
-    bind: Callable[[Sequence[Params], Rows], Step]
+    bind: Callable[[Sequence[Params], Rows], ProcessorStep]
     needs_counts: bool = False
     needs_history: Callable[[Params], bool] = field(default=lambda params: False)
     needs_matches: bool = False
@@ -65,7 +65,7 @@ STANDARD: Mapping[str, Kind] = {
         {"tokens": Tokens(), "biases": Numbers(Number(-1e9, 1e9), along="tokens")}, LogitBias
     ),
     "allowed_tokens": Kind({"tokens": Tokens(min_length=1)}, AllowedTokens),
-    "bad_words": Kind({"tokens": Words()}, BadWords, needs_history=needs_history),
+    "bad_words": Kind({"tokens": TokenSequences()}, BadWords, needs_history=needs_history),
     "repetition_penalty": Kind(
         {"penalty": Number(0.0, 1e6, above=True)},
         lambda params, rows: RepetitionPenalty(columns.numbers(params, "penalty"), rows),

@@ -25,7 +25,7 @@ Histories = Sequence[Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ProcessorOutcome:
     """As ``quire.testing.conformance.processor.Applied``."""
 
     scores_SV: NDArray[np.float32]
@@ -62,7 +62,7 @@ class Trial:
         params: Sequence[Params],
         steps: Sequence[tuple[F32, Histories]],
         num_prompt: int = 0,
-    ) -> list[Outcome]:
+    ) -> list[ProcessorOutcome]:
         """Bind once for these rows and apply to each step's scores ``[S, V]`` and histories."""
         filled = [with_defaults(self._processor.parameters, one) for one in params]
         rows = Rows(len(params), self._vocab_size, self._device)
@@ -75,7 +75,7 @@ class Trial:
             with torch.inference_mode():
                 found = bound(scores_SV, history)
             same = torch.equal(scores_SV, given[0]) and torch.equal(history.tokens_SL, given[1])
-            outcomes.append(Outcome(found.cpu().numpy(), not same))
+            outcomes.append(ProcessorOutcome(found.cpu().numpy(), not same))
         return outcomes
 
 

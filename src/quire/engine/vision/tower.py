@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from quire.engine.layers.linear import Linear
+from quire.engine.layers.norm import LayerNorm
 from quire.engine.layers.parameters import Parameters
 from quire.engine.vision.config import TowerActivation, VisionConfig
 
@@ -32,16 +33,6 @@ _ACTIVATIONS: Mapping[TowerActivation, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
 }
-
-
-class LayerNorm:
-    def __init__(self, parameters: Parameters, prefix: str, size: int, eps: float) -> None:
-        self.weight_H = parameters.tensor(f"{prefix}.weight", size)
-        self.bias_H = parameters.tensor(f"{prefix}.bias", size)
-        self.eps = eps
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, self.weight_H.shape, self.weight_H, self.bias_H, self.eps)
 
 
 class TowerLayer:

@@ -34,7 +34,7 @@ class Resizing:
     resample: int
 
 
-class Refused(Exception):
+class ImageRefused(Exception):
     """The file is none that is unpacked; the message is for its sender."""
 
 
@@ -42,7 +42,7 @@ def unpack(file: bytes, resizing: Resizing) -> tuple[int, int, bytes]:
     """The picture in ``file``: width, height, and row after row of RGB.
 
     Raises:
-        Refused: no PNG or JPEG, damaged, or over a bound.
+        ImageRefused: no PNG or JPEG, damaged, or over a bound.
     """
     image = resized(open_image(file), resizing)
     return image.width, image.height, image.tobytes()
@@ -56,22 +56,22 @@ def open_image(file: bytes) -> Image.Image:
             warnings.simplefilter("error")  # Pillow warns of what is suspicious
             image = Image.open(io.BytesIO(file), formats=FORMATS)
             if math.prod(image.size) > MAX_IMAGE_PIXELS:
-                raise Refused(
+                raise ImageRefused(
                     f"the image has {image.width} x {image.height} pixels; at most "
                     f"{MAX_IMAGE_PIXELS} are unpacked: make it smaller"
                 )
             return _in_rgb(ImageOps.exif_transpose(image))
-    except Refused:
+    except ImageRefused:
         raise
     except UnidentifiedImageError as exc:
-        raise Refused("the file is no PNG or JPEG image: convert it to one") from exc
+        raise ImageRefused("the file is no PNG or JPEG image: convert it to one") from exc
     except Exception as exc:  # what a damaged file makes Pillow raise is not one family
         words = str(exc) or type(exc).__name__
-        raise Refused(f"the image cannot be read, it may be damaged: {words}") from exc
+        raise ImageRefused(f"the image cannot be read, it may be damaged: {words}") from exc
 
 
 def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
-    """Raises ``Refused``: it would become too large."""
+    """Raises ``ImageRefused``: it would become too large."""
     width, height = image.size
     if resizing.size is not None:
         width = height = resizing.size
@@ -81,7 +81,7 @@ def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
         portrait = (resizing.shortest_edge, longer)
         width, height = portrait if width <= height else portrait[::-1]
     if width * height > MAX_IMAGE_PIXELS:
-        raise Refused(
+        raise ImageRefused(
             f"an image of {image.width} x {image.height} pixels would be resized to {width} x "
             f"{height}: send one that is less narrow"
         )
@@ -111,7 +111,7 @@ def main() -> None:
         try:
             width, height, pixels = unpack(file, Resizing(**question))
             answer: dict[str, object] = {"width": width, "height": height}
-        except Refused as exc:
+        except ImageRefused as exc:
             answer = {"error": str(exc)[:_MAX_ERROR_CHARS]}
         except MemoryError:
             answer = {"error": "the image takes too much memory to resize: make it smaller"}

@@ -11,9 +11,9 @@ from quire.core.batch import DistRows
 from quire.core.decoding import StopSpec
 from quire.core.traits import Trait
 from quire.testing.conformance.engine_driver import (
-    Decoded,
     EngineDriver,
     RowSpec,
+    SequenceOutput,
     forward_rows,
     gather,
     ints,
@@ -77,7 +77,7 @@ class EngineAdapterSuite(EngineSuite):
             alone = [
                 driver.decode(range(pages), prompt, stop, adapter=adapter) for adapter in (-1, 0, 1)
             ]
-            together = [Decoded() for _ in alone]
+            together = [SequenceOutput() for _ in alone]
             for index, adapter in enumerate((-1, 0, 1)):
                 holder = driver.holder(range(index * pages, (index + 1) * pages))
                 opened = driver.open(index, holder, prompt, stop, adapter=adapter)
@@ -96,7 +96,7 @@ class EngineAdapterSuite(EngineSuite):
                 driver.decode(range(pages), prompt, stop, adapter=index - 1)
                 for index, stop in enumerate(stops)
             ]
-            together = [Decoded() for _ in alone]
+            together = [SequenceOutput() for _ in alone]
             for index, stop in enumerate(stops):
                 holder = driver.holder(range(index * pages, (index + 1) * pages))
                 opened = driver.open(index, holder, prompt, stop, adapter=index - 1)

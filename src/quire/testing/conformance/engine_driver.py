@@ -91,7 +91,7 @@ class RowSpec:
 
 
 @dataclass(slots=True)
-class Decoded:
+class SequenceOutput:
     """What a sequence gave."""
 
     tokens: list[int] = field(default_factory=list)
@@ -312,11 +312,11 @@ class EngineDriver:
         num_steps: int = 1,
         sequence: int = 0,
         **options: Any,
-    ) -> Decoded:
+    ) -> SequenceOutput:
         """A whole decode from open to close over fresh pages."""
         holder = self.holder(blocks)
         opened = self.open(sequence, holder, prompt, stop, **options)
-        decoded = Decoded()
+        decoded = SequenceOutput()
         gather(decoded, self.start(opened, holder, num_steps=num_steps), 0)
         while decoded.end is SequenceEnd.RUNNING:
             gather(decoded, self.advance([sequence], num_steps=num_steps), 0)
@@ -332,7 +332,7 @@ class EngineDriver:
         )
 
 
-def gather(decoded: Decoded, report: SequenceTokens, index: int) -> None:
+def gather(decoded: SequenceOutput, report: SequenceTokens, index: int) -> None:
     """Add what sequence ``index`` of a message gave."""
     start, end = report.token_starts[index : index + 2]
     decoded.tokens += report.tokens[start:end].tolist()

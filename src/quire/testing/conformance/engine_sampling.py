@@ -10,7 +10,7 @@ from quire.core.batch import CloseSequences, SequenceEnd
 from quire.core.decoding import GrammarSpec, Params, Processor, SamplerSpec, StopSpec
 from quire.core.ids import SequenceId
 from quire.core.traits import Trait
-from quire.testing.conformance.engine_driver import Decoded, EngineDriver, gather
+from quire.testing.conformance.engine_driver import EngineDriver, SequenceOutput, gather
 from quire.testing.conformance.engine_suite import EngineSuite
 
 
@@ -64,7 +64,7 @@ class EngineSamplingSuite(EngineSuite):
             samplers = [SamplerSpec(hot, greedy=False, seed=seed) for seed in (3, 4)]
             prompt = self.prompt(driver, 6)
             alone = [driver.decode(range(pages), prompt, stop, sampler=s) for s in samplers]
-            together = [Decoded(), Decoded()]
+            together = [SequenceOutput(), SequenceOutput()]
             for index, sampler in enumerate(samplers):
                 holder = driver.holder(range(index * pages, (index + 1) * pages))
                 opened = driver.open(index, holder, prompt, stop, sampler=sampler)
@@ -136,7 +136,7 @@ class EngineSamplingSuite(EngineSuite):
                         sampler=sampler,
                         num_generated=cut,
                     )
-                    resumed = Decoded()
+                    resumed = SequenceOutput()
                     gather(resumed, driver.start(opened, holder, num_steps=12), 0)
                     assert resumed.tokens == whole.tokens[cut:]
                     driver.execute(operations=[CloseSequences(sequences=[SequenceId(1)])])
@@ -150,7 +150,7 @@ class EngineSamplingSuite(EngineSuite):
                 samplers = samplers[: driver.info.pool.groups[0].num_blocks // pages]
             prompt = self.prompt(driver, 6)
             alone = [driver.decode(range(pages), prompt, stop, sampler=s) for s in samplers]
-            together = [Decoded() for _ in samplers]
+            together = [SequenceOutput() for _ in samplers]
             for index, sampler in enumerate(samplers):
                 holder = driver.holder(range(index * pages, (index + 1) * pages))
                 opened = driver.open(index, holder, prompt, stop, sampler=sampler)

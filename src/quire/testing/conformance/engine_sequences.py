@@ -7,14 +7,14 @@ from typing import Any
 from quire.core.batch import CloseSequences, ExtendSequence, SequenceEnd
 from quire.core.decoding import StopSpec
 from quire.core.ids import SequenceId
-from quire.testing.conformance.engine_driver import Decoded, EngineDriver, RowSpec, gather
+from quire.testing.conformance.engine_driver import EngineDriver, RowSpec, SequenceOutput, gather
 from quire.testing.conformance.engine_suite import EngineSuite
 
 
 class EngineSequenceSuite(EngineSuite):
     """Stage 5 of the batch message."""
 
-    def decode(self, driver: EngineDriver, stop: StopSpec, **options: Any) -> Decoded:
+    def decode(self, driver: EngineDriver, stop: StopSpec, **options: Any) -> SequenceOutput:
         """A greedy decode of a fixed prompt over the first blocks."""
         prompt = self.prompt(driver, 6)
         return driver.decode(range(driver.pages_for(24)), prompt, stop, **options)
@@ -44,7 +44,7 @@ class EngineSequenceSuite(EngineSuite):
             stop, pages = StopSpec(max_tokens=6), driver.pages_for(12)
             prompts = [self.prompt(driver, 3 + i, seed=i) for i in range(3)]
             alone = [driver.decode(range(pages), prompt, stop) for prompt in prompts]
-            together = [Decoded() for _ in prompts]
+            together = [SequenceOutput() for _ in prompts]
             for index, prompt in enumerate(prompts):
                 holder = driver.holder(range(index * pages, (index + 1) * pages))
                 gather(
@@ -108,7 +108,7 @@ class EngineSequenceSuite(EngineSuite):
             prompt = self.prompt(driver, 6)
             holder = driver.holder(range(driver.pages_for(7)))
             room = len(holder.blocks) * driver.page_size - 6
-            decoded = Decoded()
+            decoded = SequenceOutput()
             opened = driver.open(0, holder, prompt, StopSpec(max_tokens=9))
             gather(decoded, driver.start(opened, holder), 0)
             if room < 8:
@@ -141,7 +141,7 @@ class EngineSequenceSuite(EngineSuite):
             holder = driver.holder(range(pages))
             expected = self.prompt(driver, 4, seed=5)
             reopened = driver.open(0, holder, expected, StopSpec(max_tokens=5), epoch=2)
-            decoded = Decoded()
+            decoded = SequenceOutput()
             gather(decoded, driver.start(reopened, holder), 0)
             stale = driver.advance([0], epochs=[1], num_steps=2)
             assert stale.token_starts.tolist() == [0, 0]
@@ -165,7 +165,7 @@ class EngineSequenceSuite(EngineSuite):
             history = prompt + free.tokens[:5]
             holder = driver.holder(range(pages, 2 * pages))
             driver.prefill(holder, history[:-1])
-            resumed = Decoded(tokens=free.tokens[:5])
+            resumed = SequenceOutput(tokens=free.tokens[:5])
             opened = driver.open(1, holder, history, stop, epoch=3, num_generated=5)
             report = driver.start(opened, holder, num_steps=3, from_slot=len(history) - 1)
             gather(resumed, report, 0)
@@ -179,7 +179,7 @@ class EngineSequenceSuite(EngineSuite):
             pages, prompt = driver.pages_for(24), self.prompt(driver, 6)
             holder = driver.holder(range(pages))
             opened = driver.open(0, holder, prompt, StopSpec(max_tokens=20))
-            decoded = Decoded()
+            decoded = SequenceOutput()
             gather(decoded, driver.start(opened, holder, num_steps=4), 0)
             driver.execute(operations=[CloseSequences(sequences=[SequenceId(0)])])
             ran = prompt + decoded.tokens[:-1]

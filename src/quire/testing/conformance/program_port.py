@@ -17,7 +17,7 @@ QUEUE = QueueId(1)
 
 
 @dataclass(slots=True)
-class Recorder:
+class ReplyRecorder:
     """A ``ReplySink`` that keeps everything and lets a test wait for ends."""
 
     replies: dict[CommandId, list[Reply]] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class ProgramPortSuite:
         port.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
 
     async def test_a_command_runs_to_its_end(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             port.issue(QUEUE, [alloc(1, 1), decode(2, 1)])
@@ -104,7 +104,7 @@ class ProgramPortSuite:
             assert last.finish_reason == "length"
 
     async def test_refusals_arrive_as_failures_and_poison(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             port.issue(QUEUE, [decode(1, 99), alloc(2, 1)])
@@ -131,14 +131,14 @@ class ProgramPortSuite:
             assert recorder.replies[CommandId(4)] == [c.Imported([imported], 1, [5, 6])]
 
     async def test_an_unknown_queue_fails_the_command(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             port.issue(QueueId(77), [alloc(1, 1)])
             await recorder.ended(1)
             assert recorder.errors[CommandId(1)].code == "unknown_handle"
 
     async def test_cancelling_ends_a_command_once(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             port.issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)])
@@ -153,7 +153,7 @@ class ProgramPortSuite:
             assert len(recorder.tokens(4)) == 3
 
     async def test_closing_a_queue_ends_its_commands(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             port.issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)])
@@ -169,7 +169,7 @@ class ProgramPortSuite:
         port.set_queue_priority(QueueId(2), 5)
 
     async def test_close_is_idempotent(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             port.issue(QUEUE, [alloc(1, 1), decode(2, 1)])

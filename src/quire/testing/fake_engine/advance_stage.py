@@ -20,8 +20,8 @@ from quire.core.batch import (
 )
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.hashing import embed_tokens
-from quire.testing.fake_engine.rows import Row, RowResult
-from quire.testing.fake_engine.sequences import Emitted, SequenceState
+from quire.testing.fake_engine.rows import FakeRow, RowResult
+from quire.testing.fake_engine.sequences import Emitted, FakeSequence
 from quire.testing.fake_engine.violations import require
 
 
@@ -32,7 +32,7 @@ class _Entry:
 
     sequence: int
     epoch: int
-    state: SequenceState | None
+    state: FakeSequence | None
     stage: str
     index: int
     num_steps: int
@@ -124,7 +124,7 @@ class AdvanceStage:
             )
             self._entries.append(_Entry(sequence, epoch, state, "advance", index, steps))
 
-    def _step(self, active: list[tuple[_Entry, SequenceState]]) -> None:
+    def _step(self, active: list[tuple[_Entry, FakeSequence]]) -> None:
         memory = self._context.memory
         rows = [self._append_row(state) for _, state in active]
         blocks = [int(row.slots[0]) // memory.page_size for row in rows]
@@ -137,7 +137,7 @@ class AdvanceStage:
             state.position += 1
             self._sample(entry, state, done.hidden[-1:])
 
-    def _append_row(self, state: SequenceState) -> Row:
+    def _append_row(self, state: FakeSequence) -> FakeRow:
         """The row that runs the sequence's last token."""
         sequence, memory = state.opened.sequence, self._context.memory
         table = memory.table(state.opened.table)
@@ -151,7 +151,7 @@ class AdvanceStage:
             f"sequence {sequence} appends over a visible slot: entry {column}, offset {offset}",
         )
         token = np.array([state.last_token], np.int32)
-        return Row(
+        return FakeRow(
             name=f"sequence {sequence}",
             contents=embed_tokens(token),
             tokens=token,
@@ -161,7 +161,7 @@ class AdvanceStage:
             adapter=state.opened.adapter,
         )
 
-    def _sample(self, entry: _Entry, state: SequenceState, hidden: U64) -> None:
+    def _sample(self, entry: _Entry, state: FakeSequence, hidden: U64) -> None:
         """One token of a sequence; ``max_tokens=0`` ends it with none."""
 
         def take() -> None:
@@ -176,14 +176,14 @@ class AdvanceStage:
             state.finish(SequenceEnd.FAILED)
 
 
-def _has_room(state: SequenceState) -> bool:
+def _has_room(state: FakeSequence) -> bool:
     """Whether it may append; without room it ends."""
     if state.cursor >= state.limit:
         state.finish(SequenceEnd.NO_ROOM)
     return state.running
 
 
-def _logprobs(states: list[SequenceState | None], emitted: list[Emitted]) -> tuple[F32, I32, F32]:
+def _logprobs(states: list[FakeSequence | None], emitted: list[Emitted]) -> tuple[F32, I32, F32]:
     """``logprobs`` [N], ``top_ids`` and ``top_logprobs`` [N, K]; all empty if nobody asked."""
     asked = [
         state.opened.num_logprobs

@@ -13,8 +13,8 @@ from quire.core.errors import EngineFault, InvalidArgument, QuireError
 from quire.core.ids import SequenceId
 from quire.core.interfaces import Tokenizer
 from quire.testing.fake_engine.memory import FakeMemory
-from quire.testing.fake_engine.rows import Row, RowResult, run_rows
-from quire.testing.fake_engine.sequences import SequenceState
+from quire.testing.fake_engine.rows import FakeRow, RowResult, run_rows
+from quire.testing.fake_engine.sequences import FakeSequence
 from quire.testing.fake_engine.violations import ProtocolViolation
 
 LogitsOf = Callable[[U64], F32]
@@ -31,7 +31,7 @@ class MessageContext:
     info: EngineInfo
     memory: FakeMemory
     tokenizer: Tokenizer
-    sequences: dict[SequenceId, SequenceState]
+    sequences: dict[SequenceId, FakeSequence]
     logits_of: LogitsOf
     score_logits_of: LogitsOf
     observe: Callable[[RowResult], None]
@@ -52,7 +52,7 @@ class MessageContext:
             return False
         return True
 
-    def run_rows(self, rows: list[Row]) -> list[RowResult]:
+    def run_rows(self, rows: list[FakeRow]) -> list[RowResult]:
         """One pass of the model."""
         results = run_rows(self.memory, rows)
         for result in results:
@@ -60,7 +60,7 @@ class MessageContext:
             self.num_tokens += len(result.hidden)
         return results
 
-    def sequence(self, sequence: int, what: str) -> SequenceState:
+    def sequence(self, sequence: int, what: str) -> FakeSequence:
         """An open sequence; naming any other breaks the contract."""
         state = self.sequences.get(SequenceId(sequence))
         if state is None:

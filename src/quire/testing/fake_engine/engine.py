@@ -38,12 +38,12 @@ from quire.core.ids import SequenceId
 from quire.core.interfaces import Tokenizer
 from quire.core.traits import MODEL_TRAITS, Trait
 from quire.testing.fake_engine.context import MessageContext
-from quire.testing.fake_engine.grammar import GrammarCompiler
+from quire.testing.fake_engine.grammar import FakeGrammarCompiler
 from quire.testing.fake_engine.hashing import logits_of
 from quire.testing.fake_engine.memory import FakeMemory
 from quire.testing.fake_engine.message import run_message
 from quire.testing.fake_engine.rows import RowResult
-from quire.testing.fake_engine.sequences import SequenceState, open_state
+from quire.testing.fake_engine.sequences import FakeSequence, open_state
 from quire.testing.fake_engine.violations import ProtocolViolation, require
 from quire.testing.tokenizer import FakeTokenizer
 
@@ -136,11 +136,11 @@ class FakeEngine:
             images=images,
         )
         self._memory = FakeMemory(self._info.pool)
-        self._grammars = GrammarCompiler(self._tokenizer)
+        self._grammars = FakeGrammarCompiler(self._tokenizer)
         self._transfer_order = None if transfer_seed is None else random.Random(transfer_seed)
         self._script = script
         self._step_time = step_time or StepTime()
-        self._sequences: dict[SequenceId, SequenceState] = {}
+        self._sequences: dict[SequenceId, FakeSequence] = {}
         self._seen: dict[int, tuple[int, ...]] = {}
         self._next_step: int | None = None
         self._fault: EngineFault | None = None

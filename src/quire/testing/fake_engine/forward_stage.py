@@ -11,7 +11,7 @@ from quire.core.errors import InvalidArgument
 from quire.core.ids import TableId
 from quire.testing.fake_engine.context import MessageContext
 from quire.testing.fake_engine.hashing import NUM_LAYERS, embed_tokens
-from quire.testing.fake_engine.rows import Bools, Row, RowResult
+from quire.testing.fake_engine.rows import Bools, FakeRow, RowResult
 from quire.testing.fake_engine.sampling import best_first, log_softmax
 from quire.testing.fake_engine.violations import require
 
@@ -22,7 +22,7 @@ def run_forward(
     """Run the rows as one pass and fill the scores of ``result``; rows that failed are missing."""
     _check_shapes(forward)
     _check_embed_order(forward)
-    built: dict[int, Row] = {}
+    built: dict[int, FakeRow] = {}
     for index in range(len(forward.tables)):
 
         def build(index: int = index) -> None:
@@ -90,7 +90,7 @@ def _check_embed_order(forward: ForwardRows) -> None:
         written.update(writes)
 
 
-def _row(context: MessageContext, forward: ForwardRows, index: int) -> Row:
+def _row(context: MessageContext, forward: ForwardRows, index: int) -> FakeRow:
     memory, span = context.memory, _span(forward, index)
     embeds, positions = forward.embeds[span], forward.positions[0, span]
     literal = embeds < 0
@@ -108,7 +108,7 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> Row:
     table = int(forward.tables[index])
     adapter = int(forward.adapters[index]) if len(forward.adapters) else -1
     context.check_adapter(adapter)
-    return Row(
+    return FakeRow(
         name=f"forward row {index}",
         contents=contents,
         tokens=tokens,

@@ -31,7 +31,7 @@ class _Vocabulary:
         return self._tokenizer.encode(decoded, special=False)
 
 
-class GrammarCompiler:
+class FakeGrammarCompiler:
     """Compiles ``GrammarSpec`` for one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -42,7 +42,7 @@ class GrammarCompiler:
         vocabulary = _Vocabulary(self._tokenizer)
         return LLTokenizer(TokenizerWrapper(vocabulary))
 
-    def compile(self, spec: GrammarSpec) -> GrammarMatcher:
+    def compile(self, spec: GrammarSpec) -> FakeGrammarMatcher:
         """A fresh matcher.
 
         Raises:
@@ -61,10 +61,10 @@ class GrammarCompiler:
         matcher = LLMatcher(self._ll_tokenizer, source, log_level=0)
         if matcher.is_error():
             raise GrammarError(f"the {spec.kind} is not valid: {matcher.get_error()}")
-        return GrammarMatcher(matcher, self._tokenizer.eos_token_ids)
+        return FakeGrammarMatcher(matcher, self._tokenizer.eos_token_ids)
 
 
-class GrammarMatcher:
+class FakeGrammarMatcher:
     """The state of one constrained output."""
 
     def __init__(self, matcher: LLMatcher, eos_token_ids: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Row:
+class FakeRow:
     """New tokens that run together. Legend: T new tokens, C columns of the table.
 
     ``contents`` [T] embedded values · ``tokens`` [T] ids, -1 where the content is no token ·
@@ -65,7 +65,7 @@ class RowResult:
         return tuple(self.column_tokens[columns[order]].tolist())
 
 
-def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
+def run_rows(memory: FakeMemory, rows: list[FakeRow]) -> list[RowResult]:
     """Run the rows as one batch: K and V of all are written, then each attends, layer by layer."""
     writer = _writers(memory, rows)
     values = [hashing.first_layer(row.contents, row.positions, row.adapter) for row in rows]
@@ -97,7 +97,7 @@ def run_rows(memory: FakeMemory, rows: list[Row]) -> list[RowResult]:
     ]
 
 
-def _writers(memory: FakeMemory, rows: list[Row]) -> dict[int, int]:
+def _writers(memory: FakeMemory, rows: list[FakeRow]) -> dict[int, int]:
     """Which row writes each slot; a slot has one writer per pass."""
     writer: dict[int, int] = {}
     for index, row in enumerate(rows):
@@ -125,7 +125,7 @@ class _View:
     num_columns: int
 
 
-def _view(memory: FakeMemory, index: int, row: Row, writer: dict[int, int]) -> _View:
+def _view(memory: FakeMemory, index: int, row: FakeRow, writer: dict[int, int]) -> _View:
     num_new = len(row.positions)
     own = set(row.slots.tolist())
     context, columns, num_slots = no_i32(), no_i32(), 0
@@ -154,7 +154,7 @@ def _view(memory: FakeMemory, index: int, row: Row, writer: dict[int, int]) -> _
     )
 
 
-def _context(memory: FakeMemory, row: Row, table: Table) -> tuple[I32, Bools]:
+def _context(memory: FakeMemory, row: FakeRow, table: Table) -> tuple[I32, Bools]:
     """Visible slots of the table and the row's explicit mask over them (ones without a mask)."""
     if row.mask is None:
         context = table.visible_slots(memory.page_size)

@@ -9,7 +9,7 @@ import numpy as np
 from quire.core.batch import F32, OpenSequence, SequenceEnd
 from quire.core.decoding import StopSpec
 from quire.core.interfaces import Tokenizer
-from quire.testing.fake_engine.grammar import GrammarMatcher
+from quire.testing.fake_engine.grammar import FakeGrammarMatcher
 from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_token
 
 
@@ -59,7 +59,7 @@ class StopMatcher:
 
 
 @dataclass(slots=True)
-class SequenceState:
+class FakeSequence:
     """A running decode. ``cursor`` and ``position`` are those of the next token to append."""
 
     opened: OpenSequence
@@ -69,7 +69,7 @@ class SequenceState:
     history: list[int]
     num_prompt: int
     stop: StopMatcher
-    matcher: GrammarMatcher | None
+    matcher: FakeGrammarMatcher | None
     failure: Exception | None = None
     end: SequenceEnd = SequenceEnd.RUNNING
     matched: int = -1
@@ -121,8 +121,8 @@ class SequenceState:
 
 
 def open_state(
-    operation: OpenSequence, tokenizer: Tokenizer, matcher: GrammarMatcher | None
-) -> SequenceState:
+    operation: OpenSequence, tokenizer: Tokenizer, matcher: FakeGrammarMatcher | None
+) -> FakeSequence:
     """The state that ``operation`` describes, rebuilt over the tokens generated before."""
     history = operation.history.tolist()
     num_prompt = len(history) - operation.num_generated
@@ -132,7 +132,7 @@ def open_state(
         stop.push(token, tokenizer.token_bytes(token))
     if matcher is not None:
         matcher.consume(generated)
-    return SequenceState(
+    return FakeSequence(
         opened=operation,
         cursor=operation.cursor,
         limit=operation.limit,
