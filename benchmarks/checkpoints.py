@@ -14,7 +14,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CheckpointShape:
     hidden_size: int
     num_hidden_layers: int
     num_attention_heads: int
@@ -39,15 +39,15 @@ class Shape:
 
 
 SHAPES = {
-    "tiny": Shape(256, 6, 8, 4, 688, 4096),
-    "small": Shape(768, 12, 12, 4, 2048, 32000),
-    "1b": Shape(2048, 16, 32, 8, 8192, 32000),
+    "tiny": CheckpointShape(256, 6, 8, 4, 688, 4096),
+    "small": CheckpointShape(768, 12, 12, 4, 2048, 32000),
+    "1b": CheckpointShape(2048, 16, 32, 8, 8192, 32000),
 }
 MAX_POSITIONS = 4096
 _NUM_TEXTS = 900
 
 
-def step_limit_s(shape: Shape, num_requests: int, context: int, limits: Limits) -> float:
+def step_limit_s(shape: CheckpointShape, num_requests: int, context: int, limits: Limits) -> float:
     """The least that one bf16 decode step of ``num_requests`` can take on a machine with
     ``limits``: the larger of reading (weights once, K and V of each request) and multiplying."""
     read = 2 * shape.num_step_weights + num_requests * context * shape.kv_bytes_per_token()
@@ -55,7 +55,9 @@ def step_limit_s(shape: Shape, num_requests: int, context: int, limits: Limits) 
     return max(read / limits.bytes_per_s, operations / limits.flops)
 
 
-def prefill_limit_s(shape: Shape, num_requests: int, prompt: int, limits: Limits) -> float:
+def prefill_limit_s(
+    shape: CheckpointShape, num_requests: int, prompt: int, limits: Limits
+) -> float:
     """The least that reading ``num_requests`` bf16 prompts can take, with the head on their last
     tokens alone: the larger of reading the weights once and multiplying, causal attention too."""
     head = shape.vocab_size * shape.hidden_size
@@ -67,7 +69,7 @@ def prefill_limit_s(shape: Shape, num_requests: int, prompt: int, limits: Limits
 
 
 def generation_limit_s(
-    shape: Shape, num_requests: int, prompt: int, output: int, limits: Limits
+    shape: CheckpointShape, num_requests: int, prompt: int, output: int, limits: Limits
 ) -> float:
     """The least that a whole generation can take: the prompts, whose end gives the first tokens,
     and a step for each of the others."""
@@ -98,7 +100,7 @@ def make_checkpoint(name: str, path: Path) -> None:
         pad_token="<pad>",
         model_max_length=MAX_POSITIONS,
     )
-    fields: dict[str, Any] = {field: getattr(shape, field) for field in Shape.__slots__}
+    fields: dict[str, Any] = {field: getattr(shape, field) for field in CheckpointShape.__slots__}
     config = LlamaConfig(
         **fields,
         max_position_embeddings=MAX_POSITIONS,

@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.checkpoints import SHAPES, Limits
 from benchmarks.machine_limits import MachineProbe
 from benchmarks.measurement import Figure, figure, ratio, take_turns
-from benchmarks.peers.catalog import PEERS, Launch
+from benchmarks.peers.catalog import PEERS, PeerLaunch
 from benchmarks.peers.process import PeerProcess
 from benchmarks.process_memory import available_bytes
 
@@ -39,7 +39,7 @@ class Workload:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RoundOutcome:
     """The reports of one workload by contender, round by round."""
 
     model: str
@@ -77,11 +77,11 @@ class Outcome:
 
 def run_workloads(
     model: str,
-    launches: Mapping[str, Launch],
+    launches: Mapping[str, PeerLaunch],
     workloads: Sequence[Workload],
     num_rounds: int,
     num_threads: int | None = None,
-) -> list[Outcome]:
+) -> list[RoundOutcome]:
     """All contenders stay loaded while they take turns; memory for all of them is needed."""
     outcomes = []
     with ExitStack() as stack:
@@ -101,7 +101,7 @@ def run_workloads(
             reports = take_turns(f"{model}, {workload.title}", turns, num_rounds)
             del reports[_LIMITS]
             memory = {name: worker.pss_bytes() for name, worker in workers.items()}
-            outcomes.append(Outcome(model, workload, reports, limits[-num_rounds:], memory))
+            outcomes.append(RoundOutcome(model, workload, reports, limits[-num_rounds:], memory))
     return outcomes
 
 

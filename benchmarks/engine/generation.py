@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.checkpoints import SHAPES, Limits, generation_limit_s, step_limit_s
-from benchmarks.generation_rounds import Outcome, Workload, run_workloads
+from benchmarks.generation_rounds import RoundOutcome, Workload, run_workloads
 from benchmarks.measurement import figure
 from benchmarks.options import add_contenders, parser, rounds_of
 from benchmarks.peers.catalog import OURS, available
@@ -38,7 +38,7 @@ PROMPT, OUTPUT = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One figure that is read from a generation, as ``Outcome.figures`` calls it."""
+    """One figure that is read from a generation, as ``RoundOutcome.figures`` calls it."""
 
     name: str
     title: str
@@ -53,17 +53,17 @@ RATE = Quantity(
 )
 
 
-def step_limit(outcome: Outcome, limits: Limits) -> float:
+def step_limit(outcome: RoundOutcome, limits: Limits) -> float:
     context = PROMPT + OUTPUT // 2
     return step_limit_s(SHAPES[outcome.model], outcome.workload.num_requests, context, limits)
 
 
-def generation_limit(outcome: Outcome, limits: Limits) -> float:
+def generation_limit(outcome: RoundOutcome, limits: Limits) -> float:
     count = outcome.workload.num_requests
     return generation_limit_s(SHAPES[outcome.model], count, PROMPT, OUTPUT, limits)
 
 
-def row(outcome: Outcome, quantity: Quantity) -> dict[str, Any]:
+def row(outcome: RoundOutcome, quantity: Quantity) -> dict[str, Any]:
     """One line of the report: every contender's figure, ratios over the best peer, shares."""
     found = outcome.figures(quantity.name)
     limit, seconds = (step_limit, "step_s") if quantity is STEP else (generation_limit, "total_s")
@@ -111,7 +111,7 @@ def shown(line: dict[str, Any], quantity: Quantity) -> list[dict[str, object]]:
     ]
 
 
-def draw(outcomes: list[Outcome], quantity: Quantity, path: Path) -> None:
+def draw(outcomes: list[RoundOutcome], quantity: Quantity, path: Path) -> None:
     names = list(dict.fromkeys(name for one in outcomes for name in one.reports))
     found = [one.figures(quantity.name) for one in outcomes]
     draw_bars(
@@ -127,7 +127,7 @@ def draw(outcomes: list[Outcome], quantity: Quantity, path: Path) -> None:
     )
 
 
-def report(model: str, outcomes: list[Outcome], out: Path) -> None:
+def report(model: str, outcomes: list[RoundOutcome], out: Path) -> None:
     """Tables and the result of one model, as soon as it is measured."""
     results: dict[str, Any] = {}
     for quantity in (STEP, RATE):
@@ -154,7 +154,7 @@ def main() -> None:
     add_contenders(made)
     made.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32], help="requests at once")
     arguments = made.parse_args()
-    outcomes: list[Outcome] = []
+    outcomes: list[RoundOutcome] = []
     for model in arguments.models:
         launches = available(arguments.contenders, model, arguments.cache)
         workloads = [Workload(count, PROMPT, OUTPUT) for count in arguments.batches]

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import torch
 
-from benchmarks.checkpoints import SHAPES, Limits, Shape
+from benchmarks.checkpoints import SHAPES, CheckpointShape, Limits
 from benchmarks.machine_peak import peak_flops
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.plots import draw_bars
@@ -67,7 +67,7 @@ class Shaped:
         return max(size * num_bytes / limits.bytes_per_s, 2 * num_rows * size / limits.flops)
 
 
-def products_of(shape: Shape) -> list[Shaped]:
+def products_of(shape: CheckpointShape) -> list[Shaped]:
     hidden, inner = shape.hidden_size, shape.intermediate_size
     kv = shape.num_key_value_heads * shape.head_dim
     return [

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import numpy as np
 
 from benchmarks.checkpoints import SHAPES
-from benchmarks.generation_rounds import Outcome, Workload, run_workloads
+from benchmarks.generation_rounds import RoundOutcome, Workload, run_workloads
 from benchmarks.http.servers import Server
 from benchmarks.http.systems import SYSTEMS, System
 from benchmarks.measurement import figure, take_turns
@@ -63,7 +63,9 @@ def measure_http(
         return take_turns(f"{model}, prefix hits over HTTP", turns, num_rounds)
 
 
-def row(model: str, offline: Outcome, http: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+def row(
+    model: str, offline: RoundOutcome, http: dict[str, list[dict[str, float]]]
+) -> dict[str, Any]:
     cold = offline.figures("first_s")
     best = offline.best_peer("first_s", larger_is_better=False)
     ahead = {}

@@ -70,7 +70,7 @@ SMOKE_SETTING = Setting((1, 2), 20, 40, 1 << 20, 64, Effort(rounds=1, steps=2))
 
 
 @dataclass
-class Measured:
+class GpuMeasurement:
     """One line of the table. ``share`` of the limit that is reached; ``peer_ms`` transformers'."""
 
     model: str
@@ -82,7 +82,7 @@ class Measured:
     peer_ms: float | None = None
 
 
-class Clock:
+class TimeBudget:
     """How much of the time is left."""
 
     def __init__(self, seconds: float) -> None:
@@ -102,7 +102,7 @@ def measure_model(
     setting: Setting,
     device: torch.device,
     limits: tuple[float, float],
-) -> list[Measured]:
+) -> list[GpuMeasurement]:
     """Quire's lines of one model."""
     length = max(setting.prompt, setting.context + 64)
     loaded = random_model(raw, length, device)
@@ -115,18 +115,18 @@ def measure_model(
             runner, loaded, batch, setting.context, SamplerSpec(), setting.effort
         )
         limit = step_limit_s(loaded, batch, setting.context + 16, *limits)
-        lines.append(Measured(name, "decode step", batch, seconds * 1e3, limit / seconds))
+        lines.append(GpuMeasurement(name, "decode step", batch, seconds * 1e3, limit / seconds))
         experts = experts_s(loaded, batch)
         if experts is not None:
             share = f"{experts / seconds:.0%} of the step"
-            lines.append(Measured(name, "experts", batch, experts * 1e3, note=share))
+            lines.append(GpuMeasurement(name, "experts", batch, experts * 1e3, note=share))
     largest = max(setting.batches)
     seconds = decode_step_s(runner, loaded, largest, setting.context, DRAWN, setting.effort)
-    lines.append(Measured(name, "decode step, drawn with top-p", largest, seconds * 1e3))
+    lines.append(GpuMeasurement(name, "decode step, drawn with top-p", largest, seconds * 1e3))
     seconds = prefill_s(runner, loaded, setting.prompt, setting.effort)
     rate = setting.prompt * token_operations(loaded.config, setting.prompt / 2) / seconds
     lines.append(
-        Measured(
+        GpuMeasurement(
             name,
             f"prefill of {setting.prompt}",
             1,
@@ -142,7 +142,11 @@ def measure_model(
 
 
 def measure_peer(
-    raw: dict[str, Any], setting: Setting, device: torch.device, lines: list[Measured], clock: Clock
+    raw: dict[str, Any],
+    setting: Setting,
+    device: torch.device,
+    lines: list[GpuMeasurement],
+    clock: TimeBudget,
 ) -> None:
     """Add transformers' times to a model's lines."""
     peer = Peer(raw, device)
@@ -155,7 +159,7 @@ def measure_peer(
     peer.close()
 
 
-def table(lines: list[Measured], limits: tuple[float, float], left_out: list[str]) -> str:
+def table(lines: list[GpuMeasurement], limits: tuple[float, float], left_out: list[str]) -> str:
     """Markdown with where, when and what."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     packages = ("torch", "triton", "flashinfer-python", "transformers")
@@ -210,13 +214,13 @@ def main() -> None:
         parser.error("no CUDA device: run it on one, or try the script with --smoke")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     setting, shapes = (SMOKE_SETTING, SMOKE) if options.smoke else (Setting(), SHAPES)
-    clock = Clock(options.seconds)
+    clock = TimeBudget(options.seconds)
     with torch.inference_mode():
         limits = (
             bandwidth(device, setting.read_bytes),
             product_rate(device, setting.product_size),
         )
-        lines: list[Measured] = []
+        lines: list[GpuMeasurement] = []
         for name in options.models:
             if not clock.allows(name, 60 if not options.smoke else 0):
                 continue

@@ -19,7 +19,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.library.tasks import TASKS, Case, Task
+from benchmarks.library.tasks import TASKS, Case, LibraryTask
 from benchmarks.report import emit, print_table
 from quire.core.config import EngineConfig, NodeConfig
 from quire.core.errors import QuireError
@@ -50,7 +50,7 @@ def wilson(correct: int, num_cases: int, z: float = 1.96) -> tuple[float, float]
     return (centre - spread) / scale, (centre + spread) / scale
 
 
-async def solved(node: Node, task: Task, cases: Sequence[Case]) -> list[bool]:
+async def solved(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
     """Which cases the program gets right. One that fails with an error of its own is not right."""
 
     async def one(case: Case) -> bool:
@@ -66,7 +66,7 @@ async def solved(node: Node, task: Task, cases: Sequence[Case]) -> list[bool]:
     return list(await asyncio.gather(*(one(case) for case in cases)))
 
 
-async def solved_plainly(node: Node, task: Task, cases: Sequence[Case]) -> list[bool]:
+async def solved_plainly(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
     """Which cases plain decoding gets right."""
 
     async def one(case: Case) -> bool:
@@ -78,7 +78,7 @@ async def solved_plainly(node: Node, task: Task, cases: Sequence[Case]) -> list[
     return list(await asyncio.gather(*(one(case) for case in cases)))
 
 
-def row(task: Task, right: Sequence[bool], plainly: Sequence[bool]) -> dict[str, Any]:
+def row(task: LibraryTask, right: Sequence[bool], plainly: Sequence[bool]) -> dict[str, Any]:
     low, high = wilson(sum(right), len(right))
     return {
         "program": task.program,
@@ -91,7 +91,7 @@ def row(task: Task, right: Sequence[bool], plainly: Sequence[bool]) -> dict[str,
     }
 
 
-async def measure(tasks: Sequence[Task], num_cases: int, seed: int) -> list[dict[str, Any]]:
+async def measure(tasks: Sequence[LibraryTask], num_cases: int, seed: int) -> list[dict[str, Any]]:
     """One row for each of ``tasks``, on a node that is started for them."""
     engine = EngineConfig(source=MODEL, name=ModelId(MODEL))
     node = Node(NodeConfig(engines=(engine,)))

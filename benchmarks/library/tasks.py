@@ -35,7 +35,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class LibraryTask:
     """What a program is measured by. ``read``: the answer in its result; ``plain``: in a reply."""
 
     program: str
@@ -200,22 +200,28 @@ def _question(prompt: str) -> str:
 
 
 FIVE_DIGITS = "differences of five digits"
-TASKS: Sequence[Task] = (
-    Task("self_consistency", FIVE_DIGITS, difference("8"), answer_of, behind_answer, "8 voices"),
-    Task("tree_of_thought", FIVE_DIGITS, difference(), answer_of, behind_answer, "breadth 3 of 3"),
-    Task("mcts", FIVE_DIGITS, difference(), answer_of, behind_answer, "up to 32 turns of 4"),
-    Task("recursion_of_thought", "word problems", word_problem, answer_of, behind_answer),
-    Task("graph_of_thought", "balance of six amounts", balance, answer_of, behind_answer),
-    Task("skeleton_of_thought", "cities, a call for each", fan_out, _all_called, _called_in_one),
-    Task("react", "calculator and records", with_tools, answer_of, behind_answer),
-    Task(
+TASKS: Sequence[LibraryTask] = (
+    LibraryTask(
+        "self_consistency", FIVE_DIGITS, difference("8"), answer_of, behind_answer, "8 voices"
+    ),
+    LibraryTask(
+        "tree_of_thought", FIVE_DIGITS, difference(), answer_of, behind_answer, "breadth 3 of 3"
+    ),
+    LibraryTask("mcts", FIVE_DIGITS, difference(), answer_of, behind_answer, "up to 32 turns of 4"),
+    LibraryTask("recursion_of_thought", "word problems", word_problem, answer_of, behind_answer),
+    LibraryTask("graph_of_thought", "balance of six amounts", balance, answer_of, behind_answer),
+    LibraryTask(
+        "skeleton_of_thought", "cities, a call for each", fan_out, _all_called, _called_in_one
+    ),
+    LibraryTask("react", "calculator and records", with_tools, answer_of, behind_answer),
+    LibraryTask(
         "codeact",
         "one line of Python",
         with_code,
         lambda result: _two_places(answer_of(result)),
         lambda reply: _two_places(behind_answer(reply)),
     ),
-    Task("swarm", "facts and sums", among_agents, answer_of, behind_answer, "5 agents"),
-    Task("async_tools", "two calls", two_calls, _calls_made, _calls_written),
+    LibraryTask("swarm", "facts and sums", among_agents, answer_of, behind_answer, "5 agents"),
+    LibraryTask("async_tools", "two calls", two_calls, _calls_made, _calls_written),
 )
 """Every program of reasoning and agents, in the order of the table."""

@@ -30,7 +30,7 @@ class PeerMissing(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class PeerLaunch:
     """What starts a worker."""
 
     command: tuple[str, ...]
@@ -60,7 +60,7 @@ def model_directory(cache: Path, model: str) -> Path:
     return path
 
 
-def launch(name: str, model: str, cache: Path) -> Launch:
+def launch(name: str, model: str, cache: Path) -> PeerLaunch:
     """How contender ``name`` is started on ``model``.
 
     Raises:
@@ -68,20 +68,20 @@ def launch(name: str, model: str, cache: Path) -> Launch:
     """
     path = model_directory(cache, model)
     if name == "vllm":
-        return Launch(
+        return PeerLaunch(
             (peer_python(cache, name), str(_HERE / "vllm_worker.py")), path, vllm_environment(cache)
         )
     if name == "openvino":
         exported = cache / "openvino-models" / model
         if not (exported / "openvino_model.xml").is_file():
             raise PeerMissing(f"{exported} is not there: {install_command(name, cache)}")
-        return Launch((peer_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
+        return PeerLaunch((peer_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
     if name == "transformers":
-        return Launch((sys.executable, str(_HERE / "transformers_worker.py")), path)
+        return PeerLaunch((sys.executable, str(_HERE / "transformers_worker.py")), path)
     if name in OURS:
         mode = {"quire-fine": "fine", "quire-engine": "engine"}.get(name, "decode")
         backend = "torch" if name == "quire-torch" else "auto"
-        return Launch(
+        return PeerLaunch(
             (sys.executable, str(_HERE / "quire_worker.py")),
             path,
             options={"mode": mode, "backend": backend},
@@ -89,7 +89,7 @@ def launch(name: str, model: str, cache: Path) -> Launch:
     raise SystemExit(f"no contender is called {name!r}: choose from {', '.join((*OURS, *PEERS))}")
 
 
-def available(names: Iterable[str], model: str, cache: Path) -> dict[str, Launch]:
+def available(names: Iterable[str], model: str, cache: Path) -> dict[str, PeerLaunch]:
     """Those of ``names`` that are installed; says on stderr which are not, and what to do."""
     found = {}
     for name in names:

@@ -19,7 +19,7 @@ Arrived = Callable[[int, int], None]
 """``arrived(prompt, count)``: ``count`` more tokens of the prompt with this index are known."""
 
 
-class Model(Protocol):
+class WorkerModel(Protocol):
     """A loaded model behind one way of driving it."""
 
     version: str
@@ -74,7 +74,7 @@ def take_stdout() -> Any:
     return answers
 
 
-def serve(load: Callable[[dict[str, Any]], Model]) -> None:
+def serve(load: Callable[[dict[str, Any]], WorkerModel]) -> None:
     """Load what the first line describes, then run one generation per line until input ends."""
     answers = take_stdout()
 

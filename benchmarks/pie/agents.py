@@ -40,7 +40,7 @@ from benchmarks.measurement import figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
 from benchmarks.peers.catalog import model_directory
 from benchmarks.pie.agent_program import tokens_of
-from benchmarks.pie.crowd import Launcher, Measured, run_crowd
+from benchmarks.pie.crowd import CrowdMeasurement, Launcher, run_crowd
 from benchmarks.pie.web_service import WebService
 from benchmarks.plots import draw_bars
 from benchmarks.report import emit, print_table
@@ -56,7 +56,7 @@ KINDS: dict[str, dict[str, int]] = {
 LOAD = {"system_tokens": 192, "question_tokens": 32, "kinds": KINDS, "service_s": LATENCY_S}
 PAPER = {"latency": "up to 15 % less", "throughput": "up to 30 % more"}
 Plan = dict[str, Any]
-Ran = dict[str, Measured]
+Ran = dict[str, CrowdMeasurement]
 
 
 def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
@@ -73,7 +73,7 @@ def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
     }
 
 
-class Client:
+class AgentClient:
     """Agents over completions of a server that is ``distance_s`` away. Use ``async with``."""
 
     def __init__(self, server: Server, model: str, distance_s: float) -> None:
@@ -132,7 +132,7 @@ class Client:
         return written
 
 
-class TextClient(Client):
+class TextClient(AgentClient):
     """Agents over completions of ``transformers serve``, whose prompts are text. About as many
     tokens go to and fro: 500 random ones are 540 when their text is tokenised again."""
 
@@ -176,7 +176,9 @@ class Programs:
             raise SystemExit(f"{plan['kind']}: a program returned {done!r}")
 
 
-async def run_kinds(driver: Client | Programs, plans: dict[str, list[Plan]], at_once: int) -> Ran:
+async def run_kinds(
+    driver: AgentClient | Programs, plans: dict[str, list[Plan]], at_once: int
+) -> Ran:
     async with driver:
         return {
             kind: await run_crowd(driver.run, of_kind, at_once) for kind, of_kind in plans.items()
@@ -192,20 +194,20 @@ def measure(model: str, arguments: argparse.Namespace) -> dict[str, list[Ran]]:
         server = stack.enter_context(
             start_quire(model, arguments.cache, "--allow-upload", "--kv-cache-bytes", "1GiB")
         )
-        drivers: dict[str, Callable[[], Client | Programs]] = {
+        drivers: dict[str, Callable[[], AgentClient | Programs]] = {
             "program": partial(Programs, server, source, distance_s),
-            "client": partial(Client, server, model, distance_s),
+            "client": partial(AgentClient, server, model, distance_s),
         }
         if "vllm" in arguments.peers:
             peer = stack.enter_context(start_vllm(model, arguments.cache))
-            drivers["client of vLLM"] = partial(Client, peer, model, distance_s)
+            drivers["client of vLLM"] = partial(AgentClient, peer, model, distance_s)
         if "transformers" in arguments.peers:
             peer = stack.enter_context(start_transformers(model, arguments.cache))
             path = model_directory(arguments.cache, model)
             drivers["client of transformers"] = partial(TextClient, peer, path, distance_s)
         numbers = iter(range(1_000_000))
 
-        def one(driver: Callable[[], Client | Programs]) -> Ran:
+        def one(driver: Callable[[], AgentClient | Programs]) -> Ran:
             plans = {
                 kind: [
                     make_plan(kind, next(numbers), service.url, SHAPES[model].vocab_size)

@@ -42,7 +42,7 @@ STEPS_OF_ALL = {"embed + forward + dist": STEPS, "a single step": 1}
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class CallCost:
     """Microseconds of processor time per call."""
 
     node_us: float
@@ -66,14 +66,14 @@ class Alive:
     async def ready(self) -> None:
         await asyncio.gather(*(self._answer(handle, 0) for handle in self._handles))
 
-    async def one(self, order: str) -> Spent:
+    async def one(self, order: str) -> CallCost:
         return await self._measure(self._handles[:1], order, CALLS)
 
-    async def all(self, steps: int) -> Spent:
+    async def all(self, steps: int) -> CallCost:
         calls = steps * CALLS_PER_STEP * len(self._handles)
         return await self._measure(self._handles, f"step {steps}", calls)
 
-    async def _measure(self, handles: list[ProgramHandle], order: str, calls: int) -> Spent:
+    async def _measure(self, handles: list[ProgramHandle], order: str, calls: int) -> CallCost:
         answers = [
             asyncio.create_task(self._answer(handle, handle.record().num_messages))
             for handle in handles
@@ -84,7 +84,7 @@ class Alive:
             handle.signal("message", order)
         await asyncio.gather(*answers)
         spent = zip(self._clocks(), began, strict=True)
-        return Spent(*(1e6 * (after_s - before_s) / calls for after_s, before_s in spent))
+        return CallCost(*(1e6 * (after_s - before_s) / calls for after_s, before_s in spent))
 
     async def _answer(self, handle: ProgramHandle, after: int) -> None:
         """Read until it says that it is done (or there)."""
@@ -113,7 +113,7 @@ def processor_s(pid: int) -> float:
 
 async def measure_once(
     node: Node, engine_pid: int, program: Program, number: int
-) -> dict[str, Spent]:
+) -> dict[str, CallCost]:
     alive = Alive(node, engine_pid, program, number)
     await alive.ready()
     spent = {name: await alive.one(order) for name, order in ORDERS.items()}
@@ -125,12 +125,12 @@ async def measure_once(
 
 def measure_now(
     runner: asyncio.Runner, node: Node, engine: EnginePid, program: Program, number: int
-) -> dict[str, Spent]:
+) -> dict[str, CallCost]:
     return runner.run(measure_once(node, engine.get(), program, number))
 
 
 def row(
-    kind: str, call: str, rounds: list[dict[str, Spent]], native: list[dict[str, Spent]]
+    kind: str, call: str, rounds: list[dict[str, CallCost]], native: list[dict[str, CallCost]]
 ) -> dict[str, Any]:
     spent = [one[call].all_us for one in rounds]
     return {

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class CrowdMeasurement:
     """Of one round: how many per second, and the time of the one in the middle."""
 
     per_s: float
@@ -27,7 +27,7 @@ class Measured:
 
 async def run_crowd(
     run: Callable[[T], Awaitable[object]], tasks: Sequence[T], at_once: int
-) -> Measured:
+) -> CrowdMeasurement:
     """``run`` each of ``tasks``, ``at_once`` of them at a time."""
     times: list[float] = []
     waiting = iter(tasks)
@@ -41,7 +41,7 @@ async def run_crowd(
     began_s = time.perf_counter()
     await asyncio.gather(*(work() for _ in range(at_once)))
     total_s = time.perf_counter() - began_s
-    return Measured(len(tasks) / total_s, sorted(times)[len(times) // 2])
+    return CrowdMeasurement(len(tasks) / total_s, sorted(times)[len(times) // 2])
 
 
 class Launcher:

@@ -38,7 +38,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.http.servers import Server, start_quire
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import parser, rounds_of
-from benchmarks.pie.crowd import Launcher, Measured, run_crowd
+from benchmarks.pie.crowd import CrowdMeasurement, Launcher, run_crowd
 from benchmarks.pie.function_calls import tokens_of
 from benchmarks.pie.web_service import WebService
 from benchmarks.plots import draw_bars
@@ -107,7 +107,7 @@ Agent = Callable[[Links, Plan], Awaitable[None]]
 
 async def run_agents(
     server: Server, agent: Agent, plans: list[Plan], arguments: argparse.Namespace
-) -> Measured:
+) -> CrowdMeasurement:
     async with (
         httpx.AsyncClient(timeout=300) as http,
         Launcher(server.url, arguments.distance) as launcher,
@@ -150,7 +150,9 @@ async def as_program(source: str, variant: dict[str, bool], links: Links, plan: 
         raise SystemExit(f"a program made {turns} turns")
 
 
-def measure(model: str, length: int, arguments: argparse.Namespace) -> dict[str, list[Measured]]:
+def measure(
+    model: str, length: int, arguments: argparse.Namespace
+) -> dict[str, list[CrowdMeasurement]]:
     source = (HERE / "function_calls.py").read_text(encoding="utf-8")
     with ExitStack() as stack:
         service = stack.enter_context(WebService(LATENCY_S))
@@ -159,7 +161,7 @@ def measure(model: str, length: int, arguments: argparse.Namespace) -> dict[str,
         )
         numbers = iter(range(1_000_000))
 
-        def one(agent: Agent) -> Measured:
+        def one(agent: Agent) -> CrowdMeasurement:
             vocab_size = SHAPES[model].vocab_size
             plans = [
                 make_plan(next(numbers), length, service.url, vocab_size)

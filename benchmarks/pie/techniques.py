@@ -29,7 +29,7 @@ from benchmarks.http.servers import Server, start_shipped
 from benchmarks.library import tasks
 from benchmarks.measurement import Figure, figure, ratio, take_turns
 from benchmarks.options import plain_parser, rounds_of
-from benchmarks.pie.crowd import Launcher, Measured, run_crowd
+from benchmarks.pie.crowd import CrowdMeasurement, Launcher, run_crowd
 from benchmarks.pie.remote_context import RemoteModel
 from benchmarks.pie.technique_clients import CLIENTS
 from benchmarks.plots import draw_bars
@@ -59,7 +59,7 @@ class Technique:
 
 
 @dataclass(slots=True)
-class Asked:
+class AskedQuestion:
     """One question, and what was answered."""
 
     args: tuple[str, ...]
@@ -124,7 +124,9 @@ TECHNIQUES: dict[str, Technique] = {
 }  # fmt: skip
 
 
-async def drawn(technique: Technique, model: RemoteModel, num: int, seed: int) -> list[Asked]:
+async def drawn(
+    technique: Technique, model: RemoteModel, num: int, seed: int
+) -> list[AskedQuestion]:
     """Questions with their conversations as tokens, which a client has at hand."""
     random = Random(f"{technique.program}/{seed}")
     asked = []
@@ -134,25 +136,25 @@ async def drawn(technique: Technique, model: RemoteModel, num: int, seed: int) -
         if technique.system:
             messages = [{"role": "system", "content": technique.system}, *messages]
         tokenized = await model.post("/tokenize", {"messages": messages})
-        asked.append(Asked(args, tokenized["tokens"]))
+        asked.append(AskedQuestion(args, tokenized["tokens"]))
     return asked
 
 
-async def as_program(launcher: Launcher, technique: Technique, one: Asked) -> None:
+async def as_program(launcher: Launcher, technique: Technique, one: AskedQuestion) -> None:
     request = {"program": technique.program, "args": list(one.args)}
     one.answers["program"] = technique.read(await launcher.run(request))
 
 
-async def as_client(model: RemoteModel, technique: Technique, one: Asked) -> None:
+async def as_client(model: RemoteModel, technique: Technique, one: AskedQuestion) -> None:
     one.answers["client"] = await CLIENTS[technique.client](model, one.prompt, one.args)
 
 
 @dataclass(slots=True)
-class Results:
+class TechniqueResults:
     """Of one technique at one distance: rounds by contender, and the questions of all rounds."""
 
-    rounds: dict[str, list[Measured]]
-    asked: list[Asked]
+    rounds: dict[str, list[CrowdMeasurement]]
+    asked: list[AskedQuestion]
 
     @property
     def latency(self) -> Figure:
@@ -167,10 +169,10 @@ class Results:
         return sum(equal) / max(1, len(equal))
 
 
-def in_pairs(turns: list[Measured]) -> list[Measured]:
+def in_pairs(turns: list[CrowdMeasurement]) -> list[CrowdMeasurement]:
     """Two turns as one round."""
     return [
-        Measured(2 / (1 / one.per_s + 1 / other.per_s), (one.p50_s + other.p50_s) / 2)
+        CrowdMeasurement(2 / (1 / one.per_s + 1 / other.per_s), (one.p50_s + other.p50_s) / 2)
         for one, other in zip(turns[::2], turns[1::2], strict=True)
     ]
 
@@ -183,14 +185,16 @@ def batch_of(contender: str, turn: int) -> int:
     return 2 * pair + (1 + is_second if contender == "program" else 2 - is_second)
 
 
-def measure(server: Server, name: str, distance_s: float, arguments: argparse.Namespace) -> Results:
+def measure(
+    server: Server, name: str, distance_s: float, arguments: argparse.Namespace
+) -> TechniqueResults:
     """A round is two turns with two batches of questions, which the contenders ask crosswise: both
     have asked the same, and each was the second to ask, with more in the prefix cache, once."""
     technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
-    batches: dict[int, list[Asked]] = {}
+    batches: dict[int, list[AskedQuestion]] = {}
     taken = {"program": iter(range(1_000)), "client": iter(range(1_000))}
 
-    async def run(contender: str) -> Measured:
+    async def run(contender: str) -> CrowdMeasurement:
         number = batch_of(contender, next(taken[contender]))
         async with (
             RemoteModel(server.url, SHIPPED_MODEL, tokenizer, distance_s) as model,
@@ -199,7 +203,7 @@ def measure(server: Server, name: str, distance_s: float, arguments: argparse.Na
             if number not in batches:
                 seed = arguments.seed + number
                 batches[number] = await drawn(technique, model, arguments.questions, seed)
-            agent: Callable[[Asked], Awaitable[None]] = partial(as_client, model, technique)
+            agent: Callable[[AskedQuestion], Awaitable[None]] = partial(as_client, model, technique)
             if contender == "program":
                 agent = partial(as_program, launcher, technique)
             return await run_crowd(agent, batches[number], arguments.at_once)
@@ -208,10 +212,10 @@ def measure(server: Server, name: str, distance_s: float, arguments: argparse.Na
     title = f"{name}, {distance_s * 1e3:g} ms away"
     turns = take_turns(title, contenders, 2 * rounds_of(arguments))
     rounds = {contender: in_pairs(runs) for contender, runs in turns.items()}
-    return Results(rounds, [one for batch in batches.values() for one in batch])
+    return TechniqueResults(rounds, [one for batch in batches.values() for one in batch])
 
 
-def row_of(name: str, distance_s: float, results: Results) -> dict[str, Any]:
+def row_of(name: str, distance_s: float, results: TechniqueResults) -> dict[str, Any]:
     technique = TECHNIQUES[name]
     program, client = results.rounds["program"], results.rounds["client"]
     rates = [run.per_s for run in program], [run.per_s for run in client]

@@ -12,7 +12,7 @@ from subprocess import check_output
 import pytest
 
 from tools.mutation.coverage_map import CoverageMap
-from tools.mutation.ledger import Ledger, Outcome, Result
+from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, mutants_of, source_with
 from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked, run_tests
@@ -151,8 +151,8 @@ def test_a_mutant_meets_the_tests_of_its_line_the_quickest_first() -> None:
 
 def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -> None:
     file = tmp_path / "results.jsonl"
-    Ledger(file).add(Result("a", "module", "tests", Outcome.SURVIVED, 1.0))
-    Ledger(file).add(Result("b", "module", "tests", Outcome.KILLED, 1.0))
+    Ledger(file).add(MutantResult("a", "module", "tests", MutantOutcome.SURVIVED, 1.0))
+    Ledger(file).add(MutantResult("b", "module", "tests", MutantOutcome.KILLED, 1.0))
     ledger = Ledger(file)
     assert ledger.result("a", "module", "tests") is not None
     assert ledger.result("a", "module", "more tests") is None
@@ -162,7 +162,12 @@ def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -
 
 def test_what_is_no_fault_is_told_apart_and_counts_as_missed() -> None:
     mutants = [Mutant("a.py", "f", "o", "x", str(n), 0, 7, 7) for n in range(4)]
-    outcomes = [Outcome.KILLED, Outcome.TIMED_OUT, Outcome.SURVIVED, Outcome.NOT_RUN]
+    outcomes = [
+        MutantOutcome.KILLED,
+        MutantOutcome.TIMED_OUT,
+        MutantOutcome.SURVIVED,
+        MutantOutcome.NOT_RUN,
+    ]
     tried = [Tried("g", *pair) for pair in zip(mutants, outcomes, strict=True)]
     assert share(tried) == 0.5
     text = report(tried, {("a.py", "f", "x", "2"): "it is a cache"})

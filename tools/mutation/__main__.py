@@ -15,7 +15,7 @@ from tools.mutation.overlay import Overlay
 from tools.mutation.report import Tried, reasons, report, share
 from tools.mutation.sample import sample
 from tools.mutation.targets import GROUPS, WORK, Group
-from tools.mutation.trial import BUDGET_S, Trial
+from tools.mutation.trial import BUDGET_S, MutantTrial
 from tools.mutation.workers import share_out
 
 REPORT = WORK / "report.md"
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
     if not options.known:
         try_all(chosen, options.jobs, stop_s)
     ledger = Ledger(LEDGER)
-    trials = {group.name: Trial(group, ledger) for group in GROUPS}
+    trials = {group.name: MutantTrial(group, ledger) for group in GROUPS}
     known = [(group, mutant, trials[group.name].known_outcome(mutant)) for group, mutant in chosen]
     tried = [Tried(group.name, mutant, found) for group, mutant, found in known if found]
     print(f"{len(tried)} of {len(chosen)} are tried")
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
 def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: float) -> None:
     """Those of which nothing is known; none begins after ``stop_s``."""
     ledger = Ledger(LEDGER)
-    trials = {group.name: Trial(group, ledger) for group in GROUPS}
+    trials = {group.name: MutantTrial(group, ledger) for group in GROUPS}
     waiting = [
         (trials[group.name], mutant)
         for group, mutant in chosen

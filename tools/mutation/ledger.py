@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 
-class Outcome(StrEnum):
+class MutantOutcome(StrEnum):
     KILLED = "killed"
     TIMED_OUT = "timed out"
     SURVIVED = "survived"
@@ -20,38 +20,38 @@ class Outcome(StrEnum):
 
     @property
     def is_noticed(self) -> bool:
-        return self in (Outcome.KILLED, Outcome.TIMED_OUT)
+        return self in (MutantOutcome.KILLED, MutantOutcome.TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MutantResult:
     """``module`` and ``tests`` are digests; ``seconds`` that it took."""
 
     identity: str
     module: str
     tests: str
-    outcome: Outcome
+    outcome: MutantOutcome
     seconds: float
 
 
 class Ledger:
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._results: dict[str, Result] = {}
+        self._results: dict[str, MutantResult] = {}
         if file.exists():
             for line in file.read_text(encoding="utf-8").splitlines():
                 fields = json.loads(line)
-                result = Result(**{**fields, "outcome": Outcome(fields["outcome"])})
+                result = MutantResult(**{**fields, "outcome": MutantOutcome(fields["outcome"])})
                 self._results[result.identity] = result
 
-    def result(self, identity: str, module: str, tests: str) -> Result | None:
+    def result(self, identity: str, module: str, tests: str) -> MutantResult | None:
         """What was found, if it holds for this state of module and tests."""
         known = self._results.get(identity)
         if known is None or known.module != module:
             return None
         return known if known.outcome.is_noticed or known.tests == tests else None
 
-    def add(self, result: Result) -> None:
+    def add(self, result: MutantResult) -> None:
         self._results[result.identity] = result
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:

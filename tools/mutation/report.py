@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.mutation.ledger import Outcome
+from tools.mutation.ledger import MutantOutcome
 from tools.mutation.operators import Mutant
 
 EQUIVALENT = Path(__file__).with_name("equivalent.toml")
@@ -17,7 +17,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 class Tried:
     group: str
     mutant: Mutant
-    outcome: Outcome
+    outcome: MutantOutcome
 
 
 def reasons(file: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
@@ -37,7 +37,7 @@ def report(tried: Iterable[Tried], why: dict[tuple[str, str, str, str], str]) ->
         of_group = [one for one in tried if group in (one.group, "all")]
         num_killed, num_late = (
             sum(one.outcome is outcome for one in of_group)
-            for outcome in (Outcome.KILLED, Outcome.TIMED_OUT)
+            for outcome in (MutantOutcome.KILLED, MutantOutcome.TIMED_OUT)
         )
         num_survived = len(of_group) - num_killed - num_late
         lines.append(

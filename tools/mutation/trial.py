@@ -7,7 +7,7 @@ import time
 from functools import partial
 
 from tools.mutation.coverage_map import CoverageMap, coverage_map, digest_of
-from tools.mutation.ledger import Ledger, Outcome, Result
+from tools.mutation.ledger import Ledger, MutantOutcome, MutantResult
 from tools.mutation.operators import Mutant, source_with
 from tools.mutation.overlay import Overlay
 from tools.mutation.processes import TIMED_OUT, forked, preload, run_tests
@@ -21,7 +21,7 @@ WAITING_LIMIT_S = 60.0
 """What the tests may take besides: they wait for what never comes, or the machine is busy."""
 
 
-class Trial:
+class MutantTrial:
     """``prepare`` comes once before the first ``new_outcome``; processes forked from this one
     share what it read."""
 
@@ -31,7 +31,7 @@ class Trial:
         self._tests = digest_of(group.test_files())
         self._coverage: CoverageMap | None = None
 
-    def known_outcome(self, mutant: Mutant) -> Outcome | None:
+    def known_outcome(self, mutant: Mutant) -> MutantOutcome | None:
         """What was found for the module and the tests as they are now."""
         known = self._ledger.result(mutant.identity(), self._module(mutant), self._tests)
         return None if known is None else known.outcome
@@ -43,24 +43,24 @@ class Trial:
             self._coverage = coverage_map(self._group)
             preload(self._coverage.modules)
 
-    def new_outcome(self, mutant: Mutant, overlay: Overlay) -> Outcome:
+    def new_outcome(self, mutant: Mutant, overlay: Overlay) -> MutantOutcome:
         started_s = time.monotonic()
         outcome = self._try(mutant, overlay)
         seconds = time.monotonic() - started_s
         self._ledger.add(
-            Result(mutant.identity(), self._module(mutant), self._tests, outcome, seconds)
+            MutantResult(mutant.identity(), self._module(mutant), self._tests, outcome, seconds)
         )
         return outcome
 
     def _module(self, mutant: Mutant) -> str:
         return digest_of([SOURCE / mutant.path])
 
-    def _try(self, mutant: Mutant, overlay: Overlay) -> Outcome:
+    def _try(self, mutant: Mutant, overlay: Overlay) -> MutantOutcome:
         coverage = self._coverage
         assert coverage is not None, "not prepared"
         tests = coverage.tests_of(mutant, BUDGET_S)
         if not tests:
-            return Outcome.NOT_RUN
+            return MutantOutcome.NOT_RUN
         limits = {test: LIMIT_S + LIMIT_FACTOR * coverage.seconds[test] for test in tests}
         took_s = sum(coverage.seconds[test] for test in tests)
         with overlay.fault(mutant.path, source_with(mutant, SOURCE)):
@@ -72,5 +72,5 @@ class Trial:
                 run=partial(run_tests, limits=limits),
             )
         if status == TIMED_OUT:
-            return Outcome.TIMED_OUT
-        return Outcome.SURVIVED if status == 0 else Outcome.KILLED
+            return MutantOutcome.TIMED_OUT
+        return MutantOutcome.SURVIVED if status == 0 else MutantOutcome.KILLED
