@@ -1,4 +1,4 @@
-"""What comes out of the controller: the shell carries these out, in order."""
+"""The controller's output: actions that the shell carries out, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quire.core.events import ProgramForm
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores
-"""``None`` for commands that only finish; see each command for its reply."""
+"""``None`` for commands that return no value; each command's docstring names its reply."""
 
 
 class ActionBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
@@ -27,10 +27,11 @@ class Dispatch(ActionBase, frozen=True, kw_only=True):
 
 
 class Deliver(ActionBase, frozen=True, kw_only=True):
-    """A reply to a command. ``last`` marks the command's end as *done*.
+    """Deliver a reply to a command. ``last`` marks the end of the command as *done*.
 
-    ``done_before``: commands of the program that were done before it, in this order, each with
-    nothing to say: mostly it is the last of a few whose answer anybody waits for.
+    ``done_before``: earlier commands of the program that are done and have no reply value, in
+    order. They travel with this reply because a program usually awaits only the last of several
+    commands.
     """
 
     program: ProgramId
@@ -41,7 +42,7 @@ class Deliver(ActionBase, frozen=True, kw_only=True):
 
 
 class Fail(ActionBase, frozen=True, kw_only=True):
-    """The command's end as *failed* or (code ``program_cancelled``) *cancelled*."""
+    """The command has *failed*, or was *cancelled* (code ``program_cancelled``)."""
 
     program: ProgramId
     command: CommandId
@@ -49,7 +50,7 @@ class Fail(ActionBase, frozen=True, kw_only=True):
 
 
 class QueuePlaced(ActionBase, frozen=True, kw_only=True):
-    """Control has chosen the engine of a queue, as its first command came."""
+    """Control has chosen the engine of a queue, on arrival of the queue's first command."""
 
     program: ProgramId
     queue: QueueId
@@ -57,9 +58,9 @@ class QueuePlaced(ActionBase, frozen=True, kw_only=True):
 
 
 class Terminate(ActionBase, frozen=True, kw_only=True):
-    """Control ends a program: over its quota, its pages lost, its idle time over.
+    """Control ends a program: it exceeded a quota, lost its pages, or was idle for too long.
 
-    Its entry is gone and its commands have been answered; the host must stop it.
+    Its table entry is removed and its commands have been answered; the host must stop the program.
     """
 
     program: ProgramId
@@ -67,9 +68,9 @@ class Terminate(ActionBase, frozen=True, kw_only=True):
 
 
 class ProgramClosed(ActionBase, frozen=True, kw_only=True):
-    """A program has left the process table, and this is what it has used.
+    """A program has left the process table. Carries what it has used.
 
-    ``reason`` is that of its end. What the engine still does for it is not counted any more.
+    ``reason``: why it ended. Engine work that still runs for it is not counted any more.
     """
 
     program: ProgramId

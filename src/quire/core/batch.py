@@ -1,48 +1,48 @@
 """The batch message: everything one engine step does, as flat arrays; and its result.
 
 Control sends one ``Batch`` per step and the engine answers with one ``BatchResult``. The engine
-executes messages in order, decides nothing, and is a pure function of them and its memory. Within
-one message the stages run in this order:
+executes messages in order and schedules nothing: its results depend on the messages and its memory
+alone. Within one message the stages run in this order:
 
-1. ``operations``, in list order: page tables, copies, opening and closing of sequences; swaps only
-   begin (see *Transfers*).
+1. ``operations``, in list order: page tables, copies, opening and closing of sequences. Swaps only
+   begin here (see *Transfers*).
 2. ``embeds``: token embeddings into embed slots; ``images``: embeddings of images.
 3. ``forward``: one ragged batch of rows. In each layer the K and V of *all* rows are written before
    any row attends, so a later row may see what an earlier row of the same message writes (vertical
    batching).
 4. ``dists`` and ``samples`` over embed slots, and the first token of every sequence whose last
-   prompt chunk ran in 3.
+   prompt chunk ran in stage 3.
 5. ``advance``: up to ``num_steps`` decode steps of the named sequences, and of those that got
-   their first token in 4 (which counts as their first step). With prompt chunks in the same
-   message, step one of the loop and stage 3 form one batch.
+   their first token in stage 4 (which counts as their first step). With prompt chunks in the same
+   message, the first decode step and stage 3 form one batch.
 
-A row that fails is reported and costs no other row anything. What it was to write is undefined but
-may be read: a message that was sent behind it stands on it, and control drops what comes of that.
+A row that fails is reported and does not affect other rows. The memory that it should have written
+is undefined but may be read: a message already sent may depend on it. Control drops those results.
 
 Token values: ``>= 0`` is a token id; ``< 0`` is ``~token_slot``, the token that an earlier stage or
 message left in that device slot.
 
-Transfers. Each pair of blocks that a swap names is a transfer. It begins with its message and ends
-when the engine says so (``TransfersEnded``), which may be many messages later, in any order. Until
-then no message names its device block, neither to read nor to write it, and no other transfer names
-its device or its host block; a message holds one swap in each direction at most. So the engine may
-copy whenever it likes: bytes that leave are those that the operations of the message find.
+Transfers. Each pair of blocks in a swap is one transfer. It begins with its message and ends when
+the engine reports it (``TransfersEnded``), possibly many messages later, in any order. Until then
+no message reads or writes its device block, and no other transfer uses its device block or its host
+block. A message holds at most one swap per direction. The engine may therefore copy at any time; a
+swap out copies the bytes as they were after the preceding operations of its message.
 
 Visibility. A page table entry is a block and a 64-bit word: bit ``i`` says that slot ``i`` is
-written and unmasked for this holder. The engine stores the position of every written slot; a new
+written and unmasked for this holder. The engine stores the position of every written slot. A new
 token at position p sees the visible slots of its table at positions < p, the new tokens of its row
-at positions < p, and itself. Slots that a row writes and that stand in its table too are seen once,
-as new tokens. When a *sequence* appends, the engine sets the bit in its table itself.
+at positions < p, and itself. A slot that a row writes and that is also in its table is seen once,
+as a new token. When a *sequence* appends, the engine sets the bit in its table itself.
 
 Layer groups. Layers that cache the same kind of block form a group (full attention, sliding window,
 recurrent state); a page maps to one block or none in each. Operations name their ``group``.
 
-Adapters (LoRA). A forward row and a sequence name one by its index in ``EngineInfo.adapters``, or
--1 for the model as it is; rows of one message may name different ones. K and V are those of the
-adapter that they were written with; a row sees whatever stands in its table.
+Adapters (LoRA). A forward row and a sequence name an adapter by its index in
+``EngineInfo.adapters``, or -1 for the base model; rows of one message may name different adapters.
+K and V are those of the adapter that wrote them; a row attends to everything in its table.
 
-Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, N sampled tokens,
-A position axes (1 for text, 3 for M-RoPE), G layer groups.
+Shapes: R rows, T new tokens, S sequences, E embeds, D distributions, M samples, N sampled tokens, A
+position axes (1 for text, 3 for M-RoPE), G layer groups.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ U64 = NDArray[np.uint64]
 F32 = NDArray[np.float32]
 
 MAX_PAGE_SIZE = 64
-"""A page's visibility is one 64-bit word."""
+"""The visibility of a page is one 64-bit word."""
 
 
 def no_i32() -> I32:
@@ -80,8 +80,8 @@ NO_I32: I32 = _nothing(1, np.int32)
 NO_F32: F32 = _nothing(1, np.float32)
 NO_I32_ROWS: I32 = _nothing(2, np.int32)
 NO_F32_ROWS: F32 = _nothing(2, np.float32)
-"""What a result has nothing of. These very arrays are left out when it is sent: most results have
-tokens or samples and nothing else, and an array costs its message more than its few bytes."""
+"""The empty arrays of a result. Encoding leaves out these very objects: most results hold tokens or
+samples only, and an encoded array costs more than its few bytes."""
 
 
 class Operation(msgspec.Struct, tag=True, kw_only=True):
@@ -89,7 +89,7 @@ class Operation(msgspec.Struct, tag=True, kw_only=True):
 
 
 class WriteTable(Operation, kw_only=True):
-    """Set the table's entries from ``start`` on; entries behind them are cut off.
+    """Set the table's entries from ``start`` on and cut off the entries after them.
 
     Creates the table if it is new (then ``start`` is 0).
     """
@@ -102,8 +102,8 @@ class WriteTable(Operation, kw_only=True):
 
 
 class WriteEntries(Operation, kw_only=True):
-    """Set entry ``entries[i]`` of table ``tables[i]``; entries behind it are cut off. All of one
-    length, in order: a step of many loops in one operation."""
+    """Set entry ``entries[i]`` of table ``tables[i]`` and cut off the entries after it. All arrays
+    have one length; one operation serves a step of many decode loops."""
 
     tables: I32
     entries: I32
@@ -125,7 +125,7 @@ class CopySlots(Operation, kw_only=True):
 
 
 class SwapOut(Operation, kw_only=True):
-    """Begin to copy whole device blocks to host blocks: transfer ``transfers[i]`` takes block
+    """Begin to copy whole device blocks to host blocks. Transfer ``transfers[i]`` copies block
     ``blocks[i]`` to ``host_blocks[i]``."""
 
     transfers: I32
@@ -135,7 +135,7 @@ class SwapOut(Operation, kw_only=True):
 
 
 class SwapIn(Operation, kw_only=True):
-    """Begin to copy whole host blocks to device blocks, as ``SwapOut`` does the other way."""
+    """Begin to copy whole host blocks to device blocks, the reverse of ``SwapOut``."""
 
     transfers: I32
     host_blocks: I32
@@ -144,15 +144,15 @@ class SwapIn(Operation, kw_only=True):
 
 
 class OpenSequence(Operation, kw_only=True):
-    """Create decode state. Its first token is sampled behind a forward row that names it.
+    """Create decode state. Its first token is sampled after a forward row that names it.
 
     ``cursor``         where the next token is appended: entry * page_size + offset in ``table``.
-    ``limit``          the cursor may not reach this; blocks up to it are bound.
-    ``position``       position of the next token to append.
-    ``history``        tokens seen so far (prompt, then output): penalties, grammar and n-grams are
-                       rebuilt from it.
+    ``limit``          exclusive bound of the cursor; blocks are bound up to it. ``position``
+    position of the next token to append. ``history``        tokens so far (prompt, then output),
+    from which penalties, grammar and n-grams
+                       are rebuilt.
     ``num_generated``  how many of ``history``'s last tokens were sampled (after a preemption).
-    ``adapter``        with which its tokens are run, -1 for none.
+    ``adapter``        adapter that its tokens are run with, -1 for none.
     """
 
     sequence: SequenceId
@@ -222,17 +222,13 @@ class ExplicitMask(msgspec.Struct, kw_only=True):
 class ForwardRows(msgspec.Struct, kw_only=True):
     """Stage 3, ragged: row r owns tokens ``row_starts[r]:row_starts[r + 1]``.
 
-    ``row_starts`` [R+1] ·
-    ``tables`` [R] table to attend to, -1 for none ·
-    ``sequences`` [R] sequence to sample behind the row's last token, -1 for none ·
-    ``tokens`` [T] token values, read where ``embeds`` is -1 ·
-    ``embeds`` [T] input embed slot or -1 ·
-    ``positions`` [A, T] ·
-    ``slots`` [G, T] flat slot written, -1 for none ·
-    ``outputs`` [T] embed slot for the final hidden state (after the last norm), -1 for none ·
-    ``score_targets`` [T] or empty: a token id whose log probability after this token is wanted,
-    -1 for none; ``num_scores`` alternatives with them ·
-    ``adapters`` [R] or empty: with which the row is run, -1 for none ·
+    ``row_starts`` [R+1] · ``tables`` [R] table to attend to, -1 for none · ``sequences`` [R]
+    sequence to sample after the row's last token, -1 for none · ``tokens`` [T] token values, read
+    where ``embeds`` is -1 · ``embeds`` [T] input embed slot or -1 · ``positions`` [A, T] ·
+    ``slots`` [G, T] flat slot written, -1 for none · ``outputs`` [T] embed slot for the final
+    hidden state (after the last norm), -1 for none · ``score_targets`` [T] or empty: a token id
+    whose log probability after this token is wanted, -1 for none; ``num_scores`` alternatives with
+    them · ``adapters`` [R] or empty: adapter that the row is run with, -1 for none ·
     ``attention_rows`` rows whose attention mass is wanted, ascending.
     """
 
@@ -252,7 +248,8 @@ class ForwardRows(msgspec.Struct, kw_only=True):
 
 
 class DistRows(msgspec.Struct, kw_only=True):
-    """Distributions over the vocabulary after embed slots, the best ``top_k`` of each. [D]"""
+    """Distributions over the vocabulary after embed slots, the best ``top_k`` tokens of each.
+    [D]"""
 
     embeds: I32
     top_k: I32
@@ -273,9 +270,9 @@ class SampleRows(msgspec.Struct, kw_only=True):
 
 
 class AdvanceRows(msgspec.Struct, kw_only=True):
-    """Stage 5: sequences to advance, each at most ``max_steps`` tokens in this message. [S]
+    """Stage 5: sequences to advance, each by at most ``max_steps`` tokens in this message. [S]
 
-    A sequence that has ended, or whose epoch is not ``epochs[i]``, is inert.
+    A sequence that has ended, or whose epoch is not ``epochs[i]``, is skipped.
     """
 
     sequences: I32
@@ -330,7 +327,7 @@ class SequenceTokens(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RowFailure(msgspec.Struct, kw_only=True):
-    """One row that could not be executed; the others of the message were."""
+    """One row that could not be executed; the other rows of the message were executed."""
 
     stage: str
     index: int
@@ -338,16 +335,16 @@ class RowFailure(msgspec.Struct, kw_only=True):
 
 
 class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
-    """What one message did.
+    """The results of one message.
 
     ``elapsed_s`` is the engine's own time for it. ``dist_starts`` [D+1], ``dist_ids`` and
     ``dist_probs`` ragged. ``samples`` [M]. ``score_logprobs`` [T] with ``score_ids`` /
     ``score_top`` [T, num_scores] where targets were given, else empty.
 
-    ``attention_mass`` [L, C] of the rows that asked, ``attention_starts`` [rows + 1] into C: each
-    has a column for every slot of its table in entry order, then for its new tokens (none if it
-    failed). A value is the sum over the row's tokens of the attention probability of that slot,
-    averaged over the query heads; what the row wrote counts as new tokens only.
+    ``attention_mass`` [L, C] of the requested rows, ``attention_starts`` [rows + 1] into C: each
+    row has a column for every slot of its table in entry order, then for its new tokens (no columns
+    if it failed). A value is the sum over the row's tokens of the attention probability of that
+    slot, averaged over the query heads. Slots that the row wrote count as new tokens only.
     """
 
     step: int
@@ -367,10 +364,10 @@ class BatchResult(msgspec.Struct, kw_only=True, tag=True, omit_defaults=True):
 
 
 class TransfersEnded(msgspec.Struct, kw_only=True, tag=True):
-    """The bytes of these transfers are where they were to go."""
+    """The bytes of these transfers have arrived at their destinations."""
 
     transfers: I32
 
 
 EngineAnswer = BatchResult | TransfersEnded
-"""What an engine says while it serves."""
+"""The messages that an engine sends while it serves."""

@@ -25,21 +25,23 @@ from quire.core.ids import CommandId, EmbedId, PageId, TokenSlotId
 
 
 class CommandBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
-    """Fields of every command. Plain data without cycles, as all messages: the garbage collector,
-    which would look at each of them several times, leaves them out (``gc=False``)."""
+    """Fields of every command. ``gc=False``: messages are plain data without cycles, so the garbage
+    collector need not scan them."""
 
     id: CommandId
     after: tuple[CommandId, ...] = ()
 
 
 class AllocPages(CommandBase, frozen=True, kw_only=True):
-    """Take ``pages`` into the program's address space, empty. Blocks are bound at first write."""
+    """Take ``pages`` into the program's address space, empty. Blocks are bound at the first
+    write."""
 
     pages: list[PageId]
 
 
 class DeallocPages(CommandBase, frozen=True, kw_only=True):
-    """Give pages back, in the place that this command has in the queue. Twice is an error."""
+    """Give pages back when this command is reached in the queue. Freeing a page twice is an
+    error."""
 
     pages: list[PageId]
 
@@ -55,11 +57,12 @@ class DeallocEmbeds(CommandBase, frozen=True, kw_only=True):
 class ExportPages(CommandBase, frozen=True, kw_only=True):
     """Publish a snapshot (block, fill, positions, mask) of ``pages`` under ``name``.
 
-    Visible to programs of the same tenant until ``ttl_s`` passes without an import, the owner
-    releases it (``ReleaseExport``), or for ever if ``ttl_s`` is ``None`` and the owner lives.
+    Programs of the same tenant can import it until the owner releases it (``ReleaseExport``), or
+    until ``ttl_s`` seconds pass without an import. With ``ttl_s`` ``None`` it stays as long as the
+    owner lives.
 
-    ``tokens``: the text that the pages hold, and at most one more, for those who import it; control
-    keeps it with the export and does not compare it with the pages.
+    ``tokens``: the text that the pages hold, and at most one token more, for those who import it;
+    control keeps it with the export and does not compare it with the pages.
     """
 
     pages: list[PageId]
@@ -73,9 +76,9 @@ class ReleaseExport(CommandBase, frozen=True, kw_only=True):
 
 
 class ListExports(CommandBase, frozen=True, kw_only=True):
-    """Which exports this program could import on this queue. The reply is an ``Exports``.
+    """List the exports that this program could import on this queue. The reply is an ``Exports``.
 
-    ``prefix``: those whose names begin so.
+    ``prefix``: only those whose names begin with it.
     """
 
     prefix: str = ""
@@ -84,8 +87,8 @@ class ListExports(CommandBase, frozen=True, kw_only=True):
 class ImportPages(CommandBase, frozen=True, kw_only=True):
     """Map the export ``name`` into this program. The reply is an ``Imported``.
 
-    The issuer offers ``pages`` ids, at least as many as the export has (else the error says how
-    many); unused ids stay unused.
+    The issuer offers ``pages`` ids, at least as many as the export has pages (the error for too few
+    says how many); ids that are not used stay free.
     """
 
     name: str
@@ -95,9 +98,9 @@ class ImportPages(CommandBase, frozen=True, kw_only=True):
 class ImportPrefix(CommandBase, frozen=True, kw_only=True):
     """Map the longest indexed run of full canonical pages that holds a prefix of ``tokens``.
 
-    The reply is an ``Imported`` (possibly of nothing). At least one token is always left over, so
+    The reply is an ``Imported`` (possibly of no pages). At least one token is always left over, so
     that its distribution can be computed. ``pages`` must offer ``len(tokens) // page_size`` ids.
-    ``adapter``: pages that were computed with it (None: with none).
+    ``adapter``: map pages that were computed with this adapter (None: with the base model).
     """
 
     tokens: list[int]
@@ -132,7 +135,7 @@ class TruncatePage(CommandBase, frozen=True, kw_only=True):
 class EmbedText(CommandBase, frozen=True, kw_only=True):
     """Write the embeddings of tokens, at explicit positions, into embeds (Pie ``embed_txt``).
 
-    A token is a literal id or, where ``token_slots`` is given, the one in that slot (run ahead).
+    A token is a literal id or, where ``token_slots`` is given, the token in that slot (run ahead).
     """
 
     tokens: list[int]
@@ -144,10 +147,10 @@ class EmbedText(CommandBase, frozen=True, kw_only=True):
 class EmbedImage(CommandBase, frozen=True, kw_only=True):
     """Write the embeddings of an image, at explicit positions, into embeds (Pie ``embed_img``).
 
-    ``image``: the bytes of a file in one of the formats of ``EngineInfo.images``, which also says
-    how many embeds an image takes, or its pixels (``quire.engine.vision.framing``). K and V of them
-    are opaque: no prefix index knows images. ``refusal``: why the file has no pixels, with which
-    the command fails.
+    ``image``: a file's bytes in one of the formats of ``EngineInfo.images``, which also states how
+    many embeds an image takes, or the image's pixels (``quire.engine.vision.framing``). The K and V
+    of images are opaque: the prefix index holds no images. ``refusal``: the reason why the file
+    could not be decoded; the command fails with it.
     """
 
     image: bytes
@@ -159,15 +162,15 @@ class EmbedImage(CommandBase, frozen=True, kw_only=True):
 class Forward(CommandBase, frozen=True, kw_only=True):
     """Run the transformer over ``inputs`` (Pie ``forward``).
 
-    ``context``  pages to attend to, in any order, partly filled or gapped as the program likes.
-    ``inputs``   embeds written by ``EmbedText`` (or earlier outputs), one per new token.
-    ``output``   pages that receive K and V of the new tokens; empty: they are not kept.
-    ``outputs``  embeds that receive the final hidden state of the **last** ``len(outputs)`` inputs.
-    ``mask``     explicit visibility, one row per new token over [every slot of ``context`` in list
+    ``context``  pages to attend to, in any order; they may be partly filled and have gaps.
+    ``inputs``   embeds written by ``EmbedText`` (or earlier outputs), one per new token. ``output``
+    pages that receive K and V of the new tokens; empty: they are not kept. ``outputs``  embeds that
+    receive the final hidden state of the **last** ``len(outputs)`` inputs. ``mask``     explicit
+    visibility, one row per new token over [every slot of ``context`` in list
                  order (``page_size`` per page), then the new tokens]; rows of equal length.
-    ``adapter``  name of the LoRA adapter to run with, None for the model as it is.
-    ``scores``   the attention mass of the new tokens is wanted: the reply is ``AttentionScores``,
-                 for each slot of ``context`` or only for each page.
+    ``adapter``  name of the LoRA adapter to run with, None for the base model. ``scores``   whether
+    to return the attention mass of the new tokens, for each slot of ``context`` or
+                 only for each page; the reply is then ``AttentionScores``.
     """
 
     context: list[PageId]
@@ -189,8 +192,8 @@ class GetNextDist(CommandBase, frozen=True, kw_only=True):
 class Sample(CommandBase, frozen=True, kw_only=True):
     """Sample one token after each of ``embeds``; the reply is ``Sampled``.
 
-    With ``token_slots`` the tokens also stay on the device under those names. ``positions`` feed
-    the counter-based random numbers; ``history`` feeds penalties.
+    With ``token_slots`` the tokens also stay on the device in these slots. ``positions`` feed the
+    counter-based random numbers; ``history`` feeds penalties.
     """
 
     embeds: list[EmbedId]
@@ -201,21 +204,21 @@ class Sample(CommandBase, frozen=True, kw_only=True):
 
 
 class Decode(CommandBase, frozen=True, kw_only=True):
-    """A whole loop as one command: run ``tokens``, then sample, append, stop (design, two tiers).
+    """A whole generation loop as one command: run ``tokens``, then sample, append, stop.
 
     ``tokens`` (at least one) are run at ``position``, ``position + 1``, ...: long inputs in chunks,
-    under the token budget. Then tokens are sampled until ``stop`` or the grammar ends it or the
-    ``output`` pages are full. The last sampled token has not been run: its K and V are not in the
-    pages. Replies are ``DecodeChunk``s.
+    under the token budget. Then tokens are sampled until ``stop`` or the grammar ends the loop or
+    the ``output`` pages are full. The last sampled token has not been run: its K and V are not in
+    the pages. Replies are ``DecodeChunk``s.
 
     ``cache``: when ``context`` and ``output`` hold a canonical prefix (plain causal tokens from
     position 0), pages of ``tokens`` that the prefix index already has are mapped instead of
     computed, and full pages enter the index as they fill.
 
-    ``adapter``: name of the LoRA adapter to run with, None for the model as it is. The prefix index
+    ``adapter``: name of the LoRA adapter to run with, None for the base model. The prefix index
     keeps the pages of each apart.
 
-    ``refusal``: why its grammar cannot be used, with which the command fails.
+    ``refusal``: the reason why the grammar cannot be used; the command fails with it.
     """
 
     context: list[PageId]
@@ -234,7 +237,7 @@ class Decode(CommandBase, frozen=True, kw_only=True):
 
 
 class Synchronize(CommandBase, frozen=True, kw_only=True):
-    """Done when every earlier command of the queue has ended. Answered even on a poisoned queue."""
+    """Done when every earlier command of the queue has ended. Answered on a poisoned queue too."""
 
 
 Command = (
@@ -261,7 +264,7 @@ Command = (
 
 
 class ImportedPage(msgspec.Struct, frozen=True):
-    """What an importer learns of one page: how far it is filled, the positions, the mask."""
+    """What an importer learns about one page: how far it is filled, its positions and its mask."""
 
     page: PageId
     fill: int
@@ -279,9 +282,10 @@ class Imported(msgspec.Struct, frozen=True, tag=True):
 
 
 class ExportedPages(msgspec.Struct, frozen=True):
-    """One export. ``expires_in_s``: without an import; ``None``: it lives as long as its owner.
+    """One export. ``expires_in_s``: seconds until it expires without an import; ``None``: it lives
+    as long as its owner.
 
-    ``own``: the program that asks may release it: it is its own, or its program has ended.
+    ``own``: whether the asking program may release it, because it owns it or the owner has ended.
     """
 
     name: str
@@ -292,7 +296,7 @@ class ExportedPages(msgspec.Struct, frozen=True):
 
 
 class Exports(msgspec.Struct, frozen=True, tag=True):
-    """The reply to ``ListExports``, by name."""
+    """The reply to ``ListExports``, sorted by name."""
 
     exports: list[ExportedPages]
 
@@ -310,17 +314,17 @@ class Sampled(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 class AttentionScores(msgspec.Struct, frozen=True, tag=True):
-    """The reply to a ``Forward`` with ``scores``: where its new tokens looked, layer by layer.
+    """The reply to a ``Forward`` with ``scores``: the attention mass of its new tokens per layer.
 
     The mass of a slot in a layer is the sum, over the command's new tokens, of the probability that
-    the softmax of attention gives to the slot, averaged over the query heads. So what a layer gives
-    to everything adds up to the number of new tokens (less what went to attention sinks without a
-    slot, and to tokens that see nothing).
+    the softmax of attention gives to the slot, averaged over the query heads. The masses of a layer
+    therefore sum to the number of new tokens (less the share of attention sinks, which have no
+    slot, and of tokens that see nothing).
 
     ``pages`` [L, P] mass of each page of ``context`` · ``slots`` [L, P * page_size] mass of each of
     its slots, empty unless asked for · ``inputs`` [L, T] mass of the new tokens themselves, in
-    their order, wherever their K and V are kept (so a page that stands in ``output`` too shows here
-    only what it held before). Row after row, float32, little-endian.
+    order. They count here even if their K and V go to a page that is also in ``context``; that page
+    then shows only the slots that it held before. Row-major float32, little-endian.
     """
 
     num_layers: int

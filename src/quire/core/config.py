@@ -1,5 +1,5 @@
-"""Configuration as frozen values. Defaults are what a laptop wants; the CLI alone reads the
-environment and files, and builds these."""
+"""Configuration as frozen values, with defaults for a laptop. Only the CLI reads the environment
+and files; it builds these."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ WeightsName = Literal["auto", "float8", "int8"]
 PriorityScope = Literal["tenant", "node"]
 
 DEFAULT_CACHE_BYTES = 256 << 20
-"""What a laptop can spare for pages."""
+"""An amount that a laptop can spare for pages."""
 
 _SERVER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterConfig:
-    """A LoRA adapter to load with a model. ``source``: a directory in the format of PEFT.
+    """A LoRA adapter to load with a model. ``source``: a directory in PEFT's format.
 
-    ``is_needed``: an engine does not come up without it, as when it is first started. Else the
-    adapter keeps its place, and says in ``AdapterInfo.problem`` why nothing can run with it.
+    ``is_needed``: the engine does not start without it, as at the first start. Otherwise a failed
+    adapter keeps its index, and ``AdapterInfo.problem`` says why it cannot be used.
     """
 
     name: str
@@ -48,15 +48,15 @@ class EngineConfig:
     """One model on one engine.
 
     ``source``: a Hugging Face directory or hub id. ``kv_cache_bytes``: device memory for pages;
-    None: ``DEFAULT_CACHE_BYTES``, on the CUDA backend most of what the weights leave.
-    ``host_cache_bytes``: the tier that preempted and idle programs' pages are swapped to.
-    ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
+    None: ``DEFAULT_CACHE_BYTES``, on the CUDA backend most of the memory that the weights leave
+    free. ``host_cache_bytes``: the tier that the pages of preempted and idle programs are swapped
+    to. ``backend``: torch, cpu or cuda; ``auto`` takes the fastest that can run the model here.
     ``kernel_isa``: the CPU kernel's instruction set (None: the best that this machine has).
-    ``batch_invariant``: a row's results do not depend, bit for bit, on what it is batched with.
-    ``weights``: float8 quantises projections while loading, on the CUDA backend, int8 does so on
-    the cpu backend; auto takes them as the checkpoint has them, where a product for them exists.
-    ``tensor_parallel``: processes of this host that share the model; cache sizes are each one's.
-    ``adapters``: LoRA adapters that rows may be run with; each is served under its name too.
+    ``batch_invariant``: a row's results do not depend, bit for bit, on the other rows of its batch.
+    ``weights``: float8 (cuda backend) and int8 (cpu backend) quantise projections while loading;
+    auto keeps the checkpoint's format where the backend has a matrix product for it.
+    ``tensor_parallel``: processes of this host that share the model; cache sizes are per process.
+    ``adapters``: LoRA adapters that rows may be run with; each is also served under its own name.
     """
 
     source: str
@@ -106,7 +106,7 @@ class EncoderConfig:
     """An embedding model or cross-encoder in a process of its own.
 
     ``source``: a Hugging Face or sentence-transformers directory, or a hub id. ``max_batch_tokens``
-    bounds a batch, ``max_pending`` the sequences of one tenant that may wait; more are refused.
+    bounds a batch. ``max_pending`` bounds the waiting sequences of one tenant; more are refused.
     """
 
     source: str
@@ -133,13 +133,13 @@ class EncoderConfig:
 class SchedulerConfig:
     """``policy``: fcfs or round_robin.
 
-    ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: a
-    chunk of a prompt in a message with decodes takes about so many times their step's time.
-    ``patience``: the share of a message's time for which an idle engine waits for programs that it
-    has just answered and that usually go on at once.
-    ``priority_scope``: priorities order the work of one tenant, or (``node``) go before the shares
-    of all. ``output_share``: of the tokens that a decode may generate it is taken to generate so
-    many, when it is decided whether memory has room for it; what decodes do generate corrects it.
+    ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
+    long a prompt chunk may take in a message that also decodes, in multiples of the decode step's
+    time. ``patience``: for what share of a message's time an idle engine waits for programs that it
+    has just answered and that usually continue at once. ``priority_scope``: priorities order the
+    work of one tenant, or (``node``) take precedence over all tenants' fair shares.
+    ``output_share``: the share of a decode's maximum output that admission assumes it will
+    generate; the observed outputs correct the estimate.
     """
 
     policy: str = "fcfs"
@@ -164,8 +164,8 @@ class SchedulerConfig:
 class TenantTotals:
     """Bounds on all programs of one tenant together, sessions included.
 
-    A quota is each program's, and a tenant may have many. The defaults let every ordinary use pass
-    and keep what the node remembers for one tenant below some 4 GiB, whatever its programs do.
+    A quota bounds one program, and a tenant may have many. The defaults let ordinary use pass and
+    keep the node's memory for one tenant below about 4 GiB, whatever its programs do.
     """
 
     max_queues: int = 1 << 17
@@ -196,16 +196,16 @@ class TenantConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """``tenants`` empty or without keys: no API key is asked for (bind to loopback only).
+    """``tenants``: if empty or without keys, no API key is required (bind to loopback only).
 
     ``head_timeout_s`` bounds the arrival of a request's head, ``body_timeout_s`` that of its body,
     ``write_timeout_s`` each write to a slow reader. ``max_connections``: clients that may be
-    connected, asking or not (None: as many as the limit of open files leaves room for). A stored
-    response stays for ``response_ttl_s`` after its last use, and a tenant may have
-    ``max_stored_responses``. ``data_dir``: where files and batches are kept (None: in a temporary
-    directory, gone with the server). Uploaded source runs in the sandbox, or (``sandbox_upload``
-    off) is refused; ``allow_native_upload`` runs it with the rights of this process instead: only
-    for callers who are trusted with it.
+    connected, with or without a request (None: as many as the limit of open files allows). A stored
+    response is kept for ``response_ttl_s`` after its last use, at most ``max_stored_responses`` per
+    tenant. ``data_dir``: where files and batches are kept (None: a temporary directory, removed
+    with the server). Uploaded source runs in the sandbox, or (``sandbox_upload`` off) is refused;
+    ``allow_native_upload`` runs it with the rights of this process instead, which requires callers
+    that are trusted with them.
     """
 
     host: str = "127.0.0.1"
@@ -231,11 +231,11 @@ class ServerConfig:
 class SandboxConfig:
     """Where programs run that are not trusted, and what one of them may use.
 
-    ``processes``: runtime processes, started at the first launch. ``cache_dir``: of what is built
-    once (None: ``~/.cache/quire``). ``num_warm``: instances that wait for a launch, per process.
-    ``max_turn_ms``: computing without awaiting; ``max_cpu_ms``: all in all. ``hosts``: what
-    programs may ask for in their manifests (None: any); private addresses are refused unless
-    ``allow_private_hosts``.
+    ``processes``: runtime processes, started at the first launch. ``cache_dir``: where built files
+    are kept (None: ``~/.cache/quire``). ``num_warm``: instances per process that are kept ready for
+    a launch. ``max_turn_ms``: processor time between two awaits; ``max_cpu_ms``: in total.
+    ``hosts``: the hosts that manifests may ask for (None: any); private addresses are refused
+    unless ``allow_private_hosts``.
     """
 
     processes: int = 1
@@ -257,12 +257,13 @@ class SandboxConfig:
 
 @dataclass(frozen=True, slots=True)
 class McpServerConfig:
-    """An MCP server that the node runs for its programs and speaks to over its standard streams.
+    """An MCP server that the node runs for its programs and talks to over standard input and
+    output.
 
     ``command`` with ``args`` starts it, with ``env`` and the few variables that every command needs
-    (PATH, HOME ...), none other of the node's. ``tenants`` whose programs may use it; None: all.
-    ``timeout_s``: for one answer; ``idle_s``: without a call for so long it is ended;
-    ``max_message_bytes``: of one message, either way.
+    (PATH, HOME ...); it gets no other variable of the node. ``tenants``: those whose programs may
+    use it; None: all. ``timeout_s`` bounds one answer. ``idle_s``: it is stopped after this time
+    without a call. ``max_message_bytes`` bounds one message in either direction.
     """
 
     name: str
@@ -293,8 +294,8 @@ class McpServerConfig:
 class NodeConfig:
     """One node: its engines, scheduler, tenants. ``record_path``: write the event log there.
 
-    ``data_dir``: where the programs' store is kept (None: in memory, gone with the node).
-    ``mcp_servers``: those that the node runs for its programs, each name once.
+    ``data_dir``: where the programs' store is kept (None: in memory, lost with the node).
+    ``mcp_servers``: those that the node runs for its programs; names are unique.
     """
 
     engines: tuple[EngineConfig, ...]

@@ -43,12 +43,12 @@ class SamplerSpec(msgspec.Struct, frozen=True):
 
 
 class StopSpec(msgspec.Struct, frozen=True):
-    """When a decode ends: predicates that travel as data and are checked by the engine.
+    """When a decode ends: conditions that travel as data and are checked by the engine.
 
-    ``max_tokens``    at most so many tokens are sampled (0: only the prompt is run).
-    ``min_tokens``    stop tokens are masked out of the logits before so many were sampled.
-    ``token_ids``     a sampled token of these ends the row; it is part of the output.
-    ``strings``       UTF-8 byte strings; the row ends when its output bytes contain one.
+    ``max_tokens``    at most this many tokens are sampled (0: only the prompt is run).
+    ``min_tokens``    stop tokens are masked in the logits until this many have been sampled.
+    ``token_ids``     sampling one of these ends the row; it is part of the output. ``strings``
+    UTF-8 byte strings; the row ends when its output bytes contain one.
     """
 
     max_tokens: int
@@ -71,8 +71,8 @@ class GrammarSpec(msgspec.Struct, frozen=True):
 class Dist(msgspec.Struct, frozen=True, gc=False):
     """A next-token distribution, truncated to its top K (Pie 4.2).
 
-    ``token_ids`` and ``probs`` are sorted by probability, best first, ties by lower id; the
-    probabilities are those of the full softmax and so may sum to less than one.
+    ``token_ids`` and ``probs`` are sorted by descending probability, ties by lower id. The
+    probabilities are those of the full softmax, so their sum may be less than one.
     """
 
     token_ids: list[int]
@@ -88,7 +88,8 @@ FinishReason = Literal["stop", "length", "cancelled"]
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True):
-    """Log probability of one token and of the best alternatives there (before processors)."""
+    """Log probability of one token and of the best alternatives at its place (before
+    processors)."""
 
     token_id: int
     logprob: float
@@ -97,11 +98,11 @@ class TokenLogprobs(msgspec.Struct, frozen=True):
 
 
 class DecodeChunk(msgspec.Struct, frozen=True, tag=True, gc=False):
-    """A part of a decode's output, in order. The last one carries ``finish_reason``.
+    """A part of a decode's output, in order. The last chunk carries ``finish_reason``.
 
     ``num_cached_tokens`` (first chunk only) counts prompt tokens that were not computed because
     their pages were found in the prefix index. ``prompt_logprobs`` (first chunk only) has one entry
-    per prompt token after the first. ``matched`` is the stop token id or stop string that ended it.
+    per prompt token after the first. ``matched``: the stop token id or stop string that ended it.
     """
 
     token_ids: list[int]

@@ -1,7 +1,7 @@
-"""What a node and an encoder (an embedding model, a cross-encoder) say to each other.
+"""The messages between a node and an encoder (an embedding model, a cross-encoder).
 
-One batch goes to an encoder at a time and one result comes back; unlike an engine it has no memory
-of its own between two of them. Shapes: S sequences, T tokens of all of them, D values of a result.
+An encoder executes one batch at a time and, unlike an engine, keeps no state between batches.
+Shapes: S sequences, T tokens of all of them, D values of a result.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ EncoderKind = Literal["embedding", "cross_encoder"]
 
 
 class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an encoder says of itself when it is ready. ``dimensions`` is D: of an embedding, or 1
-    for a cross-encoder's score. ``max_tokens``: of one sequence, special tokens included."""
+    """An encoder's description, sent when it is ready. ``dimensions`` is D: the size of an
+    embedding, or 1 for a cross-encoder's score. ``max_tokens``: of one sequence, special tokens
+    included."""
 
     model: str
     family: str
@@ -36,7 +37,7 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``tokens`` and ``types`` [T] are the sequences one after the other, of ``lengths`` [S]."""
+    """``tokens`` and ``types`` [T]: the sequences concatenated, of ``lengths`` [S]."""
 
     number: int
     tokens: I32
@@ -45,7 +46,7 @@ class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` [S, D], in the order of the batch; or why there are none."""
+    """``rows`` [S, D], in the order of the batch, or the error that prevented them."""
 
     number: int
     rows: F32
@@ -53,11 +54,11 @@ class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncoderCore(Protocol):
-    """Runs batches. Pure: the same batch gives the same rows. Belongs to one thread."""
+    """Runs batches. Pure: the same batch gives the same rows. Used by one thread only."""
 
     @property
     def info(self) -> EncoderInfo: ...
 
     def encode(self, batch: EncodeBatch) -> EncodeResult:
-        """Raises ``InvalidArgument`` for tokens or lengths that the model does not have."""
+        """Raises ``InvalidArgument`` for token ids or lengths outside the model's range."""
         ...

@@ -1,6 +1,6 @@
-"""What an engine says of itself when it is ready: its model, its memory, its adapters and images.
+"""An engine's description of itself, sent when it is ready: model, memory, adapters and images.
 
-Fixed for the engine's life. What it is sent step by step stands in ``batch``.
+Fixed for the engine's life. ``batch`` holds the messages of each step.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 class LayerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that cache the same kind of block, and their pool.
 
-    ``bytes_per_block`` counts K and V of every layer of the group. ``window`` is the number of
-    positions that a sliding-window group still sees.
+    ``bytes_per_block`` counts K and V of every layer of the group. ``window``: how many positions
+    back a sliding-window group attends.
     """
 
     kind: Literal["full", "window", "recurrent"] = "full"
@@ -37,10 +37,10 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A LoRA adapter that an engine has loaded. ``digest`` identifies its weights and scaling,
-    ``rank`` is the largest of its modules.
+    ``rank`` is the largest rank of its modules.
 
-    ``problem``: why it could not be loaded; empty for one that is there. Messages do not name one
-    that is not.
+    ``problem``: why it could not be loaded; empty if it was. Messages must not name an adapter with
+    a problem.
     """
 
     name: str
@@ -50,9 +50,9 @@ class AdapterInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageFraming(msgspec.Struct, frozen=True, kw_only=True):
-    """How a picture becomes the square of pixels that a model takes: resized so that its shorter
-    edge has ``shortest_edge``, or to ``size`` squared, with filter ``resample`` (Pillow's numbers);
-    then ``crop`` squared is cut from its middle. None: left out."""
+    """How an image becomes the square of pixels that a model takes. It is resized so that its
+    shorter edge is ``shortest_edge``, or to ``size`` squared, with filter ``resample`` (Pillow's
+    numbers). Then a centred square of ``crop`` pixels is cut out. None: the step is left out."""
 
     shortest_edge: int | None
     size: int | None
@@ -61,10 +61,10 @@ class ImageFraming(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The images that a model sees. ``num_embeds``: input embeddings that each becomes ·
-    ``token``: stands for one of them in a prompt · ``formats`` of files, by Pillow's names ·
-    ``framing``: what a file's sender had better do to it, because the engine, which can, does
-    nothing else meanwhile; None: it takes files alone."""
+    """The images that a model accepts. ``num_embeds``: input embeddings per image · ``token``:
+    placeholder token of one of them in a prompt · ``formats`` of files, by Pillow's names ·
+    ``framing``: preprocessing that the sender should do, because the engine would block on it;
+    None: the engine takes files only."""
 
     num_embeds: int
     token: int
@@ -75,11 +75,11 @@ class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What an engine says of itself when it is ready.
+    """An engine's description of itself, sent when it is ready.
 
-    ``digest`` identifies weights, dtypes and KV layout: pages of engines with equal digests are
-    interchangeable. ``traits`` are those of the model's backend. Messages name ``adapters`` by
-    index. ``images``: None if the model sees none.
+    ``digest`` identifies weights, dtypes and KV layout: engines with equal digests can exchange
+    pages. ``traits`` are those of the model's backend. Messages name ``adapters`` by index.
+    ``images``: None if the model takes none.
     """
 
     model: str

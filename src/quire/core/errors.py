@@ -49,7 +49,7 @@ import msgspec
 
 
 class ErrorRecord(msgspec.Struct, frozen=True):
-    """An error as data: what travels between processes and into HTTP bodies."""
+    """An error as data, for messages between processes and HTTP bodies."""
 
     code: str
     message: str
@@ -60,8 +60,8 @@ class ErrorRecord(msgspec.Struct, frozen=True):
 class QuireError(Exception):
     """Base of every error that Quire raises on purpose.
 
-    ``details`` holds the figures of the message for programs; ``retriable`` says whether the same
-    request may succeed later.
+    ``details`` holds the figures of the message for programs; ``retriable``: the same request may
+    succeed later.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -115,13 +115,13 @@ class PromptTooLong(RequestError):
 
 
 class NeverFits(RequestError):
-    """The working set of one command exceeds the whole pool; refused when it is issued."""
+    """The working set of one command exceeds the whole pool; the command is refused when issued."""
 
     code = "never_fits"
 
 
 class NeverWithinQuota(RequestError):
-    """What is asked for at once exceeds a quota, whatever is held already."""
+    """A single request exceeds a quota, whatever is held already."""
 
     code = "never_within_quota"
 
@@ -160,7 +160,7 @@ class QuotaExceeded(CapacityError):
 
 
 class MailboxFull(CapacityError):
-    """The other side does not read: back-pressure was ignored up to the bound."""
+    """The other side does not read, and the buffer is full."""
 
     code = "mailbox_full"
 
@@ -174,7 +174,7 @@ class QueueError(QuireError):
 
 
 class QueuePoisoned(QueueError):
-    """Raised for every command behind a failed one until the queue is reset."""
+    """Raised for every command after a failed one, until the queue is reset."""
 
     code = "queue_poisoned"
 

@@ -1,8 +1,8 @@
 """Which event loop the edge and users' programs run on.
 
-uvloop's, where the platform has it: one token on its way to a reader takes several turns of these
-loops and is woken from one to the next. Control keeps asyncio's, which its child processes need:
-uvloop drops their pipes when it is closed behind them.
+uvloop where the platform has it: each token passes through several turns of these loops on its way
+to a reader, and uvloop's turns are cheaper. Control keeps asyncio's loop, which its child processes
+need: uvloop drops their pipes when it is closed.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop that nobody runs yet."""
+    """A new loop that is not running."""
     try:
         import uvloop
-    except ImportError:  # there is none for Windows
+    except ImportError:  # uvloop does not exist for Windows
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()

@@ -1,4 +1,4 @@
-"""What goes into the controller. Every event carries its time; the controller has no clock.
+"""The controller's input. Every event carries its time; the controller has no clock.
 
 Events are plain data, so that a run can be recorded and replayed (``quire replay``).
 """
@@ -21,8 +21,8 @@ ProgramForm = Literal["session", "inferlet", "workflow"]
 class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
     """``time_s`` is monotonic seconds; it never goes back between two events.
 
-    ``more``: another event of the same moment follows. It is taken in, and what to send is decided
-    with the last of them: programs that were woken together stand in one message.
+    ``more``: another event with the same time follows. The controller decides what to send only at
+    the last of them, so that programs that woke together share one message.
     """
 
     time_s: float
@@ -30,7 +30,7 @@ class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class EngineUp(EventBase, frozen=True, kw_only=True):
-    """An engine is ready (for the first time, or again, with empty memory)."""
+    """An engine is ready, for the first time or again with empty memory."""
 
     engine: EngineId
     model: ModelId
@@ -38,7 +38,7 @@ class EngineUp(EventBase, frozen=True, kw_only=True):
 
 
 class EngineDown(EventBase, frozen=True, kw_only=True):
-    """An engine is lost; whatever was in flight on it will not be answered."""
+    """An engine is lost; its messages in flight will not be answered."""
 
     engine: EngineId
     error: ErrorRecord
@@ -47,15 +47,15 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 class Quotas(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds on one program. ``None``: unbounded.
 
-    Control enforces the first group on every program: of pages, embeds, queues, exports and tokens
-    on the sum of the program and those that it has launched, and that they have. The node enforces
-    ``max_children`` (living descendants of one that a client launched) and ``max_encoded_tokens``
-    (of the program and those that it has launched), the sandbox the last group on its guests,
-    ``max_cpu_ms`` also on the sum of the program and those that it has launched.
+    Control enforces the first group. Its quotas of pages, embeds, queues, exports and tokens bound
+    a program together with all of its descendants. The node enforces ``max_children`` (living
+    descendants of a program that a client launched) and ``max_encoded_tokens`` (of a program and
+    its descendants). The sandbox enforces the last group on its guests, ``max_cpu_ms`` also on a
+    program together with its descendants.
 
-    A generated token is one that a decode or ``Sample`` has chosen, or a distribution that
-    ``GetNextDist`` returns, from which the program chooses by itself: a loop costs the same in
-    every form. Prompts are not counted.
+    A generated token is one that a decode or ``Sample`` has chosen, or a distribution returned by
+    ``GetNextDist``, from which the program chooses by itself: a generation loop costs the same in
+    either form. Prompts are not counted.
     """
 
     max_pages: int | None = None
@@ -79,10 +79,10 @@ class Quotas(msgspec.Struct, frozen=True, kw_only=True):
 class ProgramStarted(EventBase, frozen=True, kw_only=True):
     """A program enters the process table.
 
-    ``priority``: higher runs first. ``client_id`` is the client's own name for it (a session id).
-    ``idle_ttl_s``: the entry ends by itself after so long without a command (sessions).
-    ``shares_quotas``: its parent has launched it, and the parent's quotas of pages, embeds and
-    tokens hold for both together.
+    ``priority``: higher runs first. ``client_id``: the client's own name for it (a session id).
+    ``idle_ttl_s``: the entry ends by itself after this time without a command (sessions).
+    ``shares_quotas``: its parent launched it, and the parent's quotas of pages, embeds and tokens
+    bound both together.
     """
 
     program: ProgramId
@@ -99,22 +99,22 @@ class ProgramStarted(EventBase, frozen=True, kw_only=True):
 
 
 REFUSED = "refused"
-"""The reason of a program's end that was entered and then not launched."""
+"""Reason of an end: the program entered the table and was then not launched."""
 
 ENGINE_WAS_LOST = "its engine was lost"
-"""The reason of an end behind which the program may begin again, under another number."""
+"""Reason of an end after which the program may be run again, under a new id."""
 
 
 class ProgramEnded(EventBase, frozen=True, kw_only=True):
-    """A program has ended or is cancelled: what it holds is freed, its commands cancelled."""
+    """A program has ended or is cancelled: its resources are freed, its commands cancelled."""
 
     program: ProgramId
     reason: str = "finished"
 
 
 class QueueCreated(EventBase, frozen=True, kw_only=True):
-    """A queue for ``model``; control chooses one of the model's engines when its first command
-    comes (``QueuePlaced``).
+    """A queue for ``model``; control chooses one of the model's engines when the queue's first
+    command arrives (``QueuePlaced``).
 
     ``depth``: the graph depth that the queue serves (Ayo). ``priority``: higher runs first.
     """
@@ -134,14 +134,14 @@ class QueuePrioritySet(EventBase, frozen=True, kw_only=True):
 
 
 class QueueReset(EventBase, frozen=True, kw_only=True):
-    """Cancel the queue's commands; clear its poison. What it allocated stays."""
+    """Cancel the queue's commands and clear its poison. Its allocations stay."""
 
     program: ProgramId
     queue: QueueId
 
 
 class QueueClosed(EventBase, frozen=True, kw_only=True):
-    """Cancel the queue's commands and free everything that was allocated through it."""
+    """Cancel the queue's commands and free everything that was allocated on it."""
 
     program: ProgramId
     queue: QueueId
@@ -156,7 +156,7 @@ class CommandsIssued(EventBase, frozen=True, kw_only=True):
 
 
 class CommandCancelled(EventBase, frozen=True, kw_only=True):
-    """Cancel one command. A decode in flight ends after its last message; others likewise."""
+    """Cancel one command. If its message is in flight, it ends when that message is answered."""
 
     program: ProgramId
     command: CommandId
@@ -168,14 +168,15 @@ class StepCompleted(EventBase, frozen=True, kw_only=True):
 
 
 class TransfersCompleted(EventBase, frozen=True, kw_only=True):
-    """Moves of KV contents that earlier messages began have ended."""
+    """Transfers of KV contents that earlier messages began have ended."""
 
     engine: EngineId
     ended: TransfersEnded
 
 
 class Tick(EventBase, frozen=True, kw_only=True):
-    """Time has reached a ``SetTimer``; or simply: look again."""
+    """The time of a ``SetTimer`` has come. May also be sent at any other time; it only makes the
+    controller decide again."""
 
 
 Event = (

@@ -1,6 +1,6 @@
-"""Files that run as they stand, kept on disk by what they were built from.
+"""A disk cache of files that are executed, keyed by what they were built from.
 
-They are taken from directories alone that nobody else may write. Knows nothing of what is built.
+Uses only directories that no other user may write. Does not know what is built.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from quire.core.errors import ConfigError
 
 
 def check_owned(path: Path, what: str) -> None:
-    """Raise ``ConfigError`` if anybody but this user may write ``path``, a file or a directory."""
+    """Raise ``ConfigError`` if another user may write ``path``, a file or a directory."""
     try:
         found = path.stat()
     except OSError as exc:
@@ -31,9 +31,9 @@ def check_owned(path: Path, what: str) -> None:
 
 
 class ExecutableCache:
-    """A directory of finished files; half-written ones are never seen under their name.
+    """A directory of finished files; a partly written file never appears under its name.
 
-    ``what``: how messages call the directory.
+    ``what``: the directory's name in error messages.
 
     Raises:
         ConfigError: the directory cannot be made, or others may write to it.
@@ -53,7 +53,7 @@ class ExecutableCache:
         return path if path.is_file() else None
 
     def put(self, name: str, content: bytes) -> Path:
-        """Raises ``ConfigError``: the disk is full, or cannot be written."""
+        """Raises ``ConfigError``: the disk is full, or the directory cannot be written."""
         path = self._directory / name
         unfinished = None
         try:
@@ -71,10 +71,10 @@ class ExecutableCache:
         return path
 
     def keep_newest(self, prefix: str, count: int) -> None:
-        """Forget all but the newest ``count`` files that begin with ``prefix``."""
+        """Delete all but the newest ``count`` files whose names begin with ``prefix``."""
         aged: list[tuple[float, Path]] = []
         for path in self._directory.glob(f"{prefix}*"):
-            with suppress(FileNotFoundError):  # another process forgets files too
+            with suppress(FileNotFoundError):  # another process deletes files too
                 if path.suffix != ".lock":
                     aged.append((path.stat().st_mtime, path))
         aged.sort(reverse=True)
@@ -83,7 +83,8 @@ class ExecutableCache:
 
     @contextmanager
     def building(self, name: str) -> Iterator[None]:
-        """Only one process builds ``name``; blocks while another one does. Look again inside."""
+        """A lock under which one process builds ``name``; blocks while another one builds it. The
+        caller looks for the file again once inside."""
         with (self._directory / f"{name}.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NewType
 
 TenantId = NewType("TenantId", str)
-"""Who pays and who is isolated: an API key maps to exactly one tenant."""
+"""The unit of billing and isolation: an API key maps to exactly one tenant."""
 
 ProgramId = NewType("ProgramId", int)
 """One entry of the process table, of any form (session, inferlet, workflow). Never reused."""
@@ -31,7 +31,8 @@ EmbedId = NewType("EmbedId", int)
 """A virtual embedding slot that a program holds; chosen by the issuer, never reused."""
 
 TokenSlotId = NewType("TokenSlotId", int)
-"""A virtual place for one sampled token that a later command may name before the host saw it."""
+"""A virtual slot for one sampled token, which a later command may name before the host has seen
+it."""
 
 EngineId = NewType("EngineId", str)
 """One engine: one model on one device or tensor-parallel group."""

@@ -44,9 +44,9 @@ class EngineCore(Protocol):
     def execute(self, batch: Batch) -> BatchResult: ...
 
     def transfer(self) -> TransfersEnded | None:
-        """Go on with what swaps of earlier messages have begun, for a few milliseconds; which have
-        ended. None: nothing is under way. Whoever calls ``execute`` calls it between messages,
-        while there is none to execute, and once behind each."""
+        """Continue the transfers of earlier swaps for a few milliseconds and return those that have
+        ended. None: no transfer is in progress. The caller of ``execute`` calls this once after
+        each message, and repeatedly while it has no message to execute."""
         ...
 
     def close(self) -> None:
@@ -55,11 +55,11 @@ class EngineCore(Protocol):
 
 
 class EngineTransport(Protocol):
-    """The shell's way to one engine, wherever it runs.
+    """The shell's connection to one engine, wherever it runs.
 
-    ``start`` returns when the engine is ready and the versions agree. ``send`` never blocks.
-    Results, and the ends of transfers, arrive through ``on_answer`` on the shell's loop, in order;
-    ``on_lost`` is called at most once.
+    ``start`` returns when the engine is ready and the protocol versions agree. ``send`` never
+    blocks. Results, and the ends of transfers, arrive through ``on_answer`` on the shell's loop, in
+    order; ``on_lost`` is called at most once.
     """
 
     async def start(
@@ -71,8 +71,8 @@ class EngineTransport(Protocol):
     def send(self, batch: Batch) -> None: ...
 
     def silent_s(self) -> float:
-        """Seconds for which the engine has owed a sign of life; 0 while it gives them. From any
-        thread."""
+        """Seconds since the engine should have given a sign of life; 0 while it does. Callable from
+        any thread."""
         ...
 
     async def close(self) -> None: ...
@@ -95,7 +95,7 @@ class EncoderTransport(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, for one model. Thread-safe and free of state."""
+    """Text to token ids and back, for one model. Thread-safe and stateless."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -104,7 +104,8 @@ class Tokenizer(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]: ...
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of ``text``. ``special``: literal special tokens are recognised in it."""
+        """Token ids of ``text``. ``special``: special tokens that are spelled out in it are
+        recognised."""
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special: bool = False) -> str: ...
@@ -116,13 +117,13 @@ class Tokenizer(Protocol):
 
 @dataclass(slots=True)
 class ServiceFigures:
-    """What one program, or one of its threads, has had so far, as policies read it.
+    """The figures of one program, or of one of its threads, as policies read them.
 
-    Control alone writes it. ``service_s`` and ``service_tokens``: of the engine, prompts and what
-    was computed again included. ``waiting_s``: time in which it could have run and did not.
+    Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
+    and recomputation included. ``waiting_s``: time in which it could have run and did not.
     ``arrival_s``: when it began. ``completion_s``: when its last call ended. ``parent``: the
-    program that launched it, or the thread that it was forked from. ``deadline_s``: until when its
-    caller wants it.
+    program that launched it, or the thread that it was forked from. ``deadline_s``: the time by
+    which its caller wants it done.
     """
 
     arrival_s: float = 0.0
@@ -139,9 +140,9 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
 
     One object for the command's whole life: control keeps it up to date, a policy only reads it and
     may keep it. ``program_figures`` and ``thread_figures`` are live too, and shared by all commands
-    of the program and of the thread. ``arrival_s`` is when it was issued, ``ready_s`` when nothing
-    held it back any more or when it was served last. ``service_tokens`` and ``service_s`` count
-    what the engine has done for it so far.
+    of the program and of the thread. ``arrival_s``: when it was issued. ``ready_s``: when it became
+    schedulable, or was last served. ``service_tokens`` and ``service_s`` count what the engine has
+    done for it so far.
     """
 
     program: ProgramId
@@ -162,18 +163,19 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Says who runs and who yields, within one tenant and one priority. Pure bookkeeping: no I/O,
-    no clock.
+    """Decides who runs and who yields, within one tenant and one priority. Pure bookkeeping: no
+    I/O, no clock.
 
     ``key`` sorts ascending: the smallest runs first, the largest yields first. Its first number is
-    the command's *level*: a command that waits takes the place of a running one only if its level
-    is smaller. What comes behind the level orders commands of one level, of which none displaces
-    another. Priorities of a tenant's programs and the tenants' fair share come before the key.
+    the command's *level*: a waiting command displaces a running one only if its level is smaller.
+    The numbers after the level order the commands of one level, which never displace one another.
+    The priorities of a tenant's programs and the tenants' fair shares take precedence over the key.
 
-    Control keeps commands sorted, so a key stays as it is between two notifications that concern
-    the command: ``on_arrival``, ``on_served``, and ``on_time`` if that names it. Nothing else may
-    change it, what happens to other commands of its program included. A command whose place depends
-    on its program takes it when it arrives (Autellix's queues do), or names itself in ``on_time``.
+    Control keeps commands sorted, so a key may change only in a notification that concerns its
+    command: ``on_arrival``, ``on_served``, or an ``on_time`` that returns the command. It must not
+    change because of other commands, even those of the same program. A command whose rank depends
+    on its program gets the rank on arrival (as in Autellix's queues), or is returned by
+    ``on_time``.
     """
 
     @property
@@ -181,34 +183,34 @@ class Policy(Protocol):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it is told anything. It stays as it is: control asks once, and spares each row
-        of each message the calls."""
+        """Whether the policy wants the notifications. Constant: control asks once, and saves the
+        calls for each row of each message if not."""
         ...
 
     def key(self, command: ReadyCommand) -> tuple[float, ...]:
-        """All keys have one length. Looking changes nothing."""
+        """The sort key; all keys have one length. Changes no state."""
         ...
 
     def on_arrival(self, command: ReadyCommand, now_s: float) -> None:
-        """The command can be scheduled from now on; told once, before its key is asked for."""
+        """The command can be scheduled from now on. Called once, before its first ``key``."""
         ...
 
     def on_served(
         self, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
     ) -> None:
-        """The engine has computed ``num_tokens`` for the command, which took it ``service_s``."""
+        """The engine has computed ``num_tokens`` for the command in ``service_s`` seconds."""
         ...
 
     def on_ended(self, command: ReadyCommand, now_s: float) -> None:
-        """The command has ended, however it did. Its key is not asked for again."""
+        """The command has ended, in whatever way. Its key is not asked for again."""
         ...
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
-        """The program has ended, and so have all of its commands."""
+        """The program and all of its commands have ended."""
         ...
 
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
-        """Told before every decision: the commands whose keys are others than before."""
+        """Called before every decision. Returns the commands whose keys have changed."""
         ...
 
 
@@ -221,18 +223,18 @@ class DispatchPolicy(Protocol):
 
     @property
     def max_commands(self) -> int | None:
-        """At most so many commands in one message (``eager``: 1)."""
+        """The most commands in one message (``eager``: 1)."""
         ...
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the scheduler may wait for programs that are about to go on."""
+        """Whether the scheduler may wait for programs that are likely to continue soon."""
         ...
 
     def ready_at_s(
         self, num_ready: int, oldest_ready_s: float, num_in_flight: int, now_s: float
     ) -> float | None:
-        """When to dispatch: ``now_s`` or earlier for at once, later for a timer, None to wait."""
+        """When to dispatch: ``now_s`` or earlier means at once, later sets a timer, None waits."""
         ...
 
 
@@ -240,14 +242,13 @@ class DispatchPolicy(Protocol):
 class ServedModel:
     """One model as programs and the edge see it. ``defaults`` come from generation_config.json.
 
-    ``base``: the model whose engines serve it; queues name this one. It is the model itself, or the
-    one that an adapter belongs to.
-    ``adapter``: the adapter of the engine's model that this name stands for, None for the model
-    itself. What runs on a queue of it runs with the adapter.
+    ``base``: the model whose engines serve it, which queues name: the model itself, or the base
+    model of an adapter. ``adapter``: the adapter that this name stands for, None for the base
+    model. Commands on its queues run with the adapter.
 
     ``special_tokens``: bos_token, eos_token and the like, as chat templates expect them.
-    ``text_start``: what its tokenizer puts before a text that no template has rendered.
-    ``node_traits``: what the node serves beside it.
+    ``text_start``: what its tokenizer puts before a text that was not rendered by a template.
+    ``node_traits``: the traits that the node serves besides the model's.
     """
 
     id: ModelId
@@ -263,11 +264,11 @@ class ServedModel:
 
     @property
     def traits(self) -> frozenset[str]:
-        """All that a program has with this model."""
+        """All traits that a program has with this model."""
         return self.node_traits.union(self.info.traits)
 
     def with_adapters(self) -> list[ServedModel]:
-        """This model, then the same under the name of each adapter that its engine has."""
+        """This model, followed by one entry for each adapter of its engine."""
         adapted = [
             replace(self, id=ModelId(adapter.name), adapter=adapter.name)
             for adapter in self.info.adapters
@@ -277,7 +278,7 @@ class ServedModel:
 
 
 class ReplySink(Protocol):
-    """Where a program's replies arrive. Called on the loop of the program's own runtime."""
+    """Receives a program's replies. Called on the loop of the program's own runtime."""
 
     def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None: ...
 
@@ -289,7 +290,7 @@ class ReplySink(Protocol):
 
 
 class ProgramPort(Protocol):
-    """One program's connection to its node. The port stamps the program's identity on all of it.
+    """One program's connection to its node. The port adds the program's identity to everything.
 
     Every method may be called from the program's runtime thread and returns at once; what control
     refuses arrives as a failure of the command. Given to a runtime by the node (or by the test
@@ -304,7 +305,8 @@ class ProgramPort(Protocol):
 
     @property
     def seed(self) -> int:
-        """Of the program's own randomness; given at its launch, or chosen and recorded then."""
+        """The seed of the program's randomness; given at its launch, or chosen and recorded
+        then."""
         ...
 
     def models(self) -> Sequence[ServedModel]:
@@ -320,7 +322,7 @@ class ProgramPort(Protocol):
     def reset_queue(self, queue: QueueId) -> None: ...
 
     def close_queue(self, queue: QueueId) -> None:
-        """Cancel what the queue still holds and free everything allocated through it."""
+        """Cancel the queue's commands and free everything allocated on it."""
         ...
 
     def issue(self, queue: QueueId, commands: list[Command]) -> None: ...
@@ -330,9 +332,9 @@ class ProgramPort(Protocol):
     async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
         """Ask a service of the node (messaging, the store, children ...) and wait for its answer.
 
-        Arguments and answer are what JSON can say, and bytes. Cancelling the wait takes the
-        question back. ``undo``: what to call, with the same arguments and ``answer``, when the
-        answer had left already; a port that cannot lose one ignores it.
+        Arguments and answer are JSON values and bytes. Cancelling the wait withdraws the call.
+        ``undo``: the service to call, with the same arguments and ``answer``, if the answer was
+        already on its way; a port that cannot lose an answer ignores it.
 
         Raises:
             InvalidArgument: no such service here, or arguments that do not fit.
@@ -346,12 +348,12 @@ class ProgramPort(Protocol):
 
 
 class Services(Protocol):
-    """What a node offers to one program beside the model. ``close`` may come from any thread."""
+    """What a node offers to one program besides the model. ``close`` may come from any thread."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """See ``ProgramPort.call``. Called on any loop, that of the program or of its link."""
+        """See ``ProgramPort.call``. Called on any loop, the program's or its link's."""
         ...
 
     def close(self) -> None:
-        """The program has ended: what it held here goes. Idempotent."""
+        """The program has ended: free what it holds here. Idempotent."""
         ...

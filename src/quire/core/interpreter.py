@@ -1,4 +1,4 @@
-"""What a process of ours asks of its Python interpreter."""
+"""Settings of the Python interpreter for Quire's processes."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import sys
 
 _SWITCH_INTERVAL_S = 0.0005
 _GC_YOUNG_OBJECTS = 100_000
-"""So many objects are made before the collector looks at them. A request at work, or a program, is
-a hundred to a thousand that all live: with Python's 700 a burst would be looked through again and
-again, at more than the burst's own cost. A thousand programs that are launched at once are 80,000,
-and looking through half of them took a fifth of the time of their launch."""
+"""Allocations before the garbage collector runs. A request or program in progress is 100 to 1000
+live objects: at Python's default of 700 each burst would be scanned several times, at more than the
+burst's own cost. 1000 programs launched at once are 80,000 objects; scanning half of them took a
+fifth of the launch time."""
 
 
 def take_short_turns() -> None:
-    """For threads that wait for one another: none waits Python's 5 ms for its turn, which is longer
-    than a message."""
+    """For threads that wait for one another: Python's default switch interval of 5 ms is longer
+    than a message takes."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def collect_seldom() -> None:
-    """For a process that makes many objects at once which live."""
+    """For a process that creates many long-lived objects at once."""
     gc.set_threshold(_GC_YOUNG_OBJECTS)
 
 
 def settle() -> None:
-    """All is built: what was imported and built stays, and nobody waits while it is looked through
-    for garbage."""
+    """Call when start-up is done: objects that exist now are exempt from garbage collection, which
+    would otherwise pause to scan them."""
     gc.collect()
     gc.freeze()

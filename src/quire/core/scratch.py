@@ -1,8 +1,8 @@
-"""Directories for files of a moment, and the removal of those whose process was killed.
+"""Temporary directories, and removal of those whose process was killed.
 
-A process that ends removes its own. One that is killed cannot: its directories lie there until a
-node starts, which knows them by their lock. A lock is gone with its process, whatever ended that,
-and holds between containers that share a directory, where process numbers say nothing.
+A process removes its own directories when it ends. A killed process cannot: the next node that
+starts removes them, and recognises them by their lock file. The lock ends with its process however
+that ended, and works between containers that share a directory, where process ids do not.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ _PREFIX = "quire-"
 _LOCK = ".lock"
 
 MIN_AGE_S = 60.0
-"""Younger ones may be about to be locked."""
+"""Younger directories may not be locked yet."""
 
 
 class ScratchDirectory:
-    """A new directory of this user alone, until ``close``. ``purpose`` stands in its name."""
+    """A new directory that only this user can access, until ``close``. ``purpose`` is part of its
+    name."""
 
     def __init__(self, purpose: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{purpose}-"))  # its mode is 0700
-        self._lock = (self.path / _LOCK).open("w")  # not inherited: it ends with this process
+        # not inherited by child processes: the lock ends with this process
+        self._lock = (self.path / _LOCK).open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # a file system without locks: what is not locked must not be found
+        # a file system without locks: a directory without a lock file is never removed by others
+        except OSError:
             (self.path / _LOCK).unlink()
 
     def close(self) -> None:
@@ -55,15 +58,15 @@ class ScratchDirectory:
 
 
 def remove_left_behind(directory: Path | None = None) -> list[Path]:
-    """Remove what processes of this user that are gone have left in ``directory`` (by default where
-    new ones are made); returns what was removed. Blocks."""
+    """Remove the directories in ``directory`` (default: the temporary directory) that ended
+    processes of this user have left; returns what was removed. Blocks."""
     removed = []
     for path in (directory or Path(tempfile.gettempdir())).glob(f"{_PREFIX}*"):
         try:
             if _is_left_behind(path):
                 shutil.rmtree(path)
                 removed.append(path)
-        except OSError as exc:  # somebody else removes it, or it is not ours to touch
+        except OSError as exc:  # another process removes it, or it belongs to another user
             logger.debug("%s stays: %s", path, exc)
     if removed:
         logger.info("removed %d directories that killed processes had left", len(removed))
@@ -75,7 +78,7 @@ def _is_left_behind(path: Path) -> bool:
     if found.st_uid != os.getuid() or time.time() - found.st_mtime < MIN_AGE_S:
         return False
     lock = path / _LOCK
-    if not lock.is_file():  # none of these, or not a directory
+    if not lock.is_file():  # not a scratch directory
         return False
     with lock.open("r") as file:
         try:

@@ -2,7 +2,7 @@
 
 A trait is a set of functions that a model's backend offers together. A program asks which traits a
 model has; a backend that lacks one does not list it. Versions are integers. An added function
-raises the number, so that a program can say that it needs it; what an older number had stays.
+raises the version, so that a program can require it; the functions of older versions stay.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ VERSIONS: dict[Trait, int] = {
     Trait.NET: 3,  # 2: http_stream, mcp_connect; 3: mcp_connect to a server of the node
     Trait.ALLOCATE: 3,  # 2: list_exports; 3: import_text
 }
-"""Raised with every change that a program could miss or trip over; older ones go on."""
+"""Raised with every change that could affect a program; programs for older versions keep
+working."""
 
 SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.FORWARD: (Trait.ALLOCATE,),
@@ -52,10 +53,10 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
 }
 
 NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE})
-"""Traits that the node itself serves, whatever the model."""
+"""Traits that the node itself serves, for any model."""
 
 ENCODER_TRAITS = frozenset({Trait.ENCODE})
-"""Traits that a node serves which has encoders (embedding models, cross-encoders)."""
+"""Traits of a node with encoders (embedding models, cross-encoders)."""
 
 MODEL_TRAITS = frozenset(Trait) - NODE_TRAITS - ENCODER_TRAITS
 """Traits of a model."""

@@ -2,7 +2,7 @@
 
 A message is a list of frames: the first is the msgpack header, the others are the buffers of its
 numpy arrays, in the order in which the header names them. Decoded arrays are read-only views of the
-frames. ``PROTOCOL_VERSION`` stands in every header; a peer with another one is refused.
+frames. ``PROTOCOL_VERSION`` stands in every header; a peer with another version is refused.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _DTYPES: dict[str, np.dtype[Any]] = {
     name: np.dtype(name) for name in ("int32", "int64", "uint64", "float32", "uint8")
 }
 _COPIED_BYTES = 1 << 14
-"""A buffer up to this size is copied, which takes less time than looking at it in place."""
+"""A buffer up to this size is copied, which is faster than taking a view of it."""
 
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-"""numpy builds ``dtype.name`` anew each time, which costs more than the array."""
+"""A table, because numpy computes ``dtype.name`` anew on each access, at more than the array's
+cost."""
 
 _VERSIONED = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
@@ -105,7 +106,7 @@ def _frame(array: np.ndarray[Any, Any]) -> Frame:
 
 
 def _unreadable(header: Frame, why: Exception) -> ProtocolMismatch:
-    """A header that does not fit: perhaps because it is of another version."""
+    """The error for a header that does not fit, possibly because of another version."""
     try:
         version, _ = _VERSIONED.decode(header)
     except (msgspec.DecodeError, ValueError, TypeError):
