@@ -1,9 +1,9 @@
 """The control core as machine code: built once by mypyc, used wherever it fits the sources.
 
-The sources stay what is read, tested and debugged; what is built from them is kept in a cache under
-a name that covers them, so it is never older than they are. ``use_compiled`` comes before the first
-import of what it is for. Knows modules by their names alone and imports none of them. ``building``
-is imported by those who build: a node that starts does without it.
+Developers read, test and debug the sources. Builds are kept in a cache under a name that is derived
+from the sources, so a build is never out of date. ``use_compiled`` must be called before the first
+import of the modules in question. Knows modules by name only and imports none of them. Only code
+that builds imports ``building``; a node that starts does not need it.
 """
 
 from quire.compilation.finder import CompiledFinder, in_use, use_compiled

@@ -1,7 +1,7 @@
 """Builds the library of a scope: sources to C (``translate``), C to objects, objects to one file.
 
-Owns the order of work and what a user reads when a step fails. What is built is what the sources
-were when it began: they are copied first, and the library's name is that of the copy.
+Owns the order of work and the error messages of its steps. The sources are copied first and the
+library's name is derived from the copy, so changes during the build have no effect.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from quire.compilation.translate import Translation, TranslationOrder
 from quire.core.errors import ConfigError
 
 Progress = Callable[[str, float], None]
-"""Called with a stage and how far it is, 0 to 1; from any thread."""
+"""Called with a stage and its progress, 0 to 1; from any thread."""
 
 KEPT_LIBRARIES = 4
-"""Sources, interpreters and branches that a developer goes back and forth between."""
+"""Enough for the sources, interpreters and branches that a developer switches between."""
 
 _EXTRA = "pip install 'quire[compile]'"
 _CHECK = """
@@ -55,18 +55,18 @@ sys.exit(None if in_use(scope) else f"not used: {finder.refusal}")
 
 
 def problem_of_machine() -> str | None:
-    """What is missing here to build anything, with its remedy."""
+    """What is missing on this machine to build anything, with its remedy."""
     if find_spec("mypyc") is None or find_spec("setuptools") is None:
         return f"mypyc is not installed: {_EXTRA}"
     return problem_of_compiler()
 
 
 def build(scope: Scope, directory: Path, progress: Progress | None = None) -> Library:
-    """Build what fits the present sources, or find that it is there. Blocks while another process
-    builds in ``directory``.
+    """Build the library for the present sources, or find it in ``directory``. Blocks while another
+    process builds there.
 
     Raises:
-        ConfigError: something is missing here, a step has failed, or the directory cannot be used.
+        ConfigError: a tool is missing, a step has failed, or the directory cannot be used.
     """
     cache = open_cache(directory)
     with cache.building(scope.compiled):
@@ -94,7 +94,7 @@ def _silent(stage: str, fraction: float) -> None:
 
 
 def _copied(scope: Scope, target: Path) -> Scope:
-    """The sources as they are now, in a folder where nothing else is."""
+    """A copy of the present sources, in a folder that holds nothing else."""
     folder = target / scope.package
     for path in [*scope.files(), Path("__init__.py")]:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,8 @@ def _copied(scope: Scope, target: Path) -> Scope:
 
 
 def _build_in(scope: Scope, work: Path, progress: Progress) -> None:
-    """The finished files of ``scope``, whose sources are a copy, in ``work/built``."""
+    """Build ``scope``, whose sources are a copy; the finished files are written to
+    ``work/built``."""
     began_s = time.monotonic()
     modules = scope.modules()
     progress(f"translating {len(modules)} modules", 0.0)
@@ -160,7 +161,7 @@ def _translate(scope: Scope, work: Path) -> Translation:
 
 
 def _check_loads(scope: Scope, built: Path) -> None:
-    """A library that cannot be loaded here would be refused at every start."""
+    """Load the library once, because one that cannot be loaded would be refused at every start."""
     arguments = [scope.package, str(scope.folder), scope.compiled, str(built), *scope.covered]
     done = subprocess.run(
         [sys.executable, "-P", "-c", _CHECK, *arguments],

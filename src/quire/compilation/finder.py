@@ -1,8 +1,8 @@
 """Imports compiled modules in place of their sources, all of them or none.
 
-Owns the decision, taken once, at the first import of one of them: compiled modules know one another
-as C structures, so a mixture of both forms cannot work. Every reason against them leaves the
-sources to Python's own finders.
+Owns that decision, which is made once, at the first import of one of them. Compiled modules access
+one another as C structures, so compiled and interpreted modules cannot be mixed. If the compiled
+modules cannot be used, Python's own finders import the sources.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class CompiledFinder(MetaPathFinder):
         self._library: Library | None = None
         self._modules: frozenset[str] = frozenset()
         self.refusal: str | None = None
-        """Why Python runs the sources, once that is decided."""
+        """Why Python runs the sources; None before the decision, or if it runs compiled modules."""
 
     def find_spec(
         self,
@@ -51,7 +51,7 @@ class CompiledFinder(MetaPathFinder):
         return _spec(fullname, self._library.path)
 
     def _decide(self) -> str | None:
-        """Load the library's shared part; why it is not to be used, if it is not."""
+        """Load the library's shared part; returns why it cannot be used, or None."""
         modules = frozenset(self._scope.modules())
         if not modules.isdisjoint(sys.modules):
             return IMPORTED_BEFORE
@@ -74,7 +74,7 @@ def _spec(name: str, path: Path) -> ModuleSpec:
 
 
 def _load_shared(library: Library) -> None:
-    """The modules find their shared part in ``sys.modules``; it runs nothing of theirs."""
+    """Load the shared part, which the modules look up in ``sys.modules``; runs no module's code."""
     name = library.record.group
     spec = _spec(name, library.path)
     module = module_from_spec(spec)
@@ -88,9 +88,9 @@ def _load_shared(library: Library) -> None:
 
 
 def use_compiled(directory: Path | None = None, scope: Scope = CONTROL) -> CompiledFinder:
-    """From here on import the compiled modules of ``scope``, if there are any that fit.
+    """From now on, import the compiled modules of ``scope`` if a build fits.
 
-    ``directory``: where ``quire compile`` has put them; by default where it does so by default.
+    ``directory``: where ``quire compile`` has put them; None: its default directory.
     """
     finder = CompiledFinder(scope, directory or default_directory())
     sys.meta_path.insert(0, finder)

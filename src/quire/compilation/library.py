@@ -1,7 +1,7 @@
-"""Libraries on disk: one file of machine code and a record beside it, by their sources' key.
+"""Libraries on disk: one file of machine code and a record beside it, named by their sources' key.
 
-Owns their names and whether they may be loaded, which is running code: the directory and the file
-must be this user's, and nobody else may write to them (``ExecutableCache``).
+Owns their names and the decision whether they may be loaded, because loading runs code: only this
+user may be able to write to the directory and the file (``ExecutableCache``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHANGED = "it was compiled from other sources, or for another Python"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What is known of a library without loading it.
+    """What is known about a library without loading it.
 
     ``group``: the name under which mypyc's shared part imports itself.
     """
@@ -61,15 +61,15 @@ def record_name(scope: Scope, key: str) -> str:
 
 
 def open_cache(directory: Path) -> ExecutableCache:
-    """Raises ``ConfigError``: it cannot be made, or others may write to it."""
+    """Raises ``ConfigError``: the directory cannot be made, or others may write to it."""
     return ExecutableCache(directory, "cache of compiled modules")
 
 
 def find_library(scope: Scope, directory: Path) -> Library | str:
-    """The library for the present sources, or why there is none.
+    """The library for the present sources, or the reason why there is none.
 
     Raises:
-        ConfigError: there is one, and it must not be loaded: it is not this user's alone, or not
+        ConfigError: it exists but must not be loaded: other users may write to it, or it is not
             what was built.
     """
     if not directory.is_dir():
@@ -102,10 +102,10 @@ _AGAIN = "run 'quire compile --remove', then 'quire compile'"
 
 
 def remove_libraries(scope: Scope, directory: Path) -> int:
-    """Forget every library of ``scope``; their number. Processes that loaded one keep it.
+    """Delete every library of ``scope``; returns how many. Processes that loaded one keep it.
 
     Raises:
-        ConfigError: the directory is not this user's alone, or a file cannot be removed.
+        ConfigError: other users may write to the directory, or a file cannot be removed.
     """
     if not directory.is_dir():
         return 0

@@ -1,4 +1,4 @@
-"""Which modules are compiled, and the name of what is built from their present sources."""
+"""Which modules are compiled, and the cache key of their present sources."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 OPTIMISATION = "1"
-"""The C compiler's level. What is left to do are calls into Python's own objects, which no level
-makes cheaper, and higher ones take much longer."""
+"""The C compiler's optimisation level. The remaining cost is calls into Python's own objects, which
+higher levels do not reduce, while they compile much longer."""
 
 _FORMAT = "1"
-"""Counts changes of how a library is built from its sources and loaded."""
+"""Raised when the way changes in which a library is built from its sources or loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What becomes one library.
+    """The modules that form one library.
 
     ``folder`` is that of ``package``. All modules of its subpackage ``compiled`` are compiled,
-    except ``__init__``; what they import comes from ``covered`` as well, whose types are compiled
-    in: a change there makes another library.
+    except ``__init__``. They may import from the packages ``covered``, whose types are compiled in:
+    a change there requires another library.
     """
 
     package: str
@@ -36,7 +36,7 @@ class Scope:
         return f"{self.package}.{self.compiled}."
 
     def modules(self) -> dict[str, Path]:
-        """The modules to compile by their full names, with their sources below ``folder``."""
+        """The modules to compile by full name, with their source files relative to ``folder``."""
         found = {}
         for path in self._below(self.compiled):
             if path.name != "__init__.py":
@@ -45,7 +45,7 @@ class Scope:
         return found
 
     def files(self) -> list[Path]:
-        """Every source that decides what the library does, below ``folder``."""
+        """Every source file that the library depends on, relative to ``folder``."""
         return [path for part in (self.compiled, *self.covered) for path in self._below(part)]
 
     def key(self) -> str:

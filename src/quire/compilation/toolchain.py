@@ -1,6 +1,6 @@
 """The C compiler that this Python was built with, or another one on the path.
 
-Owns command lines and their failures. Knows nothing of what is compiled.
+Owns command lines and their errors. Does not know what is compiled.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def compile_all(
     arguments: Sequence[str],
     on_progress: Callable[[float], None],
 ) -> list[Path]:
-    """One object for each of ``sources``, on as many cores as this process may use.
+    """Compile one object file per source, on as many cores as this process may use.
 
     Raises:
-        ConfigError: the compiler has refused one; with its words.
+        ConfigError: the compiler rejected a source; contains its message.
     """
     target.mkdir()
     folders = [sysconfig.get_path("include"), sysconfig.get_path("platinclude"), *include_folders]
@@ -73,7 +73,7 @@ def compile_all(
 
 
 def link(objects: Sequence[Path], target: Path) -> None:
-    """An extension module of ``objects``. Raises ``ConfigError``."""
+    """Link ``objects`` into an extension module. Raises ``ConfigError``."""
     given, own = _words("LDSHARED"), _words("CC")
     options = given[len(own) :] if given[: len(own)] == own else given[1:]
     linker = [*(_compiler() or COMPILERS[:1]), *options]
@@ -81,7 +81,8 @@ def link(objects: Sequence[Path], target: Path) -> None:
 
 
 def _compiler() -> list[str] | None:
-    """Its command line so far: what Python was built with, where that is there."""
+    """The start of its command line: the compiler that Python was built with, if it is
+    installed."""
     for candidate in (_words("CC"), *([name] for name in COMPILERS)):
         if candidate and shutil.which(candidate[0]):
             return candidate

@@ -1,8 +1,8 @@
-"""The part of a build that mypyc does: modules to C. Runs in a process of its own.
+"""The mypyc step of a build: modules to C. Runs in a process of its own.
 
-mypyc is made for setup scripts: it prints, ends its process when a source is wrong, and changes
-what setuptools does. Reads a ``TranslationOrder`` as JSON from stdin and writes a ``Translation``
-as JSON to the file that the order names. Module names are relative to the working directory.
+mypyc is written for setup scripts: it prints, exits when a source is wrong, and patches setuptools.
+Reads a ``TranslationOrder`` as JSON from stdin and writes a ``Translation`` as JSON to the file
+that the order names. Module names are relative to the working directory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ cache_dir = /dev/null
 follow_imports = silent
 ignore_missing_imports = True
 """
-"""Of the working directory, where mypy looks for settings before it looks elsewhere."""
+"""Written to the working directory, where mypy looks for settings first."""
 
 
 class TranslationOrder(msgspec.Struct, frozen=True):
-    """``target``: the folder for what is written. ``answer``: the file for the translation."""
+    """``target``: the output folder. ``answer``: the file for the ``Translation``."""
 
     files: list[str]
     target: str
@@ -60,15 +60,16 @@ def translate(order: TranslationOrder) -> Translation:
         mypy=__version__,
         sources=[*shared.sources, str(_joined(shims, Path(order.target)))],
         include_folders=list(shared.include_dirs),
-        # a warning of a compiler that mypyc does not know must not end the build
+        # warnings of compilers that mypyc does not know must not fail the build
         arguments=[one for one in shared.extra_compile_args if one != "-Werror"],
     )
 
 
 def _joined(shims: list[Any], folder: Path) -> Path:
-    """One file of all shims, through which Python enters the shared part for each module.
+    """One C file with the entry points through which Python reaches each module of the shared part.
 
-    Each defines the same second function, for setup scripts on Windows; here it gets its own name.
+    Each entry file defines the same second function, for setup scripts on Windows; it is renamed
+    here.
     """
     text = "".join(
         f'#define PyInit___init__ quire_unused_{number}\n#include "{source}"\n'

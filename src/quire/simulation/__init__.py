@@ -1,8 +1,8 @@
-"""Control in virtual time: the real controller over engines that are modelled, and no waiting.
+"""Control in virtual time: the real controller over modelled engines, without waiting.
 
-``Simulation`` runs programs given as events against one controller and any number of engines side
-by side; ``LightEngine`` is an engine that computes nothing and says how long it would have taken.
-The same shell carries the tests' harness (``quire.testing``).
+``Simulation`` runs programs given as events against one controller and any number of parallel
+engines; ``LightEngine`` is an engine that computes nothing and reports modelled durations. The
+tests' harness (``quire.testing``) is built on the same shell.
 """
 
 from quire.simulation.clock import VirtualClock

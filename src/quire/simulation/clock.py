@@ -1,4 +1,4 @@
-"""A clock that stands still until it is moved."""
+"""A clock that moves only when told to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class VirtualClock:
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Let ``seconds`` pass (at least none)."""
+        """Let ``seconds`` pass (0 or more)."""
         if seconds < 0:
             raise ValueError(f"a clock cannot go back by {-seconds} s")
         self._now_s += seconds

@@ -1,9 +1,9 @@
-"""An engine that computes nothing: it says how far each row went, and how long that would take.
+"""An engine that computes nothing: it reports the progress of each row and a modelled duration.
 
-Owns the modelled time of a message and the little that a message's result needs: where sequences
-stand and when they end. Tokens depend on seed and position alone, so that a sequence that is opened
-again goes on as it would have; they mean nothing. Grammars, stop strings and stop tokens are not
-looked at: how long an answer is, its ``max_tokens`` says.
+Owns the modelled time of a message and the state that results need: where sequences stand and when
+they end. Token ids depend on seed and position alone, so that a reopened sequence continues with
+the same tokens; they carry no meaning. Grammars, stop strings and stop tokens are ignored: only
+``max_tokens`` bounds an answer.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from quire.core.traits import Trait
 
 _TRAITS = (Trait.ALLOCATE, Trait.FORWARD, Trait.INPUT_TEXT, Trait.SAMPLE, Trait.DECODE)
 _SEED_STRIDE, _POSITION_STRIDE = 7919, 104729
-"""Primes, so that neighbours differ."""
+"""Primes, so that neighbouring seeds and positions give different tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """What a message takes, in seconds: ``message_s`` for itself, ``step_s`` for each of its decode
-    steps, ``row_s`` for each row of a step, ``context_token_s`` for each token that a row attends
-    to, ``prompt_token_s`` for each token of a prompt, ``moved_block_s`` for each block that it
-    begins to move between tiers."""
+    """The cost of a message in seconds: ``message_s`` per message, ``step_s`` per decode step,
+    ``row_s`` per row of a step, ``context_token_s`` per token that a row attends to,
+    ``prompt_token_s`` per prompt token, ``moved_block_s`` per block whose move between tiers
+    begins."""
 
     message_s: float = 0.0005
     step_s: float = 0.008
@@ -64,7 +64,7 @@ def light_pool(
     max_batch_tokens: int = 512,
     bytes_per_block: int = 1 << 16,
 ) -> PoolSpec:
-    """One group of full attention."""
+    """A pool of one full-attention group."""
     group = LayerGroup(
         num_blocks=num_blocks, num_host_blocks=num_host_blocks, bytes_per_block=bytes_per_block
     )
@@ -92,8 +92,8 @@ class _Sequence:
 
 
 class LightEngine:
-    """An ``EngineCore``. It trusts its controller: a message that breaks the contract may pass.
-    ``num_tokens``: sampled by sequences since it was made."""
+    """An ``EngineCore`` that trusts its controller: messages that break the contract may go
+    unnoticed. ``num_tokens``: tokens sampled by sequences since it was created."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class LightEngine:
         self._closed = True
 
     def transfer(self) -> TransfersEnded | None:
-        """All that is under way ends at once: its time was the message's that began it."""
+        """End all transfers at once: their time was charged to the message that began them."""
         if not self._moving:
             return None
         moving, self._moving = self._moving, []
@@ -168,7 +168,7 @@ class LightEngine:
         return result
 
     def _operate(self, batch: Batch) -> int:
-        """Carry out the operations; how many blocks begin to move."""
+        """Carry out the operations; returns how many blocks begin to move."""
         num_moved = 0
         for operation in batch.operations:
             if isinstance(operation, OpenSequence):
@@ -191,7 +191,7 @@ class LightEngine:
         return num_moved
 
     def _named(self, batch: Batch) -> list[tuple[SequenceId, int, int]]:
-        """(sequence, epoch, steps) of the message, in the order of its result."""
+        """(sequence, epoch, steps) of the message's sequences, in the order of its result."""
         named = []
         if batch.forward is not None:
             for sequence in batch.forward.sequences.tolist():
@@ -211,14 +211,14 @@ class LightEngine:
     def _advance(
         self, sequence: SequenceId, epoch: int, max_steps: int
     ) -> tuple[list[int], SequenceEnd]:
-        """The tokens of one sequence in this message, and how it ended. One that has ended before,
-        or whose epoch is another, is inert."""
+        """The tokens of one sequence in this message, and how it ended. A sequence that has already
+        ended, or has another epoch, is skipped."""
         state = self._sequences.get(sequence)
         if state is None or state.epoch != epoch or state.end is not SequenceEnd.RUNNING:
             return [], SequenceEnd.RUNNING
         room = state.limit - state.cursor
         count = min(max_steps, state.num_left)
-        if count > room:  # the token behind the last one has no K and V yet
+        if count > room:  # the last token has no K and V yet and needs no slot
             count, state.end = max(room, 1), SequenceEnd.NO_ROOM
         tokens = self._tokens(state, count)
         state.cursor += count
@@ -273,7 +273,7 @@ def _report(
 
 
 def _add_dists(result: BatchResult, rows: DistRows) -> None:
-    """A flat distribution over the first tokens, as many as were asked for."""
+    """A uniform distribution over the first tokens, as many as were asked for."""
     sizes = rows.top_k.tolist()
     result.dist_starts = np.cumsum([0, *sizes], dtype=np.int32)
     result.dist_ids = np.concatenate([np.arange(size, dtype=np.int32) for size in sizes])
@@ -282,7 +282,7 @@ def _add_dists(result: BatchResult, rows: DistRows) -> None:
 
 
 def _unscored(batch: Batch) -> list[RowFailure]:
-    """Rows that ask for log probabilities or attention: there are none here."""
+    """Failures for rows that ask for log probabilities or attention, which do not exist here."""
     forward = batch.forward
     if forward is None:
         return []

@@ -1,8 +1,8 @@
 """``VirtualShell``: a controller and its engines in virtual time, one event after another.
 
-Owns the clock, the messages on their way to engines and the controller's timer. Engines run side by
-side: a message begins when it is sent or when the one before it on the same engine ends, and takes
-what its result says. Which event comes next is up to whoever drives the shell: ``Simulation`` takes
+Owns the clock, the messages in flight to engines and the controller's timer. Engines run in
+parallel: a message begins when it is sent or when the previous one on the same engine ends, and
+lasts as long as its result says. The caller decides which event comes next: ``Simulation`` takes
 the earliest, a test moves engines by hand.
 """
 
@@ -29,11 +29,11 @@ from quire.core.interfaces import EngineCore
 from quire.simulation.clock import VirtualClock
 
 Answer = Deliver | Fail | Terminate
-"""What goes back to programs."""
+"""Actions that answer programs."""
 
 
 class ControlCore(Protocol):
-    """What the shell needs of ``quire.control.Controller``."""
+    """The part of ``quire.control.Controller`` that the shell uses."""
 
     def handle(self, event: Event) -> list[Action]: ...
 
@@ -42,7 +42,7 @@ class ControlCore(Protocol):
 
 @dataclass(slots=True)
 class _Message:
-    """``result`` is there once the engine has been asked how long the message takes."""
+    """``result`` is set once the engine has run the message to learn its duration."""
 
     batch: Batch
     sent_s: float
@@ -50,7 +50,7 @@ class _Message:
 
 
 class _Engine:
-    """An engine that is up, the messages sent to it, and when it ended the last one."""
+    """An engine that is up, the messages sent to it, and when its last message ended."""
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
@@ -59,9 +59,9 @@ class _Engine:
 
 
 class VirtualShell:
-    """``on_answer`` is told what goes to programs, ``on_dispatch`` what goes to engines,
-    ``on_fault`` which engine faults; without it that engine is lost. ``check``: the controller's
-    invariants behind every event."""
+    """``on_answer`` receives the actions for programs, ``on_dispatch`` the messages to engines,
+    ``on_fault`` the engines' faults; without it a faulty engine is lost. ``check``: verify the
+    controller's invariants after every event."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class VirtualShell:
         return self.clock.now_s()
 
     def post(self, event: Event) -> list[Action]:
-        """Hand ``event`` to the controller and carry its actions out; the actions it gave."""
+        """Hand ``event`` to the controller, carry out its actions and return them."""
         actions = self.controller.handle(event)
         for action in actions:
             self._carry_out(action)
@@ -113,20 +113,20 @@ class VirtualShell:
 
     @property
     def engines(self) -> dict[EngineId, EngineCore]:
-        """Those that are up."""
+        """The engines that are up."""
         return {engine_id: engine.core for engine_id, engine in self._engines.items()}
 
     def start_engine(
         self, engine_id: EngineId, engine: EngineCore, model: ModelId | None = None
     ) -> None:
-        """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: what
-        queues call it, its own name if it is not given."""
+        """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: the
+        name that queues use, by default the engine's own."""
         self._engines[engine_id] = _Engine(engine)
         name = model or ModelId(engine.info.model)
         self.post(EngineUp(time_s=self.now_s, engine=engine_id, model=name, info=engine.info))
 
     def lose_engine(self, engine_id: EngineId, reason: str) -> None:
-        """The engine is gone with its memory and everything in flight on it."""
+        """Lose the engine with its memory and everything in flight on it."""
         self._engines.pop(engine_id).core.close()
         error = EngineLost(f"engine {engine_id} is lost: {reason}").record()
         self.post(EngineDown(time_s=self.now_s, engine=engine_id, error=error))
@@ -144,8 +144,8 @@ class VirtualShell:
         return any(engine.messages for engine in self._engines.values())
 
     def next_end(self) -> tuple[float, EngineId] | None:
-        """When the first of the running messages ends, and whose it is; ties go to the engine that
-        came up first. An engine that faults as it runs is lost on the way."""
+        """When the first of the running messages ends, and on which engine; ties go to the engine
+        that came up first. An engine that faults while its message is evaluated is lost."""
         ends = []
         for number, engine_id in enumerate(list(self._engines)):
             end_s = self._end_s(engine_id)
@@ -157,8 +157,8 @@ class VirtualShell:
         return end_s, engine_id
 
     def finish_message(self, engine_id: EngineId) -> bool:
-        """Let time pass until the engine's oldest message has run and post its result; False if it
-        has none."""
+        """Advance time until the engine's oldest message has run and post its result; False if it
+        has no message."""
         end_s = self._end_s(engine_id)
         if end_s is None:
             return False
@@ -171,8 +171,8 @@ class VirtualShell:
         return True
 
     def go_on_with_transfers(self, engine_id: EngineId) -> bool:
-        """Let the engine go on with its transfers, and post those that end; False if there are
-        none. What that takes is in the engine's messages."""
+        """Let the engine continue its transfers and post those that end; False if there are none.
+        Takes no time: the engine's messages include it."""
         engine = self._engines.get(engine_id)
         ended = None if engine is None else engine.core.transfer()
         if ended is None:
@@ -181,7 +181,8 @@ class VirtualShell:
         return True
 
     def _end_s(self, engine_id: EngineId) -> float | None:
-        """When the engine's oldest message ends; None: it has none, or is lost over it."""
+        """When the engine's oldest message ends; None if it has no message or was lost running
+        it."""
         engine = self._engines.get(engine_id)
         if engine is None or not engine.messages:
             return None
@@ -197,7 +198,7 @@ class VirtualShell:
     # -- the timer ---------------------------------------------------------------------------------
 
     def fire_timer(self) -> None:
-        """Let time pass until the timer and post its tick."""
+        """Advance time to the timer and post its tick."""
         assert self.timer_s is not None, "no timer is set"
         self.clock.advance_to(self.timer_s)
         self.timer_s = None

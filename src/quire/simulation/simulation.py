@@ -1,8 +1,8 @@
-"""``Simulation``: what happens next, in the order of virtual time.
+"""``Simulation``: executes what happens next, in the order of virtual time.
 
-Owns the agenda, calls that are due at given times, and the choice of the next thing: an agenda's
-call, the end of a message, or the controller's timer, whichever is first. Programs are whatever
-puts calls on the agenda and listens to answers.
+Owns the agenda (calls due at given times) and the choice of the next step: a call of the agenda,
+the end of a message, or the controller's timer, whichever is first. A program is any code that puts
+calls on the agenda and listens to answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.simulation.shell import VirtualShell
 
 
 class Simulation:
-    """Drives ``shell`` from one moment to the next."""
+    """Drives ``shell`` from one point in time to the next."""
 
     def __init__(self, shell: VirtualShell) -> None:
         self.shell = shell
@@ -28,15 +28,16 @@ class Simulation:
         return self.shell.now_s
 
     def at(self, time_s: float, call: Callable[[], None]) -> None:
-        """Make ``call`` at ``time_s``; calls of the same moment in the order in which they came."""
+        """Schedule ``call`` for ``time_s``; calls with the same time run in the order of
+        scheduling."""
         heapq.heappush(self._agenda, (max(time_s, self.now_s), next(self._numbers), call))
 
     def after(self, duration_s: float, call: Callable[[], None]) -> None:
         self.at(self.now_s + duration_s, call)
 
     def step(self, until_s: float = float("inf")) -> bool:
-        """The next thing, unless it comes after ``until_s``; False if there is none. Of what
-        happens at the same moment, calls come first, then ends of messages, then the timer."""
+        """Execute the next step unless it is due after ``until_s``; False if there is none. Of
+        steps with the same time, calls come first, then ends of messages, then the timer."""
         shell = self.shell
         call_s = self._agenda[0][0] if self._agenda else float("inf")
         end = shell.next_end()
@@ -57,7 +58,8 @@ class Simulation:
         return True
 
     def run(self, until_s: float = float("inf")) -> None:
-        """Go on until nothing is left to happen, or until ``until_s``; then it is that late."""
+        """Run until nothing is left to do, or until ``until_s``; the clock then stands at
+        ``until_s``."""
         while self.step(until_s):
             pass
         if until_s != float("inf"):

@@ -1,9 +1,9 @@
 """Fakes, a test kit and conformance suites for programs, policies and engines built on Quire.
 
-``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` with a model
-that says what the test says; ``ControlHarness`` drives the controller by hand; ``FakeEngine``,
-``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` stand in for the real ones;
-``ReferenceProgram`` and ``expected_tokens`` say what must come out. The suites that every
+``LocalNode`` runs programs against fake engines in one event loop, ``scripted_node`` does so with a
+model whose answers the test gives; ``ControlHarness`` drives the controller by hand;
+``FakeEngine``, ``FakeEncoder``, ``VirtualClock`` and ``FakeTokenizer`` replace the real ones;
+``ReferenceProgram`` and ``expected_tokens`` compute the expected results. The suites that every
 implementation of a Protocol must pass are in ``quire.testing.conformance``.
 """
 

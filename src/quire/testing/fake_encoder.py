@@ -1,4 +1,4 @@
-"""An encoder without a model: rows that depend on the tokens in a way that a test can foresee."""
+"""An encoder without a model: tests can predict its rows from the tokens."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ VOCAB_SIZE = 1 << 16
 
 
 class FakeEncoder:
-    """``EncoderCore``. An embedding counts each token by its id modulo ``dimensions``; a score is
-    the share of the second segment's tokens that the first one has too."""
+    """``EncoderCore``. An embedding counts the tokens by id modulo ``dimensions``; a score is the
+    share of the second segment's tokens that also occur in the first."""
 
     def __init__(
         self, kind: EncoderKind = "embedding", *, dimensions: int = 8, max_tokens: int = 64

@@ -1,7 +1,7 @@
 """``ControlHarness``: the controller, fake engines and a fake clock, moved by hand.
 
 A thin layer over ``quire.simulation``'s shell: events go in through ``post``; dispatched messages
-wait until ``step_engine`` lets the engine run one, so a test decides what is in flight when
+wait until ``step_engine`` lets the engine run one, so that a test decides what is in flight when
 something happens. Owns every command's outcome, and fails at once when a command is answered twice
 or an engine receives a message that breaks its contract. Knows no asyncio.
 """
@@ -27,7 +27,7 @@ Status = Literal["pending", "done", "failed", "cancelled"]
 
 @dataclass(slots=True)
 class Outcome:
-    """What came back for one command."""
+    """The replies to one command and its end."""
 
     command: Command
     replies: list[Reply] = field(default_factory=list)
@@ -52,15 +52,15 @@ class Outcome:
 
 
 class NoProgress(AssertionError):
-    """Work is left and nothing moves it, or it took more steps than the test allows."""
+    """Work is left but nothing can advance it, or it took more steps than the test allows."""
 
 
 class ControlHarness:
     """See the module docstring.
 
-    ``check``: controller invariants after every event. ``on_answer`` is told what goes to programs.
-    ``late_transfers``: transfers go on only when nothing else moves, or the test calls
-    ``step_transfers``; else behind every message.
+    ``check``: verify the controller's invariants after every event. ``on_answer`` receives the
+    actions for programs. ``late_transfers``: transfers continue only when nothing else can be done
+    or the test calls ``step_transfers``; otherwise after every message.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class ControlHarness:
         return self.clock.now_s()
 
     def post(self, event: Event) -> list[Action]:
-        """Hand ``event`` to the controller and carry its actions out; the actions it gave."""
+        """Hand ``event`` to the controller, carry out its actions and return them."""
         if isinstance(event, CommandsIssued):
             self._expect(event)
         return self.shell.post(event)
 
     def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[Outcome]:
-        """Issue commands on a queue; their outcomes, which fill as the test goes on."""
+        """Issue commands on a queue; returns their outcomes, which fill in as the test proceeds."""
         self.post(
             CommandsIssued(time_s=self.now_s, program=program, queue=queue, commands=list(commands))
         )
@@ -118,7 +118,7 @@ class ControlHarness:
         self.shell.start_engine(engine_id, engine)
 
     def lose_engine(self, engine_id: EngineId, reason: str = "lost by the test") -> None:
-        """The engine is gone with its memory and everything in flight on it."""
+        """Lose the engine with its memory and everything in flight on it."""
         del self.engines[engine_id]
         self.shell.lose_engine(engine_id, reason)
 
@@ -145,24 +145,25 @@ class ControlHarness:
         self.lose_engine(engine_id, fault.message)
 
     def step_transfers(self, engine_id: EngineId) -> bool:
-        """Let the engine go on with its transfers and post those that end; False if there are
+        """Let the engine continue its transfers and post those that end; False if there are
         none."""
         return self.shell.go_on_with_transfers(engine_id)
 
     @property
     def can_step(self) -> bool:
-        """Whether ``step`` would move anything."""
+        """Whether ``step`` would do anything."""
         moves = any(engine.memory.swaps for engine in self.engines.values())
         return self.shell.is_busy or moves or self._timer_is_due
 
     @property
     def _timer_is_due(self) -> bool:
-        # Without pending commands only idle TTLs are left, which a test fires by itself.
+        # without pending commands only idle TTLs are left, which a test fires itself
         return self.shell.timer_s is not None and self._num_pending > 0
 
     def step(self) -> bool:
-        """One move: the engine with the longest wait runs a message, or else one goes on with its
-        transfers, or else the timer fires while commands are pending. False if none can."""
+        """Do one thing: the engine whose message has waited longest runs it, or else an engine
+        continues its transfers, or else the timer fires while commands are pending. False if none
+        can."""
         for engine_id in sorted(self.engines, key=self.num_in_flight, reverse=True):
             if self.step_engine(engine_id):
                 return True
@@ -174,11 +175,11 @@ class ControlHarness:
         return True
 
     def fire_timer(self) -> None:
-        """Let time pass until the timer and post its tick."""
+        """Advance time to the timer and post its tick."""
         self.shell.fire_timer()
 
     def run_until_idle(self, max_steps: int = 10_000) -> int:
-        """Step until nothing moves; the number of steps.
+        """Step until nothing can be done; returns the number of steps.
 
         Raises:
             NoProgress: more than ``max_steps``.
@@ -189,7 +190,7 @@ class ControlHarness:
         raise NoProgress(f"still busy after {max_steps} steps; pending: {self.pending()}")
 
     def pending(self) -> list[Outcome]:
-        """Commands without an end."""
+        """Commands that have not ended."""
         return [outcome for outcome in self.outcomes.values() if outcome.status == "pending"]
 
     # -- actions out -------------------------------------------------------------------------------

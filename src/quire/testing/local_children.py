@@ -1,4 +1,4 @@
-"""Children of programs on a ``LocalNode``: programs of this process, on the same loop."""
+"""Children of programs on a ``LocalNode``: programs in this process, on the same loop."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from quire.programs.services.children import ChildWanted
 
 
 def child_program(wanted: ChildWanted) -> Inferlet:
-    """The ``Inferlet`` that is asked for, or the library's of that name.
+    """The ``Inferlet`` that was asked for, or the library's program of that name.
 
     Raises:
-        InvalidArgument: source, which only a node with a sandbox runs.
+        InvalidArgument: source code, which only a node with a sandbox runs.
         UnknownHandle: no such program.
     """
     if wanted.source is not None:
@@ -50,7 +50,7 @@ class LocalChild:
 
     @property
     def num_bytes(self) -> int:
-        """Nothing is bounded here: a test's programs end with it."""
+        """Not bounded here: the programs of a test end with it."""
         return 0
 
     async def result(self) -> Any:

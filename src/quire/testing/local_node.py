@@ -1,8 +1,8 @@
 """``LocalNode``: a whole node in one asyncio loop, deterministic, with fake engines.
 
-Gives programs a ``ProgramPort`` and runs control and engines in between, one engine message per
-turn of the loop. Nothing sleeps: time is the fake clock's. Ports may be used from other threads
-(a native runtime has its own); then the order between threads is theirs.
+Gives programs a ``ProgramPort`` and runs control and engines between their turns, one engine
+message per turn of the loop. Nothing sleeps: time is the fake clock's. Ports may be used from other
+threads (a native runtime has its own), whose order is then up to the operating system.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
 class LocalNode:
     """Use as ``async with LocalNode() as node``.
 
-    On exit every program that is left is ended and every command must have its end; a fault of the
-    control layer that was seen meanwhile is raised there.
+    On exit every remaining program is ended and every command must have ended; a fault of the
+    control layer that occurred before is raised there.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class LocalNode:
         family: Family | None = None,
         parent: ProgramId | None = None,
     ) -> Connect:
-        """What a runtime calls to get the port of a new program; ``parent`` has launched it, into
-        its ``family``."""
+        """The factory that a runtime calls to get the port of a new program. ``parent``: the
+        program that launches it, into its ``family``."""
         bounds = quotas or Quotas()
 
         def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
@@ -155,7 +155,8 @@ class LocalNode:
     async def run(
         self, program: Inferlet | Main, *args: Any, connect: Connect | None = None, **named: Any
     ) -> Any:
-        """Run a program to its end on this loop; its result (see ``RunningProgram.result``)."""
+        """Run a program to its end on this loop and return its result (see
+        ``RunningProgram.result``)."""
         return await self.launch(program, *args, connect=connect, **named).result()
 
     def launch(
@@ -163,8 +164,8 @@ class LocalNode:
     ) -> RunningProgram:
         """Start a program on this loop: an ``@inferlet`` or a plain ``async def main(api, *args)``.
 
-        ``args`` and ``named`` are given as any launch gives them: strings, or other JSON values.
-        ``connect`` (of ``self.connect``) says for which tenant and under which quotas.
+        ``args`` and ``named`` are passed as in any launch: strings, or other JSON values.
+        ``connect`` (from ``self.connect``) determines the tenant and the quotas.
         """
         assert self._host is not None, "use `async with LocalNode() as node`"
         started = program if isinstance(program, Inferlet) else inferlet()(program)
@@ -174,7 +175,7 @@ class LocalNode:
         return self._host.launch(started, texts, connect, by_name)
 
     def programs(self) -> list[RunningProgram]:
-        """Those that have not ended, in order of launch."""
+        """Programs that have not ended, in order of launch."""
         return [] if self._host is None else self._host.programs()
 
     async def _launch_child(self, wanted: ChildWanted) -> LocalChild:
@@ -207,8 +208,8 @@ class LocalNode:
             self._loop.call_soon_threadsafe(self._handle, event)
 
     async def idle(self) -> None:
-        """Wait until all events submitted before are handled and no engine has work left that it
-        may do."""
+        """Wait until all events submitted before are handled and no engine has work that it may
+        do."""
         handled = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(handled.set_result, None)
         await handled
@@ -225,7 +226,7 @@ class LocalNode:
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Move one engine message, then give programs their turn."""
+        """Run one engine message, then let programs run."""
         moved = False
         if not self._hold and self.fault is None:
             with self._guarded():
@@ -254,7 +255,7 @@ class LocalNode:
             port.deliver(action)
 
     def forget(self, program: ProgramId) -> None:
-        """A port has closed."""
+        """Called when a port has closed."""
         self._ports.pop(program, None)
 
 
@@ -267,7 +268,7 @@ def scripted_node(
     chat_template: str = CHAT_TEMPLATE,
 ) -> LocalNode:
     """A node whose one model answers each prompt with ``answer(prompt)``; see ``ScriptedModel``.
-    ``chat_template``: of a model that you mean to use, to see your program speak its language.
+    ``chat_template``: that of another model, to test a program with that model's prompt format.
 
     ::
 
@@ -283,5 +284,5 @@ def scripted_node(
 
 
 async def _here(work: Coroutine[Any, Any, Any]) -> Any:
-    """A local node has one loop."""
+    """Run the work on the node's only loop."""
     return await work

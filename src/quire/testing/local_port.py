@@ -1,4 +1,5 @@
-"""The ``ProgramPort`` of a ``LocalNode``: events to the node, answers into the program's loop."""
+"""The ``ProgramPort`` of a ``LocalNode``: passes events to the node and answers to the program's
+loop."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from quire.programs.runtime import EventPort, TimedEvent
 
 
 class PortOwner(Protocol):
-    """What a port needs of its node. All of it may be called from any thread."""
+    """What a port needs from its node. All methods may be called from any thread."""
 
     def submit(self, event: TimedEvent) -> None: ...
 
@@ -23,7 +24,7 @@ class PortOwner(Protocol):
 
 
 class LocalPort(EventPort):
-    """One program's ``ProgramPort``. Replies reach ``sink`` in turns of ``loop`` of their own."""
+    """One program's ``ProgramPort``. Each reply reaches ``sink`` in a separate turn of ``loop``."""
 
     def __init__(
         self,
@@ -46,7 +47,7 @@ class LocalPort(EventPort):
         self._end()
 
     def deliver(self, action: Deliver | Fail | Terminate) -> None:
-        """For the node: hand an answer to the program."""
+        """Called by the node: hand an answer to the program."""
         match action:
             case Deliver(command=command, reply=reply, last=last):
                 for earlier in action.done_before:
@@ -59,7 +60,7 @@ class LocalPort(EventPort):
                 self._loop.call_soon_threadsafe(self._sink.on_terminated, error)
 
     def _submit(self, event: TimedEvent) -> None:
-        # A program that control has terminated is told so; what it still asks for reaches nobody.
+        # a terminated program is told so once; later replies are dropped
         if self._open:
             self._node.submit(event)
 

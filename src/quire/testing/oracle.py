@@ -1,8 +1,8 @@
-"""What a fake engine must say: a reference decoder without pages, batches or memory.
+"""The expected output of a fake engine: a reference decoder without pages, batches or memory.
 
-Computes the fake model (the definition stands in ``fake_engine.hashing``) in plain Python over an
-immutable list of tokens. Shares no code with the engine's data path, so it can serve as the oracle
-of every test that drives control with fake engines.
+Computes the fake model (defined in ``fake_engine.hashing``) in plain Python over an immutable list
+of tokens. Shares no code with the engine's data path, so it can serve as the oracle of every test
+that drives control with fake engines.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def _mix(value: int) -> int:
 
 
 def token_content(token_id: int) -> int:
-    """The content of an embedded token; a hidden state is a content as it is."""
+    """The content of an embedded token. A hidden state used as input is its own content."""
     return _mix(token_id ^ _TOKEN_SALT)
 
 
 @dataclass(frozen=True, slots=True)
 class SeenToken:
-    """A token that has been run: its position and what later tokens see of it, per layer."""
+    """A token that has been run: its position, and per layer the value that later tokens see."""
 
     position: int
     values: tuple[int, int]
@@ -55,10 +55,10 @@ class SeenToken:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceContext:
-    """Tokens that were run, in the order in which they were run. Immutable: a fork is a reference.
+    """Tokens that were run, in that order. Immutable, so a fork is a reference.
 
-    ``run`` gives the context with the new tokens behind the old ones. Masking and truncating mean
-    making a context of fewer ``seen``.
+    ``run`` returns the context with the new tokens appended. To mask or truncate, make a context of
+    fewer ``seen``.
     """
 
     seen: tuple[SeenToken, ...] = ()
@@ -71,10 +71,10 @@ class ReferenceContext:
         *,
         adapter: int = -1,
     ) -> tuple[ReferenceContext, list[int]]:
-        """Run new tokens together; the extended context and their hidden states.
+        """Run new tokens together; returns the extended context and their hidden states.
 
         ``mask``: per new token which of ``seen`` and of the new tokens it sees; by default those at
-        lower positions and itself. ``adapter``: index of the one that they are run with.
+        lower positions and itself. ``adapter``: index of the adapter to run with.
         """
         new = range(len(contents))
         old_positions = [token.position for token in self.seen]
@@ -104,7 +104,7 @@ class ReferenceContext:
     def run_tokens(
         self, token_ids: Sequence[int], position: int | None = None, *, adapter: int = -1
     ) -> tuple[ReferenceContext, list[int]]:
-        """Run tokens at consecutive positions, by default behind the highest one."""
+        """Run tokens at consecutive positions, by default after the highest one."""
         if position is None:
             position = 1 + max((token.position for token in self.seen), default=-1)
         contents = [token_content(token) for token in token_ids]
@@ -138,9 +138,9 @@ def expected_logprobs(hidden: int, token_id: int, vocab_size: int, top_k: int) -
 
 @dataclass(frozen=True, slots=True)
 class ExpectedDecode:
-    """What a ``Decode`` must give. ``ran`` are the tokens that its pages hold afterwards.
+    """The expected result of a ``Decode``. ``ran``: the tokens that its pages hold afterwards.
 
-    ``hidden``: the states of those tokens, so the last prompt token's comes before ``tokens[0]``.
+    ``hidden``: the states of those tokens; the last prompt token's precedes ``tokens[0]``.
     """
 
     tokens: list[int]
@@ -163,10 +163,10 @@ def expected_decode(
     tokenizer: Tokenizer | None = None,
     adapter: int = -1,
 ) -> ExpectedDecode:
-    """The result of a ``Decode`` of ``tokens`` behind ``context``.
+    """The result of a ``Decode`` of ``tokens`` after ``context``.
 
     ``history``: tokens before ``tokens``, for penalties. ``max_room``: slots that the output pages
-    have for prompt and output together. ``adapter``: index of the one that it runs with.
+    have for prompt and output together. ``adapter``: index of the adapter to run with.
     """
     tokenizer, sampler = tokenizer or FakeTokenizer(), sampler or SamplerSpec()
     matcher = FakeGrammarCompiler(tokenizer).compile(grammar) if grammar is not None else None
@@ -199,7 +199,8 @@ def expected_decode(
 
 
 def _stop_match(output: list[int], stop: StopSpec, tokenizer: Tokenizer) -> int | bytes | None:
-    """The stop token or string that ends ``output``; of several strings the first one complete."""
+    """The stop token or string that ends ``output``; of several strings, the one completed
+    first."""
     if output[-1] in stop.token_ids:
         return output[-1]
     text = b"".join(tokenizer.token_bytes(token) for token in output)

@@ -1,8 +1,8 @@
-"""What a program's commands must answer: their semantics (``core.commands``) without memory.
+"""The expected replies to a program's commands: their semantics (``core.commands``) without memory.
 
-A ``ReferenceProgram`` applies commands in the order in which they take effect and says the reply of
-each. Pages are lists of tokens that were run; there are no blocks, no batches, no scheduler. Knows
-valid commands only: what is refused, and when, is for the test to say.
+A ``ReferenceProgram`` applies commands in the order in which they take effect and returns the reply
+of each. Pages are lists of tokens that were run; there are no blocks, no batches, no scheduler.
+Knows valid commands only: which commands are refused, and when, is up to the test.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from quire.testing.tokenizer import FakeTokenizer
 
 @dataclass(frozen=True, slots=True)
 class ReferencePage:
-    """Written slots in order, and which of them the holder hides. Immutable."""
+    """Written slots in order, and which of them the holder has masked. Immutable."""
 
     slots: tuple[SeenToken, ...] = ()
     hidden: frozenset[int] = frozenset()
@@ -43,7 +43,7 @@ class ReferencePage:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceEmbed:
-    """``position`` is where the embed runs as an input; an output's is one behind its token's."""
+    """``position``: where the embed runs as an input; that of an output is its token's plus one."""
 
     content: int
     position: int
@@ -69,10 +69,10 @@ class ReferenceProgram:
     token_slots: dict[TokenSlotId, int] = field(default_factory=dict)
 
     def apply(self, command: c.Command) -> Reply:
-        """Let ``command`` take effect; what its (last) reply must be.
+        """Let ``command`` take effect; returns its expected (last) reply.
 
-        A decode's is one chunk with all of its tokens. ``ImportPrefix`` depends on the index: tell
-        what was found with ``apply_prefix``.
+        The reply to a decode is one chunk with all of its tokens. ``ImportPrefix`` depends on the
+        index: use ``apply_prefix`` with what was found.
         """
         match command:
             case c.AllocPages(pages=pages):
@@ -115,7 +115,7 @@ class ReferenceProgram:
         return None
 
     def apply_prefix(self, command: c.ImportPrefix, num_tokens: int) -> c.Imported:
-        """An ``ImportPrefix`` that found ``num_tokens``."""
+        """Apply an ``ImportPrefix`` that found ``num_tokens``."""
         size = self.page_size
         context, _ = ReferenceContext().run_tokens(command.tokens[:num_tokens])
         found = [
@@ -159,7 +159,7 @@ class ReferenceProgram:
         return written
 
     def context(self, pages: Sequence[PageId]) -> ReferenceContext:
-        """What ``pages`` show, in list order."""
+        """The visible tokens of ``pages``, in list order."""
         return ReferenceContext(
             tuple(
                 slot
@@ -170,7 +170,7 @@ class ReferenceProgram:
         )
 
     def room(self, pages: Sequence[PageId]) -> int:
-        """Free slots behind the fill cursors of ``pages``."""
+        """Free slots after the fill cursors of ``pages``."""
         return sum(self.page_size - len(self.pages[page].slots) for page in pages)
 
     def _append(self, pages: Sequence[PageId], new: Sequence[SeenToken]) -> None:
@@ -197,7 +197,7 @@ class ReferenceProgram:
             self.embeds[embed] = ReferenceEmbed(value, token.position + 1)
 
     def _visible_columns(self, command: c.Forward) -> list[list[bool]]:
-        """The mask over what the context shows: columns of empty and hidden slots are left out."""
+        """The mask over the visible context: columns of empty and masked slots are left out."""
         shown = [
             i < len(self.pages[page].slots) and i not in self.pages[page].hidden
             for page in command.context

@@ -1,4 +1,4 @@
-"""What a fake engine says: ``ScriptedModel`` turns a function of the prompt into a script."""
+"""``ScriptedModel``: a script for the fake engine from a function of the prompt."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Callable, Sequence
 from quire.core.interfaces import Tokenizer
 
 Answer = Callable[[str], str]
-"""The prompt as text (special tokens spelled out) to what the model says; it may contain special
-tokens. The end-of-text token is added behind it."""
+"""Maps the prompt as text (special tokens spelled out) to the model's answer, which may contain
+special tokens. The end-of-text token is appended to it."""
 
 
 class ScriptedModel:
     """A ``Script`` that answers prompts: ``FakeEngine(script=ScriptedModel(answer))``.
 
-    The first time a token list is seen it counts as a prompt, unless it is an earlier prompt plus
-    a part of its answer: then the answer goes on. So every path through the engine (decode
-    commands, single forwards, a resume after preemption) says the same. Behind the end of an answer
-    comes the end-of-text token for ever.
+    A token list that is seen for the first time counts as a prompt, unless it is an earlier prompt
+    plus part of its answer: then the answer continues. Every path through the engine (decode
+    commands, single forwards, resuming after preemption) therefore gives the same answer. After the
+    end of an answer only end-of-text tokens follow.
     """
 
     def __init__(self, answer: Answer, tokenizer: Tokenizer) -> None:
@@ -40,7 +40,7 @@ class ScriptedModel:
         return self._next[key.digest()]
 
     def _learn(self, key: hashlib.blake2b, answer: list[int]) -> None:
-        """Register what follows the prompt and every part of its answer, and the end itself."""
+        """Register what follows the prompt, each part of its answer, and the end of the answer."""
         key = key.copy()
         for token in (*answer, self._end, self._end):
             self._next.setdefault(key.digest(), token)
@@ -48,7 +48,7 @@ class ScriptedModel:
 
 
 def answers(texts: Sequence[str]) -> Answer:
-    """One text per new prompt, in order; the last one for all further prompts."""
+    """One text per new prompt, in order; the last text for all further prompts."""
     remaining = list(texts)
 
     def answer(prompt: str) -> str:

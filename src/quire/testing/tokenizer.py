@@ -1,4 +1,4 @@
-"""A byte-level tokenizer with chat markers: every text has tokens, every token list has a text.
+"""A byte-level tokenizer with chat markers: every text can be encoded, every token list decoded.
 
 Ids 0..255 are the bytes; special tokens follow. Small enough for a fake engine's vocabulary.
 """
@@ -30,12 +30,12 @@ CHAT_TEMPLATE = """\
 {%- endif %}<|end|>
 {%- endfor %}
 {%- if add_generation_prompt %}<|assistant|>{% endif %}"""
-"""Jinja2, in the shape of Hugging Face templates: roles system, user, assistant, tool."""
+"""Jinja2, in the style of Hugging Face templates: roles system, user, assistant, tool."""
 
 
 class FakeTokenizer:
     """``Tokenizer`` over bytes. An assistant's turn ends with ``<|end|>`` (or ``<|eos|>``), which
-    must be among other ``special_tokens`` too."""
+    custom ``special_tokens`` must include."""
 
     chat_template = CHAT_TEMPLATE
 

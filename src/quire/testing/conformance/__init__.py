@@ -1,6 +1,7 @@
 """Conformance suites: one per Protocol of ``quire.core``, for fakes and real implementations alike.
 
-Each is a class of tests; subclass it, say how to make the thing under test, let pytest collect it.
+Each is a class of tests. Subclass it, define how to make the object under test, let pytest collect
+it.
 """
 
 from quire.testing.conformance.engine_core import EngineCoreSuite

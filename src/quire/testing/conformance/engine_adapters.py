@@ -1,6 +1,6 @@
-"""Adapters: rows and sequences of one message run with different ones and do not touch.
+"""Adapters: rows and sequences of one message run with different adapters, independently.
 
-Relations only. An engine without two adapters is not asked.
+Tests state relations only. They are skipped for an engine with fewer than two adapters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from quire.testing.conformance.engine_suite import EngineSuite
 
 
 class EngineAdapterSuite(EngineSuite):
-    """What naming an adapter means."""
+    """Rows and sequences that name an adapter."""
 
     def adapted_drivers(self) -> list[EngineDriver]:
         drivers = self.drivers()
@@ -54,7 +54,7 @@ class EngineAdapterSuite(EngineSuite):
                 self.assert_same(together, expected)
 
     def test_pages_keep_what_their_adapter_wrote(self) -> None:
-        """Context written with one adapter is seen as it is by a row of another."""
+        """A row attends to context that another adapter wrote, without recomputing it."""
         for driver in self.adapted_drivers():
             tokens, pages = self.prompt(driver, 7), driver.pages_for(8)
             afters = []
@@ -88,7 +88,7 @@ class EngineAdapterSuite(EngineSuite):
             assert together == alone
 
     def test_a_shorter_sequence_leaves_the_others_theirs(self) -> None:
-        """Rows that end inside a message of several steps take nothing with them."""
+        """A sequence that ends inside a message of several steps does not disturb the others."""
         for driver in self.adapted_drivers():
             prompt, pages = self.prompt(driver, 6), driver.pages_for(16)
             stops = [StopSpec(max_tokens=count) for count in (3, 8, 5)]

@@ -1,7 +1,7 @@
 """Drives one ``EngineCore`` by hand: builds messages for rows and sequences, reads results.
 
-Plays control for the conformance suites. Keeps page tables as the suites want them (any blocks in
-any order, any bits), so it never allocates blocks by itself.
+Plays the part of control for the conformance suites. The suites choose the page tables (any blocks
+in any order, any bits), so the driver never allocates blocks itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def ints(values: Sequence[int]) -> I32:
 
 @dataclass(slots=True)
 class Holder:
-    """A page table as its holder knows it. Slots are counted entry * page_size + offset."""
+    """A page table on its holder's side. Slots are counted entry * page_size + offset."""
 
     table: TableId
     page_size: int
@@ -75,7 +75,7 @@ class Holder:
 
 @dataclass(slots=True)
 class RowSpec:
-    """One forward row. ``slots``: where in ``holder`` the tokens go (empty: nowhere).
+    """One forward row. ``slots``: where in ``holder`` the tokens are written (empty: not kept).
 
     ``tokens`` are token values; ``embeds`` replace them where given. ``mask``: [T][columns].
     """
@@ -92,7 +92,7 @@ class RowSpec:
 
 @dataclass(slots=True)
 class SequenceOutput:
-    """What a sequence gave."""
+    """The output of a sequence so far."""
 
     tokens: list[int] = field(default_factory=list)
     end: SequenceEnd = SequenceEnd.RUNNING
@@ -119,7 +119,7 @@ class EngineDriver:
         return result
 
     def begin_swap_out(self, blocks: Sequence[int], host_blocks: Sequence[int]) -> SwapOut:
-        """The operation that begins to move them."""
+        """The operation that begins to move these blocks."""
         return SwapOut(
             transfers=self._new_transfers(len(blocks)),
             blocks=ints(blocks),
@@ -137,7 +137,7 @@ class EngineDriver:
         return ints([next(self._transfers) for _ in range(number)])
 
     def end_transfers(self) -> list[int]:
-        """Let the engine go on until nothing is under way; what has ended, in order."""
+        """Run transfers until none is in progress; returns those that ended, in order."""
         ended: list[int] = []
         while (some := self.engine.transfer()) is not None:
             ended += some.transfers.tolist()
@@ -165,9 +165,10 @@ class EngineDriver:
     def forward(
         self, rows: Sequence[RowSpec], operations: Sequence[BatchOperation] = ()
     ) -> list[Logprobs]:
-        """Run rows as one message; the distribution after the last token of each.
+        """Run rows as one message; returns the distribution after the last token of each.
 
-        Tables are written before; slots that the rows wrote are shown in their holders after.
+        Tables are written first; afterwards the slots that the rows wrote are shown in their
+        holders.
         """
         result = self.send_rows(rows, operations)
         assert not result.failures, result.failures
@@ -183,7 +184,7 @@ class EngineDriver:
         operations: Sequence[BatchOperation] = (),
         **stages: Any,
     ) -> BatchResult:
-        """The message of ``forward`` as it is, with further stages."""
+        """Send the message of ``forward`` with further stages and return its whole result."""
         tables = {row.holder.table: row.holder for row in rows if row.holder is not None}
         writes = [holder.write() for holder in tables.values()]
         last = [sum(len(row.positions) for row in rows[: i + 1]) - 1 for i in range(len(rows))]
@@ -200,7 +201,7 @@ class EngineDriver:
         )
 
     def full_dist(self, result: BatchResult, index: int) -> Logprobs:
-        """Distribution ``index`` of a result that was asked for the whole vocabulary."""
+        """Distribution ``index`` of a result that holds distributions over the whole vocabulary."""
         start, end = result.dist_starts[index : index + 2]
         assert end - start == self.info.vocab_size, "a distribution does not cover the vocabulary"
         logprobs = np.empty(self.info.vocab_size)
@@ -217,7 +218,8 @@ class EngineDriver:
         start: int = 0,
         adapter: int = -1,
     ) -> Logprobs:
-        """Run ``tokens`` at positions and slots ``start`` on; the distribution after them."""
+        """Run ``tokens`` at positions and slots from ``start`` on; returns the distribution after
+        them."""
         size = chunk or len(tokens)
         for first in range(0, len(tokens), size):
             part = tokens[first : first + size]
@@ -242,7 +244,7 @@ class EngineDriver:
         limit: int | None = None,
         adapter: int = -1,
     ) -> OpenSequence:
-        """The operation for a sequence whose ``prompt`` lies at slots and positions 0.."""
+        """The operation for a sequence whose ``prompt`` is at slots and positions 0 onwards."""
         return OpenSequence(
             sequence=SequenceId(sequence),
             epoch=epoch,
@@ -262,7 +264,8 @@ class EngineDriver:
     def start(
         self, opened: OpenSequence, holder: Holder, *, num_steps: int = 1, from_slot: int = 0
     ) -> SequenceTokens:
-        """Open a sequence and run its prompt from ``from_slot`` on; what its first message gave."""
+        """Open a sequence and run its prompt from ``from_slot`` on; returns the first message's
+        output."""
         prompt = opened.history.tolist()
         span = range(from_slot, len(prompt))
         row = RowSpec(
@@ -333,7 +336,7 @@ class EngineDriver:
 
 
 def gather(decoded: SequenceOutput, report: SequenceTokens, index: int) -> None:
-    """Add what sequence ``index`` of a message gave."""
+    """Add the output of sequence ``index`` of a message."""
     start, end = report.token_starts[index : index + 2]
     decoded.tokens += report.tokens[start:end].tolist()
     if len(report.logprobs):

@@ -11,7 +11,7 @@ from quire.testing.conformance.engine_suite import EngineSuite
 
 
 class EngineForwardSuite(EngineSuite):
-    """Stage 3 of the batch message and what hangs on it."""
+    """Stage 3 of the batch message and the stages that read its outputs."""
 
     def test_chunked_prefill_equals_whole(self) -> None:
         for driver in self.drivers():
@@ -49,7 +49,7 @@ class EngineForwardSuite(EngineSuite):
             self.assert_same(last, expected)
 
     def test_page_order_and_gaps_are_free(self) -> None:
-        """Causality goes by position: pages may lie in any order, slots may stay empty."""
+        """Causality follows positions: pages may be in any order and have empty slots."""
         for driver in self.drivers():
             tokens = self.prompt(driver, 2 * driver.page_size + 1)
             pages = driver.pages_for(len(tokens))
@@ -129,7 +129,7 @@ class EngineForwardSuite(EngineSuite):
             self.assert_same(driver.full_dist(result, 0), expected)
 
     def test_token_slots_stand_for_their_tokens(self) -> None:
-        """A sampled token can be run by the next message before anyone has seen it."""
+        """The next message can run a sampled token before the host has seen it."""
         for driver in self.drivers():
             pages = driver.pages_for(8)
             holder, tokens = driver.holder(range(pages)), self.prompt(driver, 5)

@@ -11,7 +11,7 @@ class EngineMemorySuite(EngineSuite):
     """Stage 1 of the batch message."""
 
     def test_forks_share_pages(self) -> None:
-        """Two holders of one prefix go on in blocks of their own, as if each had it alone."""
+        """Two holders of one prefix continue in their own blocks, as if each were alone."""
         for driver in self.drivers():
             size = driver.page_size
             prefix = self.prompt(driver, 2 * size)
@@ -29,7 +29,7 @@ class EngineMemorySuite(EngineSuite):
             self.assert_different(*expected)
 
     def test_truncate_and_overwrite(self) -> None:
-        """Slots that were forgotten and written again hold the new tokens only."""
+        """Slots that were truncated and written again hold only the new tokens."""
         for driver in self.drivers():
             tokens, pages = self.prompt(driver, 12), driver.pages_for(12)
             holder = driver.holder(range(pages))
@@ -86,8 +86,8 @@ class EngineMemorySuite(EngineSuite):
             self.assert_same(after, expected)
 
     def test_messages_go_on_while_transfers_are_under_way(self) -> None:
-        """Both directions begin in one message; rows of that one and of later ones use other
-        blocks; every transfer ends once, and its bytes are those from its beginning."""
+        """Transfers of both directions begin in one message, while rows of this and later messages
+        use other blocks. Every transfer ends once, with the bytes from the time it began."""
         for driver in self.drivers():
             tokens, pages = self.prompt(driver, 8), driver.pages_for(9)
             away, staying = list(range(pages)), list(range(pages, 2 * pages))
@@ -118,7 +118,7 @@ class EngineMemorySuite(EngineSuite):
             assert driver.engine.transfer() is None
 
     def test_operations_run_in_list_order(self) -> None:
-        """A block may be copied away and filled by the next copy in one message."""
+        """In one message a block may be copied elsewhere and then overwritten by the next copy."""
         for driver in self.drivers():
             size = driver.page_size
             first, second = self.prompt(driver, size), self.prompt(driver, size, seed=3)

@@ -15,7 +15,7 @@ from quire.testing.conformance.engine_suite import EngineSuite
 
 
 def remembering_samplers() -> list[SamplerSpec]:
-    """Samplers whose choices depend on the tokens before, each in its way."""
+    """Samplers whose choices depend on earlier tokens, each in a different way."""
     penalised = (
         Processor("repetition_penalty", {"penalty": 1.5}),
         Processor("frequency_penalty", {"penalty": 0.5}),
@@ -36,12 +36,12 @@ def remembering_samplers() -> list[SamplerSpec]:
 
 
 class EngineSamplingSuite(EngineSuite):
-    """What samplers must do in any engine."""
+    """Properties of samplers that hold in any engine."""
 
     def sample(
         self, driver: EngineDriver, *processors: Processor, seed: int | None = None
     ) -> list[int]:
-        """Eight tokens behind a fixed prompt."""
+        """Eight tokens after a fixed prompt."""
         sampler = SamplerSpec(processors, greedy=seed is None, seed=seed)
         return driver.decode(
             range(driver.pages_for(16)),
@@ -114,14 +114,14 @@ class EngineSamplingSuite(EngineSuite):
             biases: Params = {"tokens": [11, 12], "biases": [2_000.0, 1_000.0]}
             loud = Processor("logit_bias", biases)
             dry: Params = {"multiplier": 700.0, "base": 2.0, "allowed_length": 2}
-            # 11 after 11 11 costs 700, then 1400: more than what 12 lacks
+            # DRY penalises 11 after 11 11 by 700, then by 1400, which exceeds the lead over 12
             assert self.sample(driver, loud, Processor("dry", dry))[:5] == [11, 11, 11, 11, 12]
             broken = Processor("dry", {**dry, "breakers": [11]})
             assert self.sample(driver, loud, broken) == [11] * 8
 
     def test_samplers_are_rebuilt_from_history(self) -> None:
-        """Preempted in the middle, a sequence goes on as if nothing had been: whatever its sampler
-        remembers follows from its tokens."""
+        """A sequence that was preempted half-way continues unchanged: the state of its sampler is
+        rebuilt from its tokens."""
         for driver in self.drivers():
             prompt, pages, stop = self.prompt(driver, 6), driver.pages_for(20), StopSpec(12)
             for sampler in remembering_samplers():
@@ -142,7 +142,7 @@ class EngineSamplingSuite(EngineSuite):
                     driver.execute(operations=[CloseSequences(sequences=[SequenceId(1)])])
 
     def test_samplers_do_not_depend_on_the_batch(self) -> None:
-        """All kinds of samplers in one message, in any order, sample what each samples alone."""
+        """Samplers of all kinds in one message, in any order, sample what each samples alone."""
         samplers = [SamplerSpec(), *remembering_samplers()]
         for driver in self.drivers():
             pages, stop = driver.pages_for(12), StopSpec(max_tokens=6)
@@ -177,7 +177,7 @@ class EngineSamplingSuite(EngineSuite):
             assert halved == [first, second] + [first] * 6
 
     def test_logprobs_are_those_of_the_model(self) -> None:
-        """Before processors, and equal to the distribution that a forward gives."""
+        """They are taken before processors and equal the distribution of a forward pass."""
         for driver in self.drivers():
             prompt, pages = self.prompt(driver, 6), driver.pages_for(12)
             hot = (Processor("temperature", {"temperature": 4.0}),)

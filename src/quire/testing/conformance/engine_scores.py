@@ -1,6 +1,6 @@
-"""Attention scores: what a row that asks for them is told.
+"""Attention scores of the rows that ask for them.
 
-Relations only. An engine without the trait is not asked.
+Tests state relations only. They are skipped for an engine without the trait.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from quire.testing.conformance.engine_suite import EngineSuite
 
 
 class EngineScoresSuite(EngineSuite):
-    """What ``ForwardRows.attention_rows`` means. Models with attention sinks give less mass than
-    the suite expects."""
+    """The results of ``ForwardRows.attention_rows``. Models with attention sinks give less mass
+    than the suite expects."""
 
     def scoring_drivers(self) -> list[EngineDriver]:
         drivers = self.drivers()
@@ -50,7 +50,7 @@ class EngineScoresSuite(EngineSuite):
                 np.testing.assert_allclose(together, expected, atol=1e-5)
 
     def test_chunks_add_up(self) -> None:
-        """The first slots get as much from a prompt in chunks as from the whole of it."""
+        """The first slots get the same mass from a prompt in chunks as from the whole prompt."""
         for driver in self.scoring_drivers():
             tokens, pages = self.prompt(driver, 9), driver.pages_for(9)
             whole = _mass(driver, [RowSpec(None, tokens, range(9))])[0]

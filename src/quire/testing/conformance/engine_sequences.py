@@ -94,7 +94,8 @@ class EngineSequenceSuite(EngineSuite):
                 assert (stopped.end, stopped.matched) == (SequenceEnd.STOP_STRING, 1)
 
     def test_room_is_a_limit(self) -> None:
-        """One token more than fits is sampled: the last one has not been run."""
+        """The last sampled token needs no slot, so one token more than the pages hold is
+        sampled."""
         for driver in self.drivers():
             free = self.decode(driver, StopSpec(max_tokens=12)).tokens
             for num_steps in (1, 16):
@@ -157,7 +158,7 @@ class EngineSequenceSuite(EngineSuite):
             assert (decoded.tokens, decoded.end) == ([], SequenceEnd.MAX_TOKENS)
 
     def test_resumes_where_it_was_preempted(self) -> None:
-        """Closed after five tokens, opened again over its history: as if nothing had happened."""
+        """Closed after five tokens and reopened with its history, it continues unchanged."""
         for driver in self.drivers():
             stop, pages = StopSpec(max_tokens=11), driver.pages_for(24)
             free = self.decode(driver, stop)
@@ -174,7 +175,7 @@ class EngineSequenceSuite(EngineSuite):
             assert resumed == free
 
     def test_sequence_pages_are_pages(self) -> None:
-        """What a sequence appended is visible in its table: rows may go on behind it."""
+        """Tokens that a sequence appended are visible in its table, and rows can attend to them."""
         for driver in self.drivers():
             pages, prompt = driver.pages_for(24), self.prompt(driver, 6)
             holder = driver.holder(range(pages))

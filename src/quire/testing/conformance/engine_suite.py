@@ -1,4 +1,4 @@
-"""What the engine suites share: the factory, prompts over any vocabulary, comparisons."""
+"""Shared parts of the engine suites: the factory, prompts over any vocabulary, comparisons."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ from quire.testing.fake_engine.hashing import draw_uniform
 
 
 class EngineSuite:
-    """Base of the suites: subclass one, say how to make an engine, let pytest collect it.
+    """Base of the suites. Subclass one, define how to make an engine, let pytest collect it.
 
-    ``tolerance``   largest difference between log probabilities that must be equal.
-    ``page_sizes``  every test runs with each.
-    ``num_blocks`` and the other pool figures are what ``make_engine`` is asked for; an engine may
-    have more of everything but the page size.
+    ``tolerance``   largest difference between log probabilities that must be equal. ``page_sizes``
+    every test runs with each. ``num_blocks`` and the other pool figures are requested from
+    ``make_engine``; an engine may have more of everything but the page size.
     """
 
     tolerance = 1e-4
     page_sizes: tuple[int, ...] = (1, 2, 16)
 
     def make_engine(self, pool: PoolSpec) -> EngineCore:
-        """A fresh engine of that pool."""
+        """A fresh engine with that pool."""
         raise NotImplementedError("say how to make the engine under test")
 
     def make_tokenizer(self) -> Tokenizer:
@@ -32,7 +31,7 @@ class EngineSuite:
         raise NotImplementedError("say which tokenizer the engine has")
 
     def drivers(self) -> list[EngineDriver]:
-        """A driver of a fresh engine per page size."""
+        """One driver per page size, each with a fresh engine."""
         return [
             EngineDriver(
                 self.make_engine(fake_pool(page_size=size, num_blocks=max(16, 96 // size)))
@@ -41,7 +40,7 @@ class EngineSuite:
         ]
 
     def prompt(self, driver: EngineDriver, num_tokens: int, seed: int = 0) -> list[int]:
-        """Tokens that look random, the same for every engine of one vocabulary size."""
+        """Pseudo-random tokens, the same for every engine of one vocabulary size."""
         size = min(driver.info.vocab_size, 250)
         return [int(draw_uniform(seed + 1, position) * size) for position in range(num_tokens)]
 
@@ -52,6 +51,6 @@ class EngineSuite:
         )
 
     def assert_different(self, actual: Logprobs, expected: Logprobs) -> None:
-        """Guards a test against comparing what no context can change."""
+        """Guards a test whose context might not influence the result at all."""
         difference = float(np.max(np.abs(actual - expected)))
         assert difference > self.tolerance, "a change of context changed nothing"

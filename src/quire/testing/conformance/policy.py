@@ -1,4 +1,4 @@
-"""``PolicySuite`` and ``DispatchPolicySuite``: what every scheduling policy must do."""
+"""``PolicySuite`` and ``DispatchPolicySuite``: requirements on every scheduling policy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ready(
 
 
 class PolicySuite:
-    """Subclass it, say how to make the policy, let pytest collect it."""
+    """Subclass it, define how to make the policy, let pytest collect it."""
 
     def make_policy(self) -> Policy:
         raise NotImplementedError("say how to make the policy under test")
@@ -48,7 +48,7 @@ class PolicySuite:
         assert policy.name == self.make_policy().name
 
     def test_keys_are_comparable_and_repeatable(self) -> None:
-        """Any mix of commands sorts, and looking does not change the order."""
+        """Any mix of commands can be sorted, and computing keys does not change the order."""
         policy = self.make_policy()
         commands = [ready(i, program=i % 3, arrival_s=i * 0.1) for i in range(9)]
         for command in commands:
@@ -61,8 +61,8 @@ class PolicySuite:
         assert [policy.key(command) for command in commands] == keys
 
     def test_a_key_changes_only_when_its_command_is_concerned(self) -> None:
-        """Others of its program and of other programs arrive, are served and end; time passes. What
-        keeps commands sorted relies on it."""
+        """Other commands, of this and other programs, arrive, are served and end; time passes. The
+        controller's sorted queues rely on unchanged keys."""
         policy = self.make_policy()
         commands = [ready(i, program=1 + i % 3, thread=i % 2, arrival_s=0.0) for i in range(12)]
         for command in commands:
@@ -87,7 +87,7 @@ class PolicySuite:
                     assert policy.key(command) == after[command.command]
 
     def test_what_ends_leaves_nothing_behind(self) -> None:
-        """Neither commands nor programs that have ended are remembered, however many there were."""
+        """The policy forgets commands and programs that have ended, however many there were."""
 
         def size(num_programs: int) -> int:
             policy = self.make_policy()
@@ -112,11 +112,12 @@ class PolicySuite:
         policy.on_program_ended(command.program, 1.0)
 
     def test_nobody_starves(self) -> None:
-        """Served one at a time, an old command runs before an endless stream of new ones ends."""
+        """With one command served at a time, an old command runs despite an endless stream of new
+        ones."""
         self._outlast_newcomers(num_tokens_before=0)
 
     def test_who_was_served_much_does_not_starve(self) -> None:
-        """The same for one that has had ten thousand tokens when the others come."""
+        """The same for a command that has had ten thousand tokens when the others arrive."""
         self._outlast_newcomers(num_tokens_before=10_000)
 
     def _outlast_newcomers(self, num_tokens_before: int) -> None:
@@ -144,7 +145,7 @@ class PolicySuite:
 def _serve(
     policy: Policy, command: ReadyCommand, num_tokens: int, service_s: float, now_s: float
 ) -> None:
-    """As control does: the figures first, then the policy."""
+    """Notifies the policy as control does: the figures are updated first."""
     command.service_tokens += num_tokens
     command.service_s += service_s
     for figures in (command.program_figures, command.thread_figures):
@@ -154,7 +155,7 @@ def _serve(
 
 
 class DispatchPolicySuite:
-    """Subclass it, say how to make the policy, let pytest collect it."""
+    """Subclass it, define how to make the policy, let pytest collect it."""
 
     def make_policy(self) -> DispatchPolicy:
         raise NotImplementedError("say how to make the dispatch policy under test")
@@ -165,13 +166,13 @@ class DispatchPolicySuite:
         assert policy.max_commands is None or policy.max_commands >= 1
 
     def test_ready_commands_are_dispatched_in_the_end(self) -> None:
-        """With work ready and an idle engine, following its timers leads to a dispatch."""
+        """With ready work and an idle engine, following the policy's timers leads to a dispatch."""
         for num_ready in (1, 2, 100):
             now_s, policy = 5.0, self.make_policy()
             for _ in range(100):
                 at_s = policy.ready_at_s(num_ready, 5.0, 0, now_s)
                 if at_s is None:
-                    # Only more commands can help (K-only); then enough of them must.
+                    # the policy waits for more commands (K-only), so add them until it dispatches
                     num_ready += 1
                 elif at_s <= now_s:
                     break

@@ -1,7 +1,7 @@
-"""``ProcessorSuite``: what every sampling processor must do, standard or of a package.
+"""``ProcessorSuite``: requirements on every sampling processor, standard or from a package.
 
-Speaks of arrays alone. How a processor is bound and applied to them is a ``ProcessorTrial``; the
-engine's is ``quire.engine.sampling.trial.Trial``.
+Works on arrays only. A ``ProcessorTrial`` binds a processor and applies it to them; the engine's is
+``quire.engine.sampling.trial.Trial``.
 
 Shapes: S rows, V vocabulary.
 """
@@ -23,7 +23,7 @@ Histories = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """New scores ``[S, V]``, and whether the processor wrote to what it was given."""
+    """New scores ``[S, V]``, and whether the processor modified its inputs."""
 
     scores_SV: NDArray[Any]
     inputs_changed: bool
@@ -36,7 +36,8 @@ class ProcessorTrial(Protocol):
     def vocab_size(self) -> int: ...
 
     def problem(self, params: Params) -> str | None:
-        """Why these parameters are refused, or the processor as a whole; None if they are not."""
+        """Why these parameters, or the processor as a whole, are refused; None if they are
+        accepted."""
         ...
 
     def apply(
@@ -51,7 +52,7 @@ class ProcessorTrial(Protocol):
 
 
 class ProcessorSuite:
-    """Subclass it, say how to make the trial and which parameters to use, let pytest collect it.
+    """Subclass it, define how to make the trial and which parameters to use, let pytest collect it.
 
     ``params``   at least two valid sets of parameters that change scores of the histories here.
     ``refused``  sets that must be refused.
@@ -64,7 +65,7 @@ class ProcessorSuite:
         raise NotImplementedError("say how to make the processor under test")
 
     def rows(self, trial: ProcessorTrial, count: int = 9) -> tuple[list[Params], F32, Histories]:
-        """Rows of different parameters, scores and lengths of history, full of repetitions."""
+        """Rows with different parameters, scores and history lengths, with many repeated tokens."""
         assert len(self.params) >= 2, "give at least two sets of parameters"
         random = np.random.default_rng(7)
         scores_SV = (random.normal(size=(count, trial.vocab_size)) * 3).astype(np.float32)
@@ -101,7 +102,7 @@ class ProcessorSuite:
         assert found.shape == scores_SV.shape
 
     def test_rows_are_independent(self) -> None:
-        """A row gives the same bits alone, in any company and at any place."""
+        """A row's result has the same bits alone, with any other rows and at any index."""
         trial = self.make_trial()
         params, scores_SV, histories = self.rows(trial)
         together = self.one(trial, params, scores_SV, histories)
@@ -134,7 +135,7 @@ class ProcessorSuite:
         assert [one.inputs_changed for one in trial.apply(params, steps)] == [False, False]
 
     def test_excluded_tokens_stay_excluded(self) -> None:
-        """``-inf`` goes in and comes out; nothing else that is not finite appears."""
+        """``-inf`` scores stay ``-inf``, and no other non-finite score appears."""
         trial = self.make_trial()
         params, scores_SV, histories = self.rows(trial)
         excluded_SV = np.random.default_rng(2).random(scores_SV.shape) < 0.3
@@ -146,7 +147,7 @@ class ProcessorSuite:
         assert np.all(np.isfinite(found) | np.isneginf(found))
 
     def test_it_is_rebuilt_from_history(self) -> None:
-        """Bound once and used for many tokens, or bound anew in every step: the same scores."""
+        """Bound once for many tokens or bound anew in every step, it gives the same scores."""
         trial = self.make_trial()
         params, scores_SV, begun = self.rows(trial)
         random = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""``ProgramPortSuite``: what every ``ProgramPort`` must do, with the node behind it."""
+"""``ProgramPortSuite``: requirements on every ``ProgramPort``, tested with a node behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUEUE = QueueId(1)
 
 @dataclass(slots=True)
 class ReplyRecorder:
-    """A ``ReplySink`` that keeps everything and lets a test wait for ends."""
+    """A ``ReplySink`` that records everything and lets a test wait for ends of commands."""
 
     replies: dict[CommandId, list[Reply]] = field(default_factory=dict)
     errors: dict[CommandId, ErrorRecord] = field(default_factory=dict)
@@ -52,7 +52,8 @@ class ReplyRecorder:
         return self._ends[command]
 
     async def ended(self, command: int) -> None:
-        """Wait for the end of a command; raises what ended the program instead."""
+        """Wait for the end of a command; raises the program's error if the program was
+        terminated."""
         await self._future(CommandId(command))
 
     def tokens(self, command: int) -> list[int]:
@@ -77,7 +78,7 @@ def decode(command: int, page: int, *, max_tokens: int = 3) -> c.Decode:
 
 
 class ProgramPortSuite:
-    """Subclass it, say how to open a port, let pytest (with pytest-asyncio) collect it.
+    """Subclass it, define how to open a port, let pytest (with pytest-asyncio) collect it.
 
     The node behind the port must have a model with pages of at least 4 slots.
     """

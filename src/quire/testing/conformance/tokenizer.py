@@ -1,4 +1,4 @@
-"""``TokenizerSuite``: what every ``Tokenizer`` must do."""
+"""``TokenizerSuite``: requirements on every ``Tokenizer``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ TEXTS = (
 
 
 class TokenizerSuite:
-    """Subclass it, say how to make the tokenizer, let pytest collect it.
+    """Subclass it, define how to make the tokenizer, let pytest collect it.
 
-    ``lossless``: decoding an encoding gives the text back (byte-level tokenizers do).
+    ``lossless``: decoding an encoded text restores it (as byte-level tokenizers do).
     """
 
     lossless = True

@@ -27,7 +27,7 @@ from quire.testing.fake_engine.violations import require
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A sequence of the message; ``state`` is None for an inert row. ``stage``, ``index``: where
+    """A sequence of the message; ``state`` is None for a skipped row. ``stage``, ``index``: where
     its failure is reported."""
 
     sequence: int
@@ -47,7 +47,7 @@ class AdvanceStage:
         self._entries: list[_Entry] = []
 
     def first_tokens(self, forward: ForwardRows, done: dict[int, RowResult]) -> None:
-        """Sample behind the rows that name a sequence; this is their first step."""
+        """Sample after the rows that name a sequence; this is the sequence's first step."""
         for index, sequence in enumerate(forward.sequences.tolist()):
             if sequence < 0:
                 continue
@@ -70,7 +70,7 @@ class AdvanceStage:
             self._sample(self._entries[-1], state, done[index].hidden[-1:])
 
     def advance(self, rows: AdvanceRows | None) -> None:
-        """Run the decode steps. Rows whose sequence ended or whose epoch is stale stay inert."""
+        """Run the decode steps. Rows whose sequence ended or whose epoch is stale are skipped."""
         if rows is not None:
             self._add(rows)
         for step in range(self._num_steps):
@@ -82,7 +82,7 @@ class AdvanceStage:
             self._step([(entry, state) for entry, state in running if _has_room(state)])
 
     def report(self) -> SequenceTokens | None:
-        """What the sequences did, None if the message had none."""
+        """The tokens of the message's sequences, None if it had none."""
         if not self._entries:
             return None
         states = [entry.state for entry in self._entries]
@@ -162,7 +162,7 @@ class AdvanceStage:
         )
 
     def _sample(self, entry: _Entry, state: FakeSequence, hidden: U64) -> None:
-        """One token of a sequence; ``max_tokens=0`` ends it with none."""
+        """Sample one token of a sequence; with ``max_tokens=0`` it ends without one."""
 
         def take() -> None:
             if state.failure is not None:
@@ -177,14 +177,14 @@ class AdvanceStage:
 
 
 def _has_room(state: FakeSequence) -> bool:
-    """Whether it may append; without room it ends."""
+    """Whether the sequence has a free slot to append to; without one it ends."""
     if state.cursor >= state.limit:
         state.finish(SequenceEnd.NO_ROOM)
     return state.running
 
 
 def _logprobs(states: list[FakeSequence | None], emitted: list[Emitted]) -> tuple[F32, I32, F32]:
-    """``logprobs`` [N], ``top_ids`` and ``top_logprobs`` [N, K]; all empty if nobody asked."""
+    """``logprobs`` [N], ``top_ids`` and ``top_logprobs`` [N, K]; all empty if no sequence asked."""
     asked = [
         state.opened.num_logprobs
         for state in states

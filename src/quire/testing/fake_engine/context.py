@@ -1,4 +1,4 @@
-"""What the stages of one message share: the engine's state, the failures, the token count."""
+"""State shared by the stages of one message: the engine's state, the failures, the token count."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LogitsOf = Callable[[U64], F32]
 
 @dataclass(slots=True)
 class MessageContext:
-    """One message in execution. ``injected`` holds failures that a test asked for.
+    """One message in execution. ``injected``: failures that a test asked for.
 
-    ``score_logits_of`` never consults a script, which only knows what follows a whole prompt.
+    ``score_logits_of`` ignores a script, which only defines what follows a whole prompt.
     """
 
     info: EngineInfo
@@ -40,7 +40,7 @@ class MessageContext:
     num_tokens: int = 0
 
     def attempt(self, stage: str, index: int, work: Callable[[], None]) -> bool:
-        """Run one row's work; what is wrong with the row becomes its failure."""
+        """Run one row's work; an error in it becomes the row's failure."""
         try:
             if (stage, index) in self.injected:
                 raise self.injected[stage, index]
@@ -61,7 +61,7 @@ class MessageContext:
         return results
 
     def sequence(self, sequence: int, what: str) -> FakeSequence:
-        """An open sequence; naming any other breaks the contract."""
+        """An open sequence; naming one that is not open breaks the contract."""
         state = self.sequences.get(SequenceId(sequence))
         if state is None:
             raise ProtocolViolation(f"{what} names sequence {sequence}, which is not open")

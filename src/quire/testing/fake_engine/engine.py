@@ -1,9 +1,9 @@
-"""``FakeEngine``: an ``EngineCore`` without a model, exact about what every token saw.
+"""``FakeEngine``: an ``EngineCore`` without a model that records exactly what every token saw.
 
-Executes batch messages as ``quire.core.batch`` documents them, with numpy only. Its model (see
-``hashing``) gives each token a hash of all that it saw as hidden state, so a wrong mask, a stale
+Executes batch messages as ``quire.core.batch`` documents them, with numpy only. In its model (see
+``hashing``) a token's hidden state is a hash of all that the token saw, so a wrong mask, a stale
 slot, an aliased block or a missing copy changes every later token. Messages that no correct control
-layer sends raise ``ProtocolViolation``; a bad row only fails itself.
+layer sends raise ``ProtocolViolation``; an invalid row fails alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from quire.testing.fake_engine.violations import ProtocolViolation, require
 from quire.testing.tokenizer import FakeTokenizer
 
 Script = Callable[[Sequence[int]], int]
-"""All tokens that a token saw, itself last, to the token that must follow."""
+"""Maps all tokens that a token saw, itself last, to the token that follows."""
 
 _SCRIPT_BONUS = np.float32(64.0)
 
@@ -63,7 +63,7 @@ def fake_pool(
     max_sequences: int = 32,
     max_batch_tokens: int = 128,
 ) -> PoolSpec:
-    """A pool of one full-attention group, of test size."""
+    """A pool of one full-attention group, sized for tests."""
     group = LayerGroup(
         num_blocks=num_blocks,
         num_host_blocks=num_host_blocks,
@@ -93,9 +93,10 @@ class StepTime:
 class FakeEngine:
     """See the module docstring.
 
-    ``script`` makes it say given tokens (see ``ScriptedModel``); everything else stays the same.
-    ``transfer_seed``: of those under way, each ``transfer`` ends some, in any order; without one it
-    ends all. ``adapters``: names of the adapters that it pretends to have, or what it says of them.
+    ``script`` makes it generate given tokens (see ``ScriptedModel``); nothing else changes.
+    ``transfer_seed``: each ``transfer`` ends a random subset of the transfers in progress, in
+    random order; None: all of them. ``adapters``: the adapters that it pretends to have, by name or
+    in full.
     """
 
     def __init__(
@@ -166,7 +167,7 @@ class FakeEngine:
         self._crash_at_step = step
 
     def fail_row(self, step: int, stage: str, index: int, error: QuireError) -> None:
-        """Let one row of a coming message fail: ``stage`` is a field of ``Batch``."""
+        """Let one row of a future message fail: ``stage`` is a field of ``Batch``."""
         self._row_failures.setdefault(step, {})[stage, index] = error
 
     def close(self) -> None:

@@ -121,7 +121,7 @@ def _row(context: MessageContext, forward: ForwardRows, index: int) -> FakeRow:
 
 
 def _leave_undefined(context: MessageContext, forward: ForwardRows, index: int) -> None:
-    """What a failed row was to write may be read by what was sent behind it."""
+    """A row that failed may have written anything: messages already sent may read it."""
     span = _span(forward, index)
     slots, outputs = forward.slots[0, span], forward.outputs[span]
     context.memory.leave_undefined(slots[slots >= 0], forward.positions[0, span][slots >= 0])

@@ -15,7 +15,7 @@ from quire.core.interfaces import Tokenizer
 
 
 class _Vocabulary:
-    """What llguidance wants to know of a tokenizer."""
+    """A tokenizer in the form that llguidance expects."""
 
     bos_token_id = None
 
@@ -84,7 +84,7 @@ class FakeGrammarMatcher:
         return flags
 
     def consume(self, token_ids: Sequence[int]) -> None:
-        """Advance over tokens; ``GrammarError`` for one that the grammar forbids."""
+        """Advance over tokens. Raises ``GrammarError`` for a token that the grammar forbids."""
         for token_id in token_ids:
             if token_id in self._eos_token_ids and self._matcher.is_accepting():
                 self._ended = True
@@ -93,5 +93,5 @@ class FakeGrammarMatcher:
 
     @property
     def finished(self) -> bool:
-        """Nothing but the end may follow."""
+        """Whether only the end of the text may follow."""
         return self._ended or self._matcher.is_stopped()

@@ -1,12 +1,13 @@
 """The fake model: what it computes for a token, as 64-bit hashes instead of tensors.
 
-A transformer's K and V of a token depend on its content, its position and all that the token saw;
-so do these. The model has two layers. Layer 0 of a token hashes its content and position. A layer
-turns a token's value and the *multiset* of the values visible to it (a wrapping sum of their
-hashes: order cannot matter, multiplicity does) into the next one. The first two values are what a
-KV slot stores; the third is the final hidden state, from which logits are drawn. Two runs agree
-exactly when they saw the same context at the same positions under the same mask. An adapter changes
-layer 0 of the tokens that are run with it, and so all that follows from them.
+A transformer's K and V of a token depend on the token's content, its position and everything that
+it saw, and so do these hashes. The model has two layers. Layer 0 of a token hashes its content and
+position. A layer computes a token's next value from its value and the *multiset* of the values
+visible to it (a wrapping sum of their hashes, which is sensitive to multiplicity but not to order).
+The first two values are what a KV slot stores; the third is the final hidden state, from which
+logits are drawn. Two runs agree exactly when they saw the same context at the same positions under
+the same mask. An adapter changes layer 0 of the tokens that are run with it, and thereby everything
+computed from them.
 
 All functions are element-wise over arrays of uint64, wrapping.
 """
@@ -34,7 +35,7 @@ _LOGIT_RANGE = 16.0
 
 
 def mix(values: U64) -> U64:
-    """SplitMix64's finaliser: a bijection that looks random."""
+    """SplitMix64's finaliser: a bijection with pseudo-random output."""
     with np.errstate(over="ignore"):
         mixed = values + _GOLDEN
         mixed = (mixed ^ (mixed >> np.uint64(30))) * _MIX_1
@@ -48,13 +49,13 @@ def embed_tokens(token_ids: NDArray[Any]) -> U64:
 
 
 def embed_image(file: bytes, num_embeds: int) -> U64:
-    """Values of an image: each stands for the whole file and its place in it."""
+    """Values of an image's embeds: each is a hash of the whole file and the embed's index."""
     digest = np.frombuffer(hashlib.sha256(file).digest(), np.uint64)[0]
     return mix(digest ^ mix(np.arange(num_embeds, dtype=np.uint64)))
 
 
 def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U64:
-    """Layer 0 of tokens: content at a position, as the adapter sees it (-1: none)."""
+    """Layer 0 of tokens: content and position under an adapter (-1: none)."""
     with np.errstate(over="ignore"):
         values = mix(contents + mix(np.asarray(positions).astype(np.uint64)))
     if adapter < 0:
@@ -63,7 +64,7 @@ def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U6
 
 
 def visible_terms(layer: int, values: U64) -> U64:
-    """What each visible token contributes to those that see it in ``layer``."""
+    """The contribution of each visible token to the tokens that see it in ``layer``."""
     return mix(values ^ _LAYER_SALTS[layer])
 
 

@@ -1,7 +1,7 @@
 """The fake engine's memory: slots, host blocks, page tables, embeds, token slots.
 
-Owns what is written where, and refuses every access that the batch contract does not allow. Knows
-nothing of rows, sequences or sampling.
+Owns what is written where, and refuses every access that the batch contract does not allow. Does
+not know rows, sequences or sampling.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class Table:
         return (self.blocks[:, None] * page_size + np.arange(page_size)).astype(np.int32).ravel()
 
     def visible_flags(self, page_size: int) -> NDArray[np.bool_]:
-        """Per slot of ``all_slots`` whether its bit is set."""
+        """For each slot of ``all_slots``, whether its bit is set."""
         shifts = np.arange(page_size, dtype=np.uint64)
         return ((self.visible[:, None] >> shifts) & np.uint64(1)).astype(bool).ravel()
 
 
 class Slots:
-    """What the flat slots of one tier hold: values per layer, position (-1: never written), token.
+    """Contents of one tier's flat slots: values per layer, position (-1: never written), token.
 
     ``tokens`` is -1 where the content was not a token's embedding.
     """
@@ -61,7 +61,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A transfer under way."""
+    """A transfer in progress."""
 
     block: int
     host_block: int
@@ -160,7 +160,7 @@ class FakeMemory:
             self.swaps[transfer] = Swap(block, host_block, isinstance(op, SwapOut))
 
     def end_swaps(self, transfers: Sequence[int]) -> None:
-        """Copy now, at the last moment: whoever changed a block meanwhile would be found out."""
+        """Copy at the last moment, so that a forbidden change of a block in the meantime shows."""
         for transfer in transfers:
             swap = self.swaps.pop(transfer)
             block, host_block = np.array([swap.block]), np.array([swap.host_block])
@@ -211,7 +211,7 @@ class FakeMemory:
         self._check_still(slots // self.page_size, what)
 
     def leave_undefined(self, slots: I32, positions: I32) -> None:
-        """``slots`` count as written, with nothing in particular in them."""
+        """Mark ``slots`` as written, with arbitrary content."""
         self.check_slots(slots, "a failed row")
         self.slots.values[:, slots] = 0
         self.slots.positions[slots] = positions
@@ -239,7 +239,7 @@ class FakeMemory:
         self._token_slots[token_slot] = token
 
     def token_values(self, tokens: I32) -> I32:
-        """Token ids behind token values (``~slot`` where negative)."""
+        """Resolve token values to token ids (``~slot`` where negative)."""
         values = tokens.astype(np.int32).copy()
         named = ~values[values < 0]
         bad = [int(s) for s in named if s >= len(self._token_slots) or self._token_slots[s] < 0]

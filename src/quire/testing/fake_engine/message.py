@@ -1,4 +1,4 @@
-"""Executes one batch message for the fake engine, stage by stage (the operations ran before)."""
+"""Executes one batch message for the fake engine, stage by stage, after the memory operations."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _embed(context: MessageContext, rows: EmbedRows) -> None:
 
 
 def _embed_image(context: MessageContext, index: int, row: ImageRow) -> None:
-    """A file that ends with ``damaged`` cannot be read."""
+    """Embed an image; a file that ends with ``damaged`` cannot be decoded."""
     images, file, count = context.info.images, row.file.tobytes(), len(row.embeds)
     require(images is not None and count == images.num_embeds, f"{count} embeds for an image")
 

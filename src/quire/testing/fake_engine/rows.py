@@ -1,6 +1,6 @@
-"""One pass of the fake model over ragged rows: the batch docstring's visibility rules, executed.
+"""One pass of the fake model over ragged rows, under the visibility rules of ``core.batch``.
 
-Owns writing slots and computing hidden states; knows nothing of why a row runs.
+Owns writing slots and computing hidden states; does not know why a row is run.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class FakeRow:
     """New tokens that run together. Legend: T new tokens, C columns of the table.
 
     ``contents`` [T] embedded values · ``tokens`` [T] ids, -1 where the content is no token ·
-    ``positions`` [T] · ``slots`` [T], -1: not kept · ``mask`` [T, C + T] or None.
-    ``name`` appears in errors. ``adapter``: with which the row is run, -1 for none.
+    ``positions`` [T] · ``slots`` [T], -1: not kept · ``mask`` [T, C + T] or None. ``name`` appears
+    in errors. ``adapter``: index of the adapter to run with, -1 for none.
     """
 
     name: str
@@ -41,7 +41,7 @@ class FakeRow:
 class RowResult:
     """``hidden`` [T]; ``sees`` [T, K + T] over K context slots and the new tokens.
 
-    ``columns`` [K + T]: their places among all slots of the table and the new tokens.
+    ``columns`` [K + T]: their indices among all slots of the table and the new tokens.
     """
 
     hidden: U64
@@ -52,14 +52,15 @@ class RowResult:
     num_columns: int
 
     def attention_mass(self) -> F32:
-        """Mass ``[layers, num_columns]``: what a token sees gets equal shares, in every layer."""
+        """Mass ``[layers, num_columns]``: everything that a token sees gets an equal share, in
+        every layer."""
         shares = self.sees / np.maximum(self.sees.sum(axis=1, keepdims=True), 1)
         mass = np.zeros((hashing.NUM_LAYERS, self.num_columns), np.float32)
         mass[:, self.columns] = shares.sum(axis=0)
         return mass
 
     def seen_tokens(self, index: int) -> tuple[int, ...]:
-        """The tokens that new token ``index`` saw, itself included, by position."""
+        """The tokens that new token ``index`` saw, itself included, ordered by position."""
         columns = np.nonzero(self.sees[index])[0]
         order = np.argsort(self.column_positions[columns], kind="stable")
         return tuple(self.column_tokens[columns[order]].tolist())
@@ -98,7 +99,7 @@ def run_rows(memory: FakeMemory, rows: list[FakeRow]) -> list[RowResult]:
 
 
 def _writers(memory: FakeMemory, rows: list[FakeRow]) -> dict[int, int]:
-    """Which row writes each slot; a slot has one writer per pass."""
+    """Map each slot to the row that writes it; a slot has one writer per pass."""
     writer: dict[int, int] = {}
     for index, row in enumerate(rows):
         kept = row.slots[row.slots >= 0]
@@ -116,8 +117,8 @@ def _writers(memory: FakeMemory, rows: list[FakeRow]) -> dict[int, int]:
 @dataclass(slots=True)
 class _View:
     """The ``context`` slots [K] that a row may see, and which of them and of its new tokens each
-    token ``sees`` [T, K + T]. ``columns`` [K + T] among all slots of the table and the new tokens.
-    """
+    token ``sees`` [T, K + T]. ``columns`` [K + T]: indices among all slots of the table and the new
+    tokens."""
 
     context: I32
     sees: Bools

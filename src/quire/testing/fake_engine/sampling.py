@@ -1,7 +1,7 @@
 """Reference sampling for one token: processors in order, then the draw. Plain numpy, no batching.
 
 ``seen`` is the whole history of a row, ``generated`` the part that was sampled: the repetition
-penalty looks at the former, presence and frequency penalties at the latter.
+penalty uses the former, presence and frequency penalties the latter.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def _exclude_words(
 
 
 def _penalise_repeats(scores: Logits, params: Params, seen: Sequence[int]) -> Logits:
-    """DRY by comparing every earlier place with the end, token by token."""
+    """DRY, by comparing the end of the history with every earlier place, token by token."""
     scores, tokens = scores.copy(), list(seen)
     span = int(_number({"range": 0, **params}, "range"))
     tokens = tokens[-span:] if span else tokens
@@ -167,7 +167,8 @@ def _penalise_repeats(scores: Logits, params: Params, seen: Sequence[int]) -> Lo
 
 
 def _keep_typical(scores: Logits, p: float) -> Logits:
-    """The fewest tokens of mass ``p`` whose surprise is closest to the entropy."""
+    """The smallest set of tokens of total probability ``p`` whose surprise is closest to the
+    entropy."""
     surprise = -log_softmax(scores)
     probs = np.exp(-surprise)
     distance = np.abs(surprise - np.sum(np.where(probs > 0, probs * surprise, 0.0)))

@@ -15,7 +15,7 @@ from quire.testing.fake_engine.sampling import best_first, log_softmax, sample_t
 
 @dataclass(slots=True)
 class Emitted:
-    """One sampled token with the log probabilities of the unprocessed logits."""
+    """One sampled token with log probabilities from the unprocessed logits."""
 
     token: int
     logprob: float
@@ -25,7 +25,7 @@ class Emitted:
 
 @dataclass(slots=True)
 class StopMatcher:
-    """Applies a ``StopSpec`` to a growing output."""
+    """Checks a growing output against a ``StopSpec``."""
 
     spec: StopSpec
     output: bytes = b""
@@ -33,7 +33,7 @@ class StopMatcher:
 
     @property
     def exhausted(self) -> bool:
-        """No further token may be sampled."""
+        """Whether no further token may be sampled."""
         return self.num_tokens >= self.spec.max_tokens
 
     def excluded_tokens(self) -> tuple[int, ...]:
@@ -41,7 +41,7 @@ class StopMatcher:
         return self.spec.token_ids if self.num_tokens < self.spec.min_tokens else ()
 
     def push(self, token: int, token_bytes: bytes) -> tuple[SequenceEnd, int]:
-        """Account for a sampled token; how it ends the output, and what matched (else -1)."""
+        """Record a sampled token; returns how it ends the output and what matched (else -1)."""
         self.num_tokens += 1
         self.output += token_bytes
         if token in self.spec.token_ids:
@@ -60,7 +60,7 @@ class StopMatcher:
 
 @dataclass(slots=True)
 class FakeSequence:
-    """A running decode. ``cursor`` and ``position`` are those of the next token to append."""
+    """A running decode. ``cursor`` and ``position``: where the next token is appended."""
 
     opened: OpenSequence
     cursor: int
@@ -123,7 +123,7 @@ class FakeSequence:
 def open_state(
     operation: OpenSequence, tokenizer: Tokenizer, matcher: FakeGrammarMatcher | None
 ) -> FakeSequence:
-    """The state that ``operation`` describes, rebuilt over the tokens generated before."""
+    """The state that ``operation`` describes, rebuilt from the tokens generated before."""
     history = operation.history.tolist()
     num_prompt = len(history) - operation.num_generated
     generated = history[num_prompt:]

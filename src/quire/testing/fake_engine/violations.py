@@ -1,4 +1,4 @@
-"""How the fake engine says that it was sent a message which breaks the batch contract."""
+"""The error for messages that break the batch contract."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from quire.core.errors import EngineFault
 
 
 class ProtocolViolation(EngineFault):
-    """A batch that no correct control layer sends. A real engine may do anything with it."""
+    """A batch that no correct control layer sends; a real engine's behaviour would be undefined."""
 
 
 def require(condition: bool, message: str) -> None:
