@@ -1,7 +1,8 @@
-"""The inference layer: owns the model's bytes and decides nothing that was not sent as data.
+"""The inference layer: owns the model's weights and memory, and executes only what messages ask
+for.
 
-Import what you need from its modules; this package exports nothing, so that the tokenizer and the
-model card can be read by a process that has no use for torch:
+Import from its modules. This package exports nothing, so that processes without torch can use the
+tokenizer and the model card:
 
 * ``quire.engine.engine.Engine`` executes batch messages (``quire.core.interfaces.EngineCore``),
 * ``quire.engine.tokenizer.load_tokenizer`` and ``quire.engine.model_card.read_model_card`` serve

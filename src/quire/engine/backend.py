@@ -1,8 +1,8 @@
-"""Backends: what can run a loaded model, and which one does.
+"""Backends: ways to run a loaded model, and the choice among them.
 
 A backend turns a ``LoadedModel`` into a ``ModelRunner``. ``quire.engine.torch_backend`` runs every
 model on every device and defines the results; the others are faster where they apply. To add one,
-implement ``Backend`` and name it here.
+implement ``Backend`` and add it to ``BACKENDS``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NUM_AXES = 1
 
 
 class Backend(Protocol):
-    """One way to run models. Stateless; what it makes is owned by the engine.
+    """One way to run models. Stateless; the engine owns the runners that it makes.
 
     ``serves_adapters``: its runners compute with ``AttentionRows.adapters``.
     """
@@ -50,14 +50,15 @@ BACKENDS: tuple[Backend, ...] = (CudaBackend(), CpuBackend(), TorchBackend())
 
 
 def choose_backend(config: EngineConfig, loaded: LoadedModel) -> Backend:
-    """The one that the configuration names, or with ``auto`` the first that can run the model.
+    """The backend that the configuration names, or with ``auto`` the first that can run the model.
 
     Raises:
         ConfigError: the named backend does not exist or cannot run this model here.
     """
     wanted = config.backend
     if wanted == "auto" and config.kernel_isa is not None:
-        wanted = CpuBackend.name  # a kernel that is asked for by name is not left out in silence
+        # a kernel that was asked for by name must not be skipped silently
+        wanted = CpuBackend.name
     if wanted == "auto":
         return _first_that_can(config, loaded)
     for backend in BACKENDS:

@@ -1,7 +1,7 @@
 """Every key of a configuration is read, known to be harmless, refused, or named in a warning.
 
-Owns how the keys that nobody has read are judged. Must not know models: which keys are harmless and
-which change results stands in the ``KeyScope`` of who reads the object.
+Owns the rules for keys that no reader has read. Does not know models: the reader of an object
+provides a ``KeyScope`` that lists its harmless and its refused keys.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _MAX_SHOWN = 60
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A key that changes results where ``is_neutral`` does not hold. ``what``: what it asks for,
-    as the end of "it asks for ..."."""
+    """A key that changes results unless ``is_neutral`` holds for its value. ``what``: the feature
+    that it asks for, as the end of "it asks for ..."."""
 
     what: str
     is_neutral: Callable[[Any], bool]
@@ -28,11 +28,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class KeyScope:
-    """What is known of the keys of one object that its reader may leave unread.
+    """The known keys of one object that its reader may leave unread.
 
-    ``harmless``: names, under the reason why results do not depend on them. ``refused``: what is
-    served with a neutral value only. ``sections``: the scopes of objects within, by key; ``*``: of
-    those that are named by whoever wrote the file.
+    ``harmless``: names, grouped by the reason why results do not depend on them. ``refused``: keys
+    that are served with a neutral value only. ``sections``: the scopes of nested objects, by key;
+    ``*``: of nested objects whose keys are arbitrary.
     """
 
     harmless: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class KeyScope:
 
 
 def absent(what: str, *neutral: Any) -> Refusal:
-    """Neutral where it is null, empty, or one of ``neutral``."""
+    """A refusal that accepts null, empty values and ``neutral``."""
 
     def is_neutral(value: Any) -> bool:
         if value is None or (isinstance(value, list | dict | str) and not value):
@@ -55,10 +55,10 @@ def absent(what: str, *neutral: Any) -> Refusal:
 
 
 def account(reader: ConfigReader, scope: KeyScope) -> list[str]:
-    """Judge what has not been read of ``reader`` and of the objects in it; the warnings.
+    """Check the keys of ``reader`` and its nested objects that were not read; returns the warnings.
 
     Raises:
-        UnsupportedModel: a key that changes results is not obeyed.
+        UnsupportedModel: a key that changes results is not served.
     """
     unknown = []
     for name, value in reader.values.items():
@@ -94,12 +94,12 @@ def _shown(value: Any) -> str:
 
 
 def names(text: str) -> frozenset[str]:
-    """Names that are separated by spaces."""
+    """The names in ``text``, separated by spaces."""
     return frozenset(text.split())
 
 
 def merged(scopes: Iterable[KeyScope]) -> KeyScope:
-    """What any of ``scopes`` knows."""
+    """One scope with all keys of ``scopes``."""
     harmless: dict[str, frozenset[str]] = {}
     refused: dict[str, Refusal] = {}
     sections: dict[str, KeyScope] = {}

@@ -1,8 +1,8 @@
 """Reads values from an untrusted ``config.json`` or ``generation_config.json`` within bounds.
 
-A configuration sizes allocations, so every number is checked against what any real model could
-mean before it is used. A reader also keeps which keys were read, for
-``quire.engine.config_accounting``; what a key means stands with the one who reads it.
+A configuration determines allocations, so every number is checked against the range of real models
+before use. A reader also records which keys were read, for ``quire.engine.config_accounting``. It
+does not know what keys mean.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.core.errors import ModelFormatError
 
 @dataclass(slots=True)
 class ReadKeys:
-    """What has been read of one JSON object, by all readers of it."""
+    """The keys of one JSON object that any of its readers has read."""
 
     names: set[str] = field(default_factory=set)
     sections: dict[str, ConfigReader] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class ReadKeys:
 class ConfigReader:
     """Typed, bounded access to one JSON object; ``where`` names it in error messages.
 
-    ``keys`` are shared with the readers that ``over`` and ``without`` give.
+    ``keys`` are shared with the readers that ``over`` and ``without`` return.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, keys: ReadKeys | None = None) -> None:
@@ -35,32 +35,33 @@ class ConfigReader:
         self.keys = ReadKeys() if keys is None else keys
 
     def has(self, name: str) -> bool:
-        """Whether there is a value other than null. Asking reads a null, and nothing else."""
+        """Whether there is a value other than null. Counts a null as read, any other value not."""
         return not self.is_null(name) and name in self.values
 
     def raw(self, name: str, default: Any = None) -> Any:
-        """The value as it stands, unchecked."""
+        """The value, unchecked."""
         self.keys.names.add(name)
         return self.values.get(name, default)
 
     def is_null(self, name: str) -> bool:
-        """Whether the configuration says null, which is more than saying nothing."""
+        """Whether the value is an explicit null, as distinct from a missing key."""
         is_null = name in self.values and self.values[name] is None
         if is_null:
             self.keys.names.add(name)
         return is_null
 
     def over(self, defaults: Mapping[str, Any]) -> ConfigReader:
-        """The same object with ``defaults`` for what it does not have."""
+        """The same object with ``defaults`` for missing keys."""
         return ConfigReader({**defaults, **self.values}, self.where, self.keys)
 
     def without(self, *names: str) -> ConfigReader:
-        """The same object as if it did not have ``names``. Whether they are read is left open."""
+        """The same object as if it did not have ``names``, which this neither counts as read nor as
+        unread."""
         kept = {name: value for name, value in self.values.items() if name not in names}
         return ConfigReader(kept, self.where, self.keys)
 
     def set_aside(self, *names: str) -> None:
-        """Count ``names`` as read: another key, which was read, says that they do not apply."""
+        """Count ``names`` as read, because another key that was read makes them irrelevant."""
         self.keys.names.update(names)
 
     def integer(self, name: str, high: int, *, low: int = 1, default: int | None = None) -> int:

@@ -1,1 +1,1 @@
-"""LoRA adapters (Hu et al., 2021): directories of PEFT, and their products beside the model's."""
+"""LoRA adapters (Hu et al., 2021): reading PEFT directories and adding adapters' products."""

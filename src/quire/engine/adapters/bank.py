@@ -1,7 +1,8 @@
-"""An engine's adapters on its device, laid beside the projections of a PyTorch model.
+"""An engine's adapters on its device, attached to the projections of a PyTorch model.
 
-Each projection that an adapter touches gets a ``LinearDelta``; the others cost nothing. Rows of one
-step are grouped by adapter, and each group adds two thin products to the projection's output.
+Each projection that an adapter modifies gets a ``LinearDelta``; the others cost nothing. Rows of
+one step are grouped by adapter, and each group adds two low-rank products to the projection's
+output.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from quire.engine.models.decoder import CausalLM, Decoder
 
 @dataclass(slots=True)
 class StepTokens:
-    """The groups of the step at hand, shared by all deltas: (adapter, its tokens or all)."""
+    """The groups of the current step, shared by all deltas: (adapter, its tokens or all)."""
 
     groups: list[tuple[int, Tensor | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ThinPair:
-    """One adapter's products at one projection, fused parts side by side, scaling included.
+    """One adapter's products at one projection, scaling included. Fused projections are
+    concatenated.
 
-    ``down_RI`` stacks the parts' matrices; ``up_OR`` has theirs along its diagonal.
+    ``down_RI`` stacks the parts' matrices; ``up_OR`` is block-diagonal.
     """
 
     down_RI: Tensor
@@ -61,14 +63,14 @@ class LinearDelta:
 
 
 class AdapterBank:
-    """All adapters of one engine. ``infos``: in the order in which messages count them."""
+    """All adapters of one engine. ``infos``: in the order of the indices that messages use."""
 
     def __init__(self, infos: tuple[AdapterInfo, ...], step: StepTokens) -> None:
         self.infos = infos
         self._step = step
 
     def begin(self, adapters_R: I32 | None, row_starts: I64, device: torch.device) -> None:
-        """The coming forward pass runs these rows; None: all without an adapter."""
+        """Set the rows of the coming forward pass; None: no row has an adapter."""
         groups = [] if adapters_R is None else group_tokens(adapters_R, row_starts)
         self._step.groups = [
             (
@@ -91,7 +93,7 @@ def module_shapes(model: CausalLM) -> dict[str, ModuleShape]:
 def attach_adapters(
     adapters: Sequence[AdapterWeights], model: CausalLM, device: torch.device, dtype: torch.dtype
 ) -> AdapterBank | None:
-    """Lay ``adapters`` beside the projections of ``model``; None where there are none."""
+    """Attach ``adapters`` to the projections of ``model``; returns None if there are none."""
     if not adapters:
         return None
     step = StepTokens()

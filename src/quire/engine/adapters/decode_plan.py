@@ -1,4 +1,4 @@
-"""Decode rows that remember their adapters as rows drop out."""
+"""A decode plan that keeps each row's adapter when other rows are dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.engine.kv_cache.torch_pool import LayerCache
 
 
 class AdaptedDecodePlan:
-    """A ``DecodePlan`` that keeps ``adapters_R`` in step with the rows of ``plan``."""
+    """A ``DecodePlan`` that keeps ``adapters_R`` aligned with the rows of ``plan``."""
 
     def __init__(self, plan: DecodePlan, adapters_R: I32) -> None:
         self._plan = plan

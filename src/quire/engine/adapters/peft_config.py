@@ -1,7 +1,8 @@
-"""Reads ``adapter_config.json`` of PEFT; refuses what would change results unnoticed.
+"""Reads PEFT's ``adapter_config.json``; refuses fields that would change results and are not
+served.
 
-A field that this module does not know and that is set may mean anything, so it is refused as well.
-Which modules have weights, and of which rank, the weights say themselves.
+An unknown field that is set is refused too, because it may change results. Which modules have
+weights, and of which rank, is read from the weights.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _WITHOUT_EFFECT = {
     "megatron_core", "peft_version", "qalora_group_size", "revision", "target_modules",
     "task_type",
 }  # fmt: skip
-"""Matter to training, or repeat what the weights say."""
+"""Used in training only, or derivable from the weights."""
 
 _CHANGES_THE_BASE = ("pissa", "olora", "corda", "lora_ga")
 """Initialisations that subtract the adapter's first state from the base model's weights."""
@@ -38,7 +39,7 @@ _PLAIN_NAME = re.compile(r"[\w.]+")
 
 @dataclass(frozen=True, slots=True)
 class PeftConfig:
-    """How the products of an adapter are scaled. ``alphas``: by the end of a module's path."""
+    """How the products of an adapter are scaled. ``alphas``: by suffix of a module's path."""
 
     rank: int
     alpha: float
@@ -109,8 +110,8 @@ def _is_set(value: Any) -> bool:
 
 
 def _pattern(config: ConfigReader, what: str) -> list[tuple[str, ConfigReader]]:
-    """The entries of ``rank_pattern`` or ``alpha_pattern``. A regular expression of a stranger
-    could run for ever, so only plain names are taken; ``^`` in front means the whole path."""
+    """The entries of ``rank_pattern`` or ``alpha_pattern``. Only plain names are accepted, because
+    an untrusted regular expression could run for ever; a leading ``^`` means the whole path."""
     section = config.section(f"{what}_pattern")
     if section is None:
         return []
@@ -124,7 +125,7 @@ def _pattern(config: ConfigReader, what: str) -> list[tuple[str, ConfigReader]]:
 
 
 def _lookup(pattern: Mapping[str, T], module: str, default: T) -> T:
-    """The first entry that is the module's path, or an end of it that begins at a dot."""
+    """The first entry that is the module's path, or a suffix of it that begins after a dot."""
     for name, value in pattern.items():
         if module == name.removeprefix("^") or module.endswith(f".{name}"):
             return value

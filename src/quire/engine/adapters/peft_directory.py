@@ -1,7 +1,6 @@
-"""One adapter directory of PEFT, read whole and checked against the model before it is used.
+"""Reads one PEFT adapter directory and checks it against the model before use.
 
-Owns the names of its files and tensors. Trusts nothing that stands in them; pickles are never
-opened.
+Owns the names of its files and tensors. Trusts no content of the files; never opens pickles.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DTYPES = {"F64", "F32", "F16", "BF16"}
 
 @dataclass(frozen=True, slots=True)
 class ModuleShape:
-    """A projection that takes adapters, as the checkpoint shapes it."""
+    """The sizes of a projection that takes adapters, as in the checkpoint."""
 
     num_outputs: int
     num_inputs: int
@@ -39,7 +38,7 @@ class ModuleShape:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleAdapter:
-    """What is added to one projection: ``scaling * up (down x)``. O outputs, I inputs, R rank."""
+    """The term added to one projection: ``scaling * up (down x)``. O outputs, I inputs, R rank."""
 
     down_RI: Tensor
     up_OR: Tensor
@@ -54,7 +53,7 @@ class ModuleAdapter:
 class AdapterWeights:
     """An adapter's weights in float32 on the host, by module path. ``digest``: of its files.
 
-    ``problem``: why it has no modules, of one that could not be loaded and is not needed.
+    ``problem``: why it has no modules, if it could not be loaded and is not required.
     """
 
     name: str
@@ -70,10 +69,11 @@ class AdapterWeights:
 def load_adapters(
     adapters: Sequence[AdapterConfig], shapes: Mapping[str, ModuleShape]
 ) -> list[AdapterWeights]:
-    """All of ``adapters``, in their order.
+    """Load all of ``adapters``, in order.
 
     Raises:
-        ModelError: see ``load_adapter``; of one that is not needed it is the adapter's ``problem``.
+        ModelError: see ``load_adapter``. For an adapter that is not required it becomes the
+            adapter's ``problem`` instead.
     """
     loaded = []
     for adapter in adapters:
@@ -197,7 +197,7 @@ def _check_shapes(
     config: PeftConfig,
     shape: ModuleShape,
 ) -> None:
-    """From the header alone, so that nothing is allocated for what is refused."""
+    """Reads the header only, so that nothing is allocated for a refused adapter."""
     rank = config.rank_of(module)
     for side, wanted in (("A", [rank, shape.num_inputs]), ("B", [shape.num_outputs, rank])):
         header = file.get_slice(sides[side])

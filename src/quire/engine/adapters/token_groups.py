@@ -1,7 +1,7 @@
-"""Which tokens of a step run with which adapter: the grouping that every backend's products use.
+"""Groups a step's tokens by adapter; every backend's adapter products use the groups.
 
-Owns no weights. Tokens of one adapter need not stand together: rows of a step are ordered by what
-control sent, decoding rows last.
+Owns no weights. The tokens of one adapter need not be adjacent: rows are in the order of the
+message, decoding rows last.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TokenGroup:
-    """Tokens of one adapter, ascending. ``tokens`` is None when they are all of the step's."""
+    """Tokens of one adapter, ascending. ``tokens`` is None when they are all tokens of the step."""
 
     adapter: int
     tokens: I64 | None
 
 
 def group_tokens(adapters_R: I32, row_starts: I64) -> list[TokenGroup]:
-    """One group per adapter that a row names, in order of adapter; tokens without one in none."""
+    """One group per adapter that a row names, sorted by adapter. Tokens without adapter are in no
+    group."""
     adapters_T = np.repeat(adapters_R, np.diff(row_starts))
     used = np.unique(adapters_T)
     if len(used) == 1 and used[0] >= 0:

@@ -1,4 +1,4 @@
-"""What an attention backend is given and must do.
+"""The interface of attention backends.
 
 A backend plans once for a step (and layer group) and then attends in every layer. The plain PyTorch
 backend in ``quire.engine.attention.reference`` defines the result; others must equal it.
@@ -23,12 +23,12 @@ from quire.engine.kv_cache.torch_pool import LayerCache
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionAttributes:
-    """What a layer asks of attention beyond its rows; the same for every step.
+    """Attention parameters of a layer; the same for every step.
 
     ``scale`` multiplies the products of queries and keys. ``window``: a token at position p sees
-    positions above p - window only (None: all). ``softcap`` c turns a scaled product s into
-    c * tanh(s / c) before anything is masked. ``sinks_N``: one logit per head that takes part in
-    the softmax and has no value (gpt-oss); a token that sees nothing still gets zeros.
+    only positions above p - window (None: all). ``softcap`` c turns a scaled product s into c *
+    tanh(s / c) before masking. ``sinks_N``: one logit per head that takes part in the softmax and
+    has no value (gpt-oss); a token that sees nothing still gets zeros.
     """
 
     scale: float
@@ -41,11 +41,11 @@ class AttentionAttributes:
 class AttentionRows:
     """The rows of one step in one layer group.
 
-    ``row_starts`` [R+1] · ``positions`` [T] of the new tokens (first axis) · ``slots`` [T] where
+    ``row_starts`` [R+1] · ``positions`` [T] of the new tokens (first axis) · ``slots`` [T] to which
     their K and V are written before any row attends · ``pages`` of the rows · ``slot_positions``
-    positions of all slots of the pool, new tokens included · ``masks`` bool
-    ``[num_new, num_pages * page_size + num_new]`` by row · ``adapters`` [R] with which each row's
-    projections are computed, -1 for none; None when no row has one. Attention itself ignores them.
+    positions of all slots of the pool, new tokens included · ``masks`` bool ``[num_new, num_pages *
+    page_size + num_new]`` by row · ``adapters`` [R] that each row's projections are computed with,
+    -1 for none; None when no row has one. Attention ignores them.
 
     A new token at position p sees the visible slots of its row's pages at positions < p, the new
     tokens of its row at positions < p, and itself; slots that the row writes are seen once, as new
@@ -68,7 +68,7 @@ class AttentionRows:
 
 
 class AttentionPlan(Protocol):
-    """A step's attention, ready for every layer. Valid until the next plan is made."""
+    """The attention of a step, usable in every layer. Valid until the next plan is made."""
 
     def attend(self, q_TND: Tensor, cache: LayerCache, attributes: AttentionAttributes) -> Tensor:
         """Attention output ``[T, N * D]`` of every new token; K and V are in ``cache``."""
@@ -79,11 +79,11 @@ class DecodePlan(AttentionPlan, Protocol):
     """Rows of one new token each that advance together, step after step."""
 
     def advance(self, slots_R: NDArray[np.int64], positions_R: I32) -> None:
-        """Begin a step: each row's new token is written to this slot at this position."""
+        """Begin a step: set the slot and position of each row's new token."""
         ...
 
     def keep(self, rows: NDArray[np.int64]) -> None:
-        """Drop all rows but these, in this order."""
+        """Keep only these rows, in this order."""
         ...
 
 
@@ -99,5 +99,5 @@ class AttentionBackend(Protocol):
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> DecodePlan:
         """Plan up to ``num_steps`` steps. ``rows`` has one token per row, that of the first step;
-        call ``advance`` before each step, the first included."""
+        call ``advance`` before each step, including the first."""
         ...

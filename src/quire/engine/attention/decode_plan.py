@@ -1,4 +1,4 @@
-"""Decode rows that advance together: the padded index and masks grow by one column per step.
+"""The decode plan in PyTorch: the padded index and masks grow by one column per step.
 
 Shapes: R rows, C columns in use, N heads, D head size.
 """
@@ -22,8 +22,8 @@ I64 = NDArray[np.int64]
 class PaddedDecodePlan:
     """``DecodePlan`` of the PyTorch backend.
 
-    The slots live in host memory and are sent once per step and window. Context slots at positions
-    that the rows have yet to pass (gapped pages) wait in ``_late`` until they have.
+    The slots are kept in host memory and copied once per step and window. Context slots at
+    positions that the rows have not reached yet (pages with gaps) are kept in ``_late`` until then.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class PaddedDecodePlan:
         return out_RN1D.flatten(1)
 
     def _seen_from(self, window: int | None) -> SeenSlots:
-        """What layers with this window see in this step; made when the first of them asks."""
+        """The slots that layers with this window see in this step; built on first use."""
         if window not in self._seen:
             used = int(self._lengths_R.max())
             shown_RC = self._shown_RC[:, :used]

@@ -33,8 +33,7 @@ def attend(
             scale=attributes.scale,
             enable_gqa=True,
         )
-    # The heads that share a KV head take the place of queries, so that K and V are read once for
-    # all of them.
+    # the heads that share a KV head are treated as queries, so that K and V are read once
     out_RKGD = F.scaled_dot_product_attention(
         q_RNQD.reshape(num_rows, keys_RKCD.shape[1], -1, head_dim),
         keys_RKCD,
@@ -52,7 +51,7 @@ def _explicit(
     bias_R1QC: Tensor,
     attributes: AttentionAttributes,
 ) -> Tensor:
-    """What PyTorch's own operation lacks: soft-caps and sinks. Softmax in float32."""
+    """The variants that PyTorch's operation lacks: soft-caps and sinks. Softmax in float32."""
     num_rows, num_heads, num_queries, head_dim = q_RNQD.shape
     shape = (num_rows, keys_RKCD.shape[1], -1)
     products = q_RNQD.reshape(*shape, head_dim) @ keys_RKCD.transpose(-1, -2)

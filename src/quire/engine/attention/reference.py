@@ -35,7 +35,7 @@ def length_class(lengths: I64) -> I64:
 
 
 class TorchAttention:
-    """``AttentionBackend`` in PyTorch operations, on any device."""
+    """``AttentionBackend`` in PyTorch operations, for any device."""
 
     name = "torch"
 
@@ -70,7 +70,8 @@ class TorchAttention:
 
 @dataclass(frozen=True, slots=True)
 class Visibility:
-    """The slots of a group's rows, their positions, and which query may see which (no windows)."""
+    """The slots of a group's rows, their positions, and which query sees which slot (without
+    windows)."""
 
     slots_RC: I64
     positions_RC: I64
@@ -96,7 +97,7 @@ def _padded_tokens(rows: AttentionRows, members: I64) -> I64:
 def _padded_context(
     rows: AttentionRows, context: VisibleSlots, members: I64, tokens_RQ: I64, null_slot: int
 ) -> Visibility:
-    """Context and new tokens of the members, and who sees what of them."""
+    """Context and new tokens of the members, and which query sees which of them."""
     num_context = context.counts[members]
     num_new = (tokens_RQ >= 0).sum(axis=1)
     num_columns = int((num_context + num_new).max())
@@ -159,7 +160,7 @@ class PaddedGroup:
         return out.index_select(0, self.valid)
 
     def _seen_from(self, window: int | None) -> SeenSlots:
-        """What layers with this window see; made when the first of them asks."""
+        """The slots that layers with this window see; built on first use."""
         if window not in self._seen:
             self._seen[window] = self._view.of(
                 self._visibility.slots_RC,

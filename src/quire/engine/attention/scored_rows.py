@@ -1,8 +1,8 @@
-"""The rows of a step whose attention mass is wanted: what each of their tokens may see.
+"""The rows of a step whose attention mass is wanted, and how it is computed.
 
-The layers' attention is left as it is: whoever runs a step computes the probabilities of these rows
-a second time, from the same queries and the same cache, so that neither these rows nor the others
-change by a bit. ``add_mass`` is the definition in PyTorch.
+The layers' attention is unchanged: the step's runner computes the probabilities of these rows a
+second time, from the same queries and the same cache, so that no result changes by a bit.
+``add_mass`` is the definition in PyTorch.
 
 Shapes: T new tokens of a row, C slots that one of them may see, N heads, K KV heads, G heads per KV
 head, D head size, L layers.
@@ -28,16 +28,16 @@ I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 _MAX_PRODUCTS = 1 << 24
-"""Scores held at a time; all of a long prompt's would be gigabytes."""
+"""Scores held at a time; those of a whole long prompt would take gigabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MassRow:
     """One row of a step, whose tokens are ``first_token`` to ``first_token + T - 1``.
 
-    ``slots_C`` in the order of the page table, then the new tokens' · ``positions_C`` and
-    ``positions_T`` · ``allowed_TC`` who sees what, windows aside · ``columns_C`` the slots' places
-    among ``num_columns``: every slot of the table, then the new tokens.
+    ``slots_C`` in the order of the page table, then those of the new tokens · ``positions_C`` and
+    ``positions_T`` · ``allowed_TC`` which token sees which slot, without windows · ``columns_C``
+    the slots' indices among ``num_columns``: every slot of the table, then the new tokens.
     """
 
     first_token: int
@@ -49,7 +49,7 @@ class MassRow:
     num_columns: int
 
     def seen(self, window: int | None, start: int, stop: int) -> Bools:
-        """What tokens ``start:stop`` see in layers with this window."""
+        """Which slots tokens ``start:stop`` see in layers with this window."""
         allowed_TC = self.allowed_TC[start:stop]
         if window is None:
             return allowed_TC
@@ -59,9 +59,9 @@ class MassRow:
 
 
 class AttentionMass:
-    """The scored rows of a step and the mass of their slots, which the step's runner fills.
+    """The scored rows of a step and the mass of their slots, which the step's runner fills in.
 
-    ``mass_LC`` has the slots of all rows side by side; row i owns ``starts[i]:starts[i + 1]``.
+    ``mass_LC`` concatenates the slots of all rows; row i owns ``starts[i]:starts[i + 1]``.
     """
 
     def __init__(self, rows: Sequence[MassRow], num_layers: int) -> None:
@@ -78,8 +78,8 @@ class AttentionMass:
 
 
 def scored_rows(rows: AttentionRows, members: Sequence[int]) -> list[MassRow]:
-    """What the tokens of ``members`` may see. The positions of the step's new tokens are written
-    to the pool first, as running the step does."""
+    """The slots that the tokens of ``members`` may see. Writes the positions of the step's new
+    tokens to the pool first, as running the step does."""
     rows.slot_positions[rows.slots] = rows.positions
     return [_scored_row(rows, member) for member in members]
 
@@ -121,9 +121,9 @@ def _scored_row(rows: AttentionRows, member: int) -> MassRow:
 
 
 class ScoringPlan:
-    """``AttentionPlan`` that leaves the attending to ``plan`` and adds up the mass on the way.
+    """``AttentionPlan`` that delegates attention to ``plan`` and adds up the mass.
 
-    Layers attend in their order, each once.
+    Must be called for each layer once, in order.
     """
 
     def __init__(self, plan: AttentionPlan, mass: AttentionMass) -> None:
@@ -163,7 +163,7 @@ def add_mass(
 
 
 def _grouped(q_TND: Tensor, num_kv_heads: int) -> Tensor:
-    """``[K, G * T, D]``: the heads that share a KV head, one after the other."""
+    """``[K, G * T, D]``: the heads that share a KV head are adjacent."""
     by_head = q_TND.float().transpose(0, 1)
     return by_head.reshape(num_kv_heads, -1, q_TND.shape[2])
 

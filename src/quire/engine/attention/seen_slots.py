@@ -1,4 +1,4 @@
-"""What layers with one window look at in a step, as tensors on the device.
+"""The slots that layers with one window see in a step, as tensors on the device.
 
 Shapes: R rows, Q queries per row, C slots per row.
 """
@@ -41,9 +41,9 @@ class SlotView:
         windowed: bool,
         valid_RQ: NDArray[np.bool_] | None = None,
     ) -> SeenSlots:
-        """``windowed``: leave out slots that no query of a row sees, if most are such.
+        """``windowed``: leave out slots that no query of a row sees, if that is most of them.
 
-        ``valid_RQ``: which queries are no padding; None if all.
+        ``valid_RQ``: which queries are not padding; None if all are valid.
         """
         if windowed:
             slots_RC, seen_RQC = self._narrowed(slots_RC, seen_RQC)
@@ -78,5 +78,5 @@ class SlotView:
 
 
 def hidden_bias(dtype: torch.dtype) -> float:
-    """The additive mask of what is not seen: finite, so that padding rows never become NaN."""
+    """The additive mask of hidden slots: finite, so that padding rows never become NaN."""
     return torch.finfo(dtype).min / 2

@@ -34,14 +34,14 @@ class VisibleSlots:
 
     @property
     def offsets(self) -> I64:
-        """Place of each slot within its row."""
+        """Index of each slot within its row."""
         return np.arange(len(self.slots)) - self.starts[self.rows]
 
 
 def visible_slots(rows: AttentionRows, horizon: int = 0) -> VisibleSlots:
     """The visible slots of every row's pages, without those that the row itself writes.
 
-    Slots at positions that no token of the row can see, now or within ``horizon`` more positions,
+    Slots at positions that no token of the row can see, now or in the next ``horizon`` positions,
     are left out, except in rows with an explicit mask.
     """
     num_rows, page_size = rows.num_rows, rows.page_size

@@ -1,4 +1,4 @@
-"""The structs and functions of ``csrc/abi.h`` as ctypes sees them. Must equal the header."""
+"""ctypes mirrors of the structs and functions of ``csrc/abi.h``. Must equal the header."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.engine.cpu.library import Signature
 
 
 class PackedMatrixView(ctypes.Structure):
-    """``quire::PackedMatrix``: a view, whose memory the Python object keeps alive."""
+    """``quire::PackedMatrix``: a view of memory that the Python object keeps alive."""
 
     _fields_ = (
         ("num_columns", c_int64),
@@ -36,7 +36,7 @@ class WeightSource(ctypes.Structure):
 
 
 class MatmulOutput(ctypes.Structure):
-    """``quire::MatmulOutput``: where a product goes and what is done to it on the way."""
+    """``quire::MatmulOutput``: the destination of a product and its epilogue."""
 
     _fields_ = (
         ("rows", c_void_p),

@@ -1,7 +1,7 @@
-"""What the kernel is given for a message in which sequences only go on, and its answer.
+"""The kernel's arguments and results for a message that only advances sequences.
 
-Owns the structs, from one message to the next: the columns lie where they are, so that only what
-the message itself says is handed over. See ``csrc/advance.h``.
+Owns the structs across messages: the columns stay in place, so that only the message's own values
+are passed. See ``csrc/advance.h``.
 
 Shapes: S entries of the message.
 """
@@ -42,7 +42,7 @@ _TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
 
 
 class AdvanceArguments:
-    """``message`` is the one that was filled in last, over ``columns`` of ``state``."""
+    """``message``: the one filled in last, over the ``columns`` of ``state``."""
 
     def __init__(self, state: SequenceState) -> None:
         self.state = state
@@ -64,7 +64,7 @@ class AdvanceArguments:
         setattr(self.columns, name, column.ctypes.data)
 
     def fill(self, rows: AdvanceRows, num_steps: int) -> None:
-        """For the one call that follows. The columns of ``rows`` are of one length, above 0."""
+        """Prepare one call. The columns of ``rows`` have equal, non-zero length."""
         self._look_for_replaced()
         count = len(rows.sequences)
         steps = max(0, min(num_steps, int(rows.max_steps.max())))
@@ -80,7 +80,7 @@ class AdvanceArguments:
         message.tokens = address + 3 * row_bytes + out.itemsize
 
     def result(self) -> AdvanceResult | None:
-        """What the call has done."""
+        """The result of the call."""
         message, out = self.message, self._kept[1]
         if message.num_tokens < 0:
             return None
@@ -97,7 +97,7 @@ class AdvanceArguments:
         return AdvanceResult(answer, int(message.num_tokens), int(message.num_failed))
 
     def _look_for_replaced(self) -> None:
-        """Point to the arrays that grow by being replaced, if they were."""
+        """Update the pointers to arrays that are replaced when they grow."""
         tables, stop_tokens = self.state.tables, self.state.sequences.stop_tokens
         arrays = tables.blocks_TP, tables.visible_TP, tables.num_pages_T, stop_tokens
         if self._replaced and all(a is b for a, b in zip(arrays, self._replaced, strict=True)):

@@ -1,4 +1,4 @@
-"""The CPU kernel as a backend: what it can run, and how a model is handed to it."""
+"""The CPU kernel as a backend: which models it runs, and how it takes them over."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class CpuBackend:
         embeds = EmbedSlots(
             config.num_embeds, loaded.config.hidden_size, loaded.device, torch.float32
         )
-        # What is left to PyTorch is small, and its idle threads would spin on the kernel's cores.
+        # little work is left to PyTorch, and its idle threads would spin on the kernel's cores
         torch.set_num_threads(1)
         _log.info("CPU kernel %s on %d threads", library.isa, team.num_threads)
         return NativeRunner(model, pool, embeds, team)

@@ -83,7 +83,7 @@ const char* amx_reason() {
 }
 #endif
 
-// Of the whole 8-byte words that start at `bytes`.
+// The sum of the whole 8-byte words that start at `bytes`.
 uint64_t sum_of_words(const uint8_t* bytes, int64_t num_bytes) {
   uint64_t sum = 0;
   for (int64_t i = 0; i + 8 <= num_bytes; i += 8) sum += quire::load_as<uint64_t>(bytes + i);

@@ -1,7 +1,8 @@
 // Owns the C interface of the kernel's foundation; model_abi.h owns that of the model step.
-// Everything Python calls is declared in one of the two. Pointers are borrowed for the call unless a
-// comment says otherwise; sizes are in elements unless the name ends in _bytes. Calls do not throw:
-// those that return a Status end with one where something inside threw, on whatever thread.
+// Everything that Python calls is declared in one of the two. Pointers are borrowed for the call
+// unless a comment says otherwise; sizes are in elements unless the name ends in _bytes. Calls do
+// not throw: those that return a Status return an error status if anything inside threw, on any
+// thread.
 //
 // kAbiVersion counts every change of a function or struct that Python sees; library.py refuses a
 // library of another version.
@@ -21,10 +22,10 @@ constexpr int32_t kAbiVersion = 7;
 
 enum Status : int32_t { kOk = 0, kNoMemory = -1, kFailed = -2 };
 
-// What the last call of this thread that returned kFailed says.
+// The error message of this thread's last call that returned kFailed.
 std::string& failure_text();
 
-// Runs `work`; exceptions end at the C interface.
+// Runs `work` and turns its exceptions into a Status.
 template <class Work>
 int32_t guarded(Work&& work) {
   try {
@@ -45,17 +46,17 @@ int32_t guarded(Work&& work) {
 QUIRE_EXPORT int32_t quire_abi_version();
 // The instruction set that this library was compiled for: "portable", "avx2", ...
 QUIRE_EXPORT const char* quire_isa();
-// Whether processor and operating system let this process use that set; asks the system for leave to
-// use the AMX registers. Null if so, else the reason. Safe to call on any processor.
+// Null if processor and operating system let this process use that instruction set, else the
+// reason. Requests permission to use the AMX registers. Safe to call on any processor.
 QUIRE_EXPORT const char* quire_unsupported_reason(const char* isa);
 
-// A team of threads (team.h). Owned by the caller; null if the system gives no threads.
+// A team of threads (team.h). Owned by the caller; null if the system cannot create threads.
 QUIRE_EXPORT quire::Team* quire_team_create(int32_t num_threads);
 QUIRE_EXPORT void quire_team_destroy(quire::Team* team);
-// A run in which `thread` throws between two barriers, for tests: std::bad_alloc, or a
-// std::runtime_error with `text` where that is not null.
+// For tests: a run in which `thread` throws between two barriers, std::bad_alloc or, if `text` is
+// not null, a std::runtime_error with it.
 QUIRE_EXPORT int32_t quire_team_fail(quire::Team* team, int32_t thread, const char* text);
-// What the last call of this thread that returned kFailed says.
+// The error message of this thread's last call that returned kFailed.
 QUIRE_EXPORT const char* quire_failure_text();
 
 // Sizes that the caller needs before it allocates.
@@ -73,13 +74,13 @@ QUIRE_EXPORT int32_t quire_matmul(quire::Team* team, const quire::PackedMatrix* 
                                   const float* x, int64_t stride, int64_t num_rows, void* buffer,
                                   const quire::MatmulOutput* output, int32_t ordering);
 
-// The best column of each row of a plain product (best_columns.h), for tests: best[i] for rows with
-// wanted[i]; the others are stored in `output`.
+// For tests: the best column of each row of a plain product (best_columns.h): best[i] for rows with
+// wanted[i]; the other rows are stored in `output`.
 QUIRE_EXPORT int32_t quire_best_columns(quire::Team* team, const quire::PackedMatrix* matrix,
                                         const float* x, int64_t stride, int64_t num_rows,
                                         void* buffer, const quire::MatmulOutput* output,
                                         const uint8_t* wanted, int64_t* best);
 
-// Reads the buffer once with all threads and returns the sum of its 8-byte words: the pure-read pass
-// that measures memory bandwidth.
+// Reads the buffer once with all threads and returns the sum of its 8-byte words, to measure memory
+// read bandwidth.
 QUIRE_EXPORT uint64_t quire_read_pass(quire::Team* team, const void* buffer, int64_t num_bytes);

@@ -1,5 +1,5 @@
-// Owns elementwise functions over a whole row that are no part of a product (matmul.h has those that
-// are): soft-capped logits, the weighted sum of two rows.
+// Owns elementwise functions over a whole row outside of products (matmul.h has the fused ones):
+// soft-capped logits, the weighted sum of two rows.
 #pragma once
 
 #include "simd.h"

@@ -7,7 +7,7 @@
 namespace quire {
 namespace {
 
-// Tokens that one thread takes at a time: a whole block of rows, and several in a long prefill.
+// Tokens per thread and turn: a whole block of rows, several in a long prefill.
 constexpr int64_t kPartTokens = 4 * kBlockRows;
 
 int64_t aligned_bytes(WeightType type, int64_t num_rows, int64_t depth) {
@@ -42,7 +42,7 @@ bool AdapterWork::touches(const AdapterPair* pairs) const {
          });
 }
 
-// Memory for the converted rows of every part, before and between the two products.
+// Allocates the converted rows of every part, for the inputs of both products.
 void AdapterWork::reserve(const AdapterPair* pairs) {
   int64_t num_bytes = 64;
   for (const Part& part : parts_) {

@@ -1,9 +1,8 @@
-// Owns what adapters (LoRA) add to a projection: y[t] += scale * up (down x[t]), for each token with
-// the matrices of its adapter.
-// Must not know which projection it is.
+// Owns the products of adapters (LoRA): y[t] += scale * up (down x[t]), for each token with the
+// matrices of its adapter. Must not know which projection it is.
 //
-// Reference: LinearDelta in quire/engine/adapters/bank.py. The tokens of one adapter are gathered and
-// go through two packed products; a token's bits do not depend on what it is gathered with.
+// Reference: LinearDelta in quire/engine/adapters/bank.py. The tokens of one adapter are gathered
+// and go through two packed products; a token's bits do not depend on the other gathered tokens.
 #pragma once
 
 #include <vector>
@@ -12,8 +11,8 @@
 
 namespace quire {
 
-// One adapter at one projection. Its scaling is in `up`, whose columns are those of the projection
-// as its result is laid out. An adapter that does not touch it has null panels.
+// One adapter at one projection. Its scaling is included in `up`, whose columns have the
+// projection's packed order. An adapter that does not modify the projection has null panels.
 struct AdapterPair {
   PackedMatrix down;  // [rank][depth]
   PackedMatrix up;    // [columns][rank]
@@ -21,15 +20,16 @@ struct AdapterPair {
 
 class AdapterWork {
  public:
-  // Groups the tokens of a step by adapter, -1 for none; null: no token has one. By one thread, before
-  // the team runs.
+  // Groups the tokens of a step by adapter, -1 for none; null: no token has one. Called by one
+  // thread before the team runs.
   void plan(const int32_t* adapters, int64_t num_tokens);
 
-  // Whether a token of the step has an adapter that touches the projection; pairs: null, or by adapter.
+  // Whether any token of the step has an adapter that modifies the projection; pairs: null, or by
+  // adapter.
   bool touches(const AdapterPair* pairs) const;
 
-  // Adds to y. `source(token, row)` writes the floats that the projection has read. Every thread calls
-  // it; x must be complete before, y is complete after.
+  // Adds to y. `source(token, row)` writes the projection's float input. Called by every thread; x
+  // must be complete before, y is complete after.
   template <class Source>
   void add(const AdapterPair* pairs, const Source& source, float* y, int64_t stride, float scale,
            Ordering ordering, Team& team, int thread) {

@@ -19,7 +19,7 @@ void Advance::run(AdvanceMessage& message, const SequenceColumns& columns) {
   report(message, columns);
 }
 
-// Which part each entry has in the message; false if Python is to see to it. Changes no column.
+// Assigns each entry its part in the message; false if Python must handle it. Changes no column.
 bool Advance::divide(const AdvanceMessage& message, const SequenceColumns& columns) {
   active_.clear();
   rows_ = {};
@@ -54,7 +54,7 @@ bool Advance::has_room(const AdvanceMessage& message, const SequenceColumns& col
   return columns.cursor[row] < columns.limit[row] && columns.position[row] < message.max_position;
 }
 
-// A row of the loop; false if Python has to look at its tokens, or at what is wrong with it.
+// Adds a row to the loop; false if Python must inspect its tokens or report its error.
 bool Advance::add_active(const AdvanceMessage& message, const SequenceColumns& columns,
                          int64_t entry) {
   const int64_t row = message.sequences[entry], table = columns.table[row];
@@ -119,7 +119,7 @@ void Advance::decode(const AdvanceMessage& message, const SequenceColumns& colum
   loop_.run(rows);
 }
 
-// What the loop has done, in the columns; a stop token comes before the budget.
+// Writes the loop's results to the columns. A stop token takes precedence over the token limit.
 void Advance::book(AdvanceMessage& message, const SequenceColumns& columns) {
   for (size_t place = 0; place < active_.size(); place++) {
     const int64_t entry = active_[place], row = message.sequences[entry];

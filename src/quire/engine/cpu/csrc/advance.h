@@ -1,7 +1,7 @@
-// Owns a message in which sequences only go on: which of them can, the decode loop over these, and
-// what comes of it for the columns that Python keeps of sequences, and for the answer.
-// Must not know grammars, stop strings, penalties or log probabilities: a message with a sequence that
-// has one is left to Python, untouched.
+// Owns messages that only advance sequences: which sequences can advance, the decode loop over
+// them, and the updates of the columns that Python keeps for sequences and of the answer. Must not
+// know grammars, stop strings, penalties or log probabilities: a message with a sequence that has
+// one of them is left to Python, unchanged.
 //
 // Reference: DecodeStage.begin, ready and loop in quire/engine/decode_stage.py, and SequenceReport.
 #pragma once
@@ -24,16 +24,16 @@ enum class SequenceEnd : int64_t {
 struct SequenceColumns {
   int64_t capacity;
   const uint8_t* is_open;
-  const uint8_t* is_plain;  // nobody but the loop has to look at its tokens
+  const uint8_t* is_plain;  // no grammar, stop string or other check of its tokens in Python
   const int64_t* epoch;
   const int64_t* table;     // row of the page tables, negative for none
-  const int64_t* limit;     // the cursor may not reach it
+  const int64_t* limit;     // exclusive bound of the cursor
   const int64_t* max_tokens;
   const int64_t* min_tokens;
   const int64_t* adapter;
-  int64_t* cursor;          // where the next token is appended, and its position
+  int64_t* cursor;          // slot of the next token, and its position
   int64_t* position;
-  int64_t* last_token;      // that token, negative before the first one was sampled
+  int64_t* last_token;      // the next token to append, negative before the first one was sampled
   int64_t* num_generated;
   int64_t* end;
   int64_t* matched;
@@ -51,11 +51,11 @@ struct SequenceColumns {
 struct AdvanceMessage {
   int64_t num_entries;
   int64_t num_steps;
-  int64_t max_position;      // no token stands at this position or behind it
+  int64_t max_position;      // exclusive bound of positions
   const int32_t* sequences;  // [S]
   const int32_t* epochs;     // [S]
   const int32_t* max_steps;  // [S]
-  uint64_t* visible;         // the words of the page tables, in which appended slots are set
+  uint64_t* visible;         // visibility words of the page tables; appended slots are set in them
   PageTablesView page_tables;
   int32_t* ends;             // out [S] SequenceEnd
   int32_t* matched;          // out [S]
@@ -72,7 +72,7 @@ class Advance {
 
  private:
   enum class Part { kSilent, kWaiting, kNoRoom, kActive };
-  // What the loop reads and writes of a row that is active.
+  // What the loop reads and writes of an active row.
   struct Rows {
     std::vector<int64_t> tables, tokens, cursors, steps, stop_tokens, min_steps, top_k;
     std::vector<int64_t> counts, sampled;

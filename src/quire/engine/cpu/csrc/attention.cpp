@@ -8,7 +8,7 @@ namespace quire {
 namespace {
 
 constexpr int64_t kSharesPerThread = 8;
-constexpr int64_t kQueryRows = 32;  // query rows (queries times heads) of an item, at most or so
+constexpr int64_t kQueryRows = 32;  // approximate maximum of query rows (queries times heads) of an item
 
 }  // namespace
 
@@ -27,8 +27,8 @@ void AttentionWork::plan(const AttentionStep& step, int num_threads) {
   const int64_t vector_queries = std::max<int64_t>(1, kQueryRows / heads);
   const bool matrix_fits = has_matrix_attention() && step.shape.type == KVType::kBF16 &&
                            step.shape.padded_dim % 32 == 0 && step.ordering == Ordering::kFastest;
-  // The KV heads of a tile lie side by side, so memory is read faster when one thread takes them
-  // all; but every thread should have its share.
+  // The KV heads of a tile are adjacent, so memory is read faster when one thread takes them all;
+  // but every thread should have a share.
   const int64_t enough = kSharesPerThread * num_threads;
   const int64_t together =
       std::clamp<int64_t>(rows.num_rows * num_kv_heads / enough, 1, num_kv_heads);
@@ -51,7 +51,7 @@ void AttentionWork::plan(const AttentionStep& step, int num_threads) {
           items_.push_back({block, -1, matrix});
       }
   }
-  // The last queries of a row see most: they go first, so that threads end together.
+  // The last queries of a row see most, so they go first and threads end at about the same time.
   std::reverse(items_.begin(), items_.end());
   int64_t num_floats = 0;
   for (const Merge& merge : merges_) num_floats += merge.num_parts * merge.floats;
@@ -99,7 +99,7 @@ void AttentionWork::attend(const AttentionStep& step, const LayerAttention& laye
   });
 }
 
-// In the order of the parts, as one thread by itself does it.
+// Merges in the order of the parts, as a single thread does.
 void AttentionWork::merge(const AttentionStep& step, const Merge& merge, float* out,
                           int64_t out_stride) {
   const BlockRows rows{merge.block, step.num_heads / step.shape.num_kv_heads};

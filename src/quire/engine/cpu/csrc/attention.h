@@ -6,13 +6,13 @@
 //   s = softcap(scale * q . K)     softcap(s) = c * tanh(s / c), where the layer has one
 //   out = sum over slots of exp(s - m) V / (sum over slots of exp(s - m) + exp(sink - m))
 // in float32 (K and V may be stored as bf16), computed chunk by chunk with a running maximum m, and
-// merged from parts of some chunks.
-// A token that sees nothing gets zeros. A slot that no word shows is never multiplied, so that
-// whatever lies there, NaN included, cannot leak.
+// merged from parts of several chunks. A token that sees nothing gets zeros. A slot that no
+// visibility word shows is never multiplied, so that its content, NaN included, cannot affect
+// results.
 //
-// A token's result depends on its own row alone: neither the other rows nor how many queries are
-// worked on at a time change a bit of it, except through the bf16 matrix path that `Ordering`
-// kFastest may take for long rows.
+// A token's result depends on its own row alone: its bits depend neither on other rows nor on how
+// many queries are processed at a time, except on the bf16 matrix path that `Ordering` kFastest may
+// take for long rows.
 #pragma once
 
 #include "attention_context.h"
@@ -44,7 +44,7 @@ struct AttentionStep {
   Ordering ordering;
 };
 
-// Queries of one row, the KV heads that they are worked on with (one, on the matrix path), and which
+// Queries of one row, the KV heads to process them with (one, on the matrix path), and a range of
 // chunks of the row's context.
 struct QueryBlock {
   int64_t row;
@@ -55,17 +55,17 @@ struct QueryBlock {
   int64_t first_chunk, last_chunk;
 };
 
-// A context is summed up in parts of so many chunks of the page table, each by itself, and the parts
-// in their order: so one long row can be divided among threads, and no bit tells whether it was.
+// A context is summed in parts of this many chunks of the page table, then the parts are merged in
+// order: one long row can be divided among threads without changing a bit.
 constexpr int64_t kPartChunks = 4;
-// The end of the part that chunk `first` begins, `last` at most.
+// The end of the part that begins at chunk `first`, at most `last`.
 int64_t end_of_part(const AttentionContext& context, int64_t first, int64_t last);
 
 // A step's work, cut into items of some queries of one row and some KV heads.
 class AttentionWork {
  public:
   void plan(const AttentionStep& step, int num_threads);
-  // Every thread of the team calls it and returns after its share; one barrier at most stands inside.
+  // Called by every thread of the team; each returns after its share. Contains at most one barrier.
   void attend(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
               const float* q, int64_t q_stride, float* out, int64_t out_stride, Team& team,
               int thread);
@@ -73,12 +73,12 @@ class AttentionWork {
  private:
   struct Item {
     QueryBlock block;
-    int64_t partial;  // offset in partials_ of a part that is merged later, or -1
+    int64_t partial;  // offset in partials_ if the part is merged later, or -1
     bool matrix;      // on the bf16 matrix path
   };
   struct Merge {
     QueryBlock block;
-    int64_t partials, floats;  // offset of the first part, distance of parts
+    int64_t partials, floats;  // offset of the first part, distance between parts
     int64_t num_parts;
   };
 
@@ -105,8 +105,8 @@ struct ChunkLanes {
             int64_t window);
 };
 
-// The vector kernels. `following`: what this thread does next, or null. With `partial`, the state of
-// the block's chunks goes there (attention_softmax.h) and nothing to `out`.
+// The vector kernels. `following`: this thread's next block, or null. With `partial`, the state of
+// the block's chunks is written there (attention_softmax.h) and nothing to `out`.
 void attend_block(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
                   const QueryBlock& block, const QueryBlock* following, const float* q,
                   int64_t q_stride, float* partial, float* out, int64_t out_stride);

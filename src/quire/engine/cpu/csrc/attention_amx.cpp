@@ -1,6 +1,6 @@
 // Owns attention of long rows with bf16 matrix tiles: 32 queries of one head against 32 slots at a
-// time. Queries and probabilities are rounded to bf16, sums are kept in float32.
-// Reference: attention.h. Where the instruction set has no tiles, nothing here is called.
+// time. Queries and probabilities are rounded to bf16, sums are kept in float32. Reference:
+// attention.h. Never called where the instruction set has no tiles.
 #include <algorithm>
 #include <limits>
 
@@ -28,8 +28,8 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-// 2^x in the lanes of `lanes`, zero in the others. Relative error below 4e-6, far below that of the
-// bf16 it becomes.
+// 2^x in the lanes of `lanes`, zero in the others. Relative error below 4e-6, far below that of
+// rounding to bf16.
 inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   const __m512 rest = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
   __m512 p = _mm512_set1_ps(1.3534167e-2f);
@@ -37,7 +37,7 @@ inline __m512 power_of_two(__mmask16 lanes, __m512 x) {
   p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(2.4144275e-1f));
   p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(6.9300383e-1f));
   p = _mm512_fmadd_ps(p, rest, _mm512_set1_ps(1.0000026f));
-  return _mm512_maskz_scalef_ps(lanes, p, x);  // by the whole number below x
+  return _mm512_maskz_scalef_ps(lanes, p, x);  // scales by 2^floor(x)
 }
 
 // Two times two blocks of 16 x 16 at `out` (stride in floats) from `num_steps` steps of K: left is
@@ -81,7 +81,7 @@ struct Scratch {
   ChunkLanes chunk;
 };
 
-// 64-byte aligned start within a vector that has 64 bytes to spare.
+// 64-byte aligned start within a vector that has 64 spare bytes.
 template <class T>
 T* aligned(std::vector<T>& memory, size_t size) {
   if (memory.size() < size + 64) memory.resize(size + 64);
@@ -89,8 +89,8 @@ T* aligned(std::vector<T>& memory, size_t size) {
   return reinterpret_cast<T*>((address + 63) / 64 * 64);
 }
 
-// V of a chunk with the two tiles of each step of K one behind the other: [steps][16][dim][2]. Lanes
-// that nobody may see become zero, whatever lies there.
+// V of a chunk, the two tiles of each step of K adjacent: [steps][16][dim][2]. Lanes that no query
+// may see become zero, whatever their content.
 void gather_values(const AttentionStep& step, const ChunkLanes& chunk, const bf16* values,
                    int64_t num_tiles, bf16* out) {
   const KVShape& shape = step.shape;
@@ -119,7 +119,7 @@ void gather_values(const AttentionStep& step, const ChunkLanes& chunk, const bf1
   }
 }
 
-// Products of q and K become scores, where more than a positive factor lies between them.
+// Turns products of q and K into scores, where that takes more than a positive factor.
 void finish_scores(float* scores, int64_t num_tiles, const LayerAttention& layer) {
   for (float* at = scores; at < scores + num_tiles * kTileSlots; at += kTileSlots) {
     __m512 score = _mm512_mul_ps(_mm512_loadu_ps(at), _mm512_set1_ps(layer.scale));
@@ -128,8 +128,8 @@ void finish_scores(float* scores, int64_t num_tiles, const LayerAttention& layer
   }
 }
 
-// Products of one query become probabilities [stride] in bf16; keeps the running maximum and sum.
-// Returns what sums so far are to be multiplied with.
+// Turns products of one query into probabilities [stride] in bf16; keeps the running maximum and
+// sum. Returns the factor for the sums so far.
 float soften(float* scores, bf16* probs, int64_t num_tiles, int64_t padded_tiles,
              const uint16_t* lanes, const LayerAttention& layer, float& maximum, float& sum) {
   constexpr float kLog2E = 1.44269504f;
@@ -143,7 +143,7 @@ float soften(float* scores, bf16* probs, int64_t num_tiles, int64_t padded_tiles
     largest = _mm512_mask_max_ps(largest, lanes[i], largest,
                                  _mm512_loadu_ps(scores + i * kTileSlots));
   const float next = std::max(maximum, scale * _mm512_reduce_max_ps(largest));
-  const __m512 exponents = _mm512_set1_ps(scale * kLog2E);  // of two, for a product of one
+  const __m512 exponents = _mm512_set1_ps(scale * kLog2E);  // exponent of 2 per unit of product
   const __m512 exponent_of_next = _mm512_set1_ps(next * kLog2E);
   __m512 total = _mm512_setzero_ps();
   for (int64_t i = 0; i < num_tiles; i++) {
@@ -155,7 +155,7 @@ float soften(float* scores, bf16* probs, int64_t num_tiles, int64_t padded_tiles
   }
   for (int64_t i = num_tiles; i < padded_tiles; i++)
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(probs + i * kTileSlots), _mm256_setzero_si256());
-  const bool as_before = maximum == next || maximum == kNothing;  // or there is nothing before
+  const bool as_before = maximum == next || maximum == kNothing;  // unchanged, or nothing was summed
   const float factor = as_before ? 1.0f : std::exp(maximum - next);
   maximum = next;
   sum = sum * factor + _mm512_reduce_add_ps(total);
@@ -186,7 +186,7 @@ void begin_head(const AttentionStep& step, const LayerAttention& layer, const Qu
   }
 }
 
-// Probabilities of a chunk in bf16, [32][stride], from the scores; scales what was summed before.
+// Turns a chunk's scores into probabilities in bf16, [32][stride], and rescales the previous sums.
 void soften_head(const QueryBlock& block, const ChunkLanes& chunk, const LayerAttention& layer,
                  int64_t dim, int64_t num_tiles, float* scores, bf16* probs, HeadState& state) {
   const int64_t stride = num_tiles * kTileSlots;
@@ -219,7 +219,7 @@ void end_head(const AttentionStep& step, const QueryBlock& block, const HeadStat
   }
 }
 
-// All query heads of one KV head, chunk by chunk: what a chunk shows and its V are found once.
+// All query heads of one KV head, chunk by chunk: visibility and V of a chunk are gathered once.
 void attend_heads(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
                   const QueryBlock& block, std::vector<HeadState>& states, Scratch& scratch) {
   const KVShape& shape = step.shape;
@@ -284,7 +284,7 @@ void attend_matrix(const AttentionStep& step, const LayerAttention& layer, const
     begin_head(step, layer, block, q, q_stride, state);
   }
   const TileConfig config;
-  // Not the intrinsic: GCC 12 tells the optimiser of the first 8 of these 64 bytes only.
+  // Not the intrinsic: GCC 12 tells the optimiser only about the first 8 of these 64 bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
   attend_heads(step, layer, cache, block, states, scratch);
   _tile_release();

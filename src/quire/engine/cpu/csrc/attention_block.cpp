@@ -14,7 +14,7 @@ constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that h
 constexpr uint32_t kAllLanes = (1u << kTileSlots) - 1;
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-// Register blocks: so many query rows at a time share a load of K, or of V.
+// Register blocks: this many query rows share one load of K, or of V.
 #if defined(__AVX512F__)
 constexpr int kScoreRows = 8, kValueRows = 4, kValueVectors = 4;
 #elif defined(__AVX2__)
@@ -23,23 +23,23 @@ constexpr int kScoreRows = 2, kValueRows = 4, kValueVectors = 2;
 constexpr int kScoreRows = 1, kValueRows = 2, kValueVectors = 2;
 #endif
 
-// Tiles of one row lie anywhere, and are read faster than memory answers: while one is worked on, the
-// one so many bytes ahead is asked for, K first, then V, then K of what the thread does next.
+// The tiles of a row are scattered in memory and consumed faster than memory latency allows. While
+// one is processed, the tile this many bytes ahead is prefetched: first K, then V, then K of the
+// thread's next work.
 constexpr int64_t kFetchBytes = 4096;
 
 int64_t tiles_ahead(int64_t head_bytes) {
   return std::max<int64_t>((kFetchBytes + head_bytes - 1) / head_bytes, 1);
 }
 
-// Lines of 64 bytes from `source` on, into the second cache: it has room for more of them under way
-// than the first, and is near enough.
+// Prefetches 64-byte lines from `source` on into L2, which allows more outstanding lines than L1
+// and is close enough.
 inline void fetch_lines(const void* source, int64_t num_bytes) {
   for (int64_t i = 0; i < num_bytes; i += 64)
     __builtin_prefetch(static_cast<const char*>(source) + i, 0, 2);
 }
 
-// Elements 2i and 2i + 1 along the paired axis: of f32 they are `distance` apart, of bf16 they lie
-// side by side.
+// Elements 2i and 2i + 1 along the paired axis: in f32 they are `distance` apart, in bf16 adjacent.
 inline void load_pair(const float* source, int64_t distance, F32& even, F32& odd) {
   even = load(source);
   odd = load(source + distance);
@@ -49,7 +49,7 @@ inline void load_pair(const bf16* source, int64_t, F32& even, F32& odd) {
   even = reinterpret_cast<F32>(bits << 16);
   odd = reinterpret_cast<F32>(bits & static_cast<int32_t>(0xffff0000));
 }
-// Pairs of f32 begin at element 2i * width of a row, those of bf16 as well, but each vector of them
+// Pairs of f32 begin at element 2i * width of a row. So do those of bf16, but each of their vectors
 // is twice as wide.
 template <class T>
 constexpr int64_t pair_step = sizeof(T) == 4 ? 1 : 2;
@@ -88,7 +88,7 @@ void score_rows(int64_t num_rows, const float* q, int64_t padded_dim, const T* k
                             scores + row * stride, stride);
 }
 
-// One tile of V of one KV head as the products need it.
+// One tile of V of one KV head, laid out for the products.
 template <class T>
 struct ValueTile {
   const T* values;
@@ -96,8 +96,8 @@ struct ValueTile {
   uint32_t lanes;
 };
 
-// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot. `whole`: of a tile with all lanes, as
-// most are. No branch then stands between the sums, which the compiler leaves in registers.
+// out[Rows][Vectors * kWidth] += probabilities . V, slot by slot. `whole`: all lanes of the tile
+// are seen, as in most tiles; the sums then have no branches between them and stay in registers.
 template <class T, int Rows, int Vectors, bool whole>
 void add_values(const ValueTile<T>& tile, int64_t d, int64_t padded_dim, const float* p,
                 int64_t stride, float* out) {
@@ -175,8 +175,8 @@ float mask_scores(float* scores, int64_t num_tiles, const uint16_t* lanes, float
   return reduce_max(largest);
 }
 
-// Scores become exp(score - maximum), in place; returns their sum. `in_order`: slot after slot, so
-// that the lanes that slots happen to lie in do not matter.
+// Turns scores into exp(score - maximum), in place; returns their sum. `in_order`: slot after slot,
+// so that the sum does not depend on the lanes of the slots.
 float exponentials(float* scores, int64_t num_tiles, float maximum, bool in_order) {
   F32 sum = {};
   for (int64_t i = 0; i < num_tiles * kTileSlots; i += kWidth) {
@@ -197,9 +197,9 @@ struct Scratch {
   ChunkLanes chunk;
 };
 
-// Fills scratch.heads in the order in which they are read: K of the chunk's tiles, the KV heads of each
-// side by side, then V, then `ahead` pointers to what comes next and is prefetched: K of the row's next
-// chunk, or of the block that follows on this thread (or null).
+// Fills scratch.heads in reading order: K of the chunk's tiles, the KV heads of each tile adjacent,
+// then V, then `ahead` pointers to prefetch: K of the row's next chunk, or of this thread's next
+// block (or null).
 template <class T>
 void find_heads(const AttentionStep& step, const LayerCache& cache, const QueryBlock& block,
                 const QueryBlock* following, int64_t ahead, Scratch& scratch) {
@@ -243,7 +243,7 @@ void load_queries(const AttentionStep& step, float scale, const BlockRows& rows,
   }
 }
 
-// Asks for the queries of a block.
+// Prefetches the queries of a block.
 void fetch_queries(const AttentionStep& step, const QueryBlock& block, const float* q,
                    int64_t q_stride) {
   const int64_t width = step.num_heads / step.shape.num_kv_heads * step.shape.head_dim;
@@ -253,7 +253,7 @@ void fetch_queries(const AttentionStep& step, const QueryBlock& block, const flo
                 block.num_kv_heads * width * static_cast<int64_t>(sizeof(float)));
 }
 
-// Scores of a chunk become its share of the softmax; what was summed before is scaled to it.
+// Turns a chunk's scores into its share of the softmax and rescales the previous sums.
 void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_order, Scratch& scratch,
                  const SoftmaxRows& state) {
   const int64_t num_tiles = scratch.chunk.num_tiles, stride = num_tiles * kTileSlots;
@@ -269,7 +269,7 @@ void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_ord
     }
     const float total = exponentials(scores, num_tiles, next, in_order);
     if (next != maximum) {
-      if (maximum != kNothing) {  // else there are but zeros so far
+      if (maximum != kNothing) {  // else all sums so far are zero
         const float factor = std::exp(maximum - next);
         state.sums[row] *= factor;
         scale_row(state.out + row * state.dim, state.dim, factor);
@@ -280,7 +280,7 @@ void soften_rows(const LayerAttention& layer, const BlockRows& rows, bool in_ord
   }
 }
 
-// Chunks [first, last) of the block's row into `state`; scratch.q holds the queries.
+// Adds chunks [first, last) of the block's row to `state`; scratch.q holds the queries.
 template <class T>
 void add_chunks(const AttentionStep& step, const LayerAttention& layer, const LayerCache& cache,
                 const BlockRows& rows, int64_t first, int64_t last, const QueryBlock* following,

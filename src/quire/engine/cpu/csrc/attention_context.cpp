@@ -53,7 +53,7 @@ void AttentionContext::add_row(const StepRows& rows, int64_t index, const PageTa
     }
     add_lanes(block * page_size, word, entry * page_size);
   }
-  for (int64_t t = first; t < last; t++) {  // what stands in no page of the table
+  for (int64_t t = first; t < last; t++) {  // slots that are in no page of the table
     const size_t page = static_cast<size_t>(rows.slots[t] / page_size);
     const uint64_t bit = uint64_t{1} << (rows.slots[t] % page_size);
     if (unplaced_[page] & bit)
@@ -66,7 +66,7 @@ void AttentionContext::add_row(const StepRows& rows, int64_t index, const PageTa
   if (mask) add_mask(row, rows, index, *mask);
 }
 
-// Bits of `word` are slots from `first_slot` on, which stand at `table_slot` of the row's table.
+// The bits of `word` are slots from `first_slot` on, which are at `table_slot` of the row's table.
 void AttentionContext::add_lanes(int64_t first_slot, uint64_t word, int64_t table_slot) {
   if (word == 0) return;
   if (table_slot / kChunkSlots != chunk_of_row_) {
@@ -78,7 +78,7 @@ void AttentionContext::add_lanes(int64_t first_slot, uint64_t word, int64_t tabl
     const int64_t lane = slot % kTileSlots, count = kTileSlots - lane;
     const uint32_t lanes = static_cast<uint32_t>((word & ((uint64_t{1} << count) - 1)) << lane);
     if (lanes) {
-      // Small pages that lie side by side share a tile, as long as lanes follow the table's order.
+      // Adjacent small pages share a tile, as long as lanes follow the table's order.
       ContextTile* before = chunk.num_tiles ? &tiles_.back() : nullptr;
       if (before && before->tile == slot / kTileSlots && (lanes & (0u - lanes)) > before->lanes) {
         before->lanes |= lanes;
@@ -96,12 +96,13 @@ void AttentionContext::add_lanes(int64_t first_slot, uint64_t word, int64_t tabl
   }
 }
 
-// Lane masks of a row with an explicit mask, from the columns that its lanes stand for.
+// Lane masks of a row with an explicit mask, from the mask columns of its lanes.
 void AttentionContext::add_mask(Row& row, const StepRows& rows, int64_t index,
                                 const RowMask& mask) {
   const int64_t first = rows.row_starts[index], num_new = rows.row_starts[index + 1] - first;
   const int64_t first_new = mask.num_columns - num_new;
-  for (int64_t t = 0; t < num_new; t++) {  // what the row writes is meant by its column of new tokens
+  // slots that the row writes use their columns of new tokens
+  for (int64_t t = 0; t < num_new; t++) {
     const int64_t slot = rows.slots[first + t], lane = slot % kTileSlots;
     for (int64_t i = 0; i < row.num_tiles; i++) {
       const ContextTile& tile = tiles_[static_cast<size_t>(row.first_tile + i)];

@@ -1,11 +1,10 @@
-// Owns which slots the rows of a step may see: page tables and visibility words turned into lists of
-// (tile, lanes), once for all layers of a step.
-// Must not know K, V, heads or layers.
+// Owns which slots the rows of a step may see: page tables and visibility words turned into lists
+// of (tile, lanes), once for all layers of a step. Must not know K, V, heads or layers.
 //
 // Reference: quire/engine/attention/visible_slots.py and the rule in attention/backend.py: a new
 // token at position p sees the visible slots of its row's table at positions < p, the new tokens of
-// its row at positions < p, and itself; what the row writes is seen once, as new tokens. An explicit
-// mask replaces the rule about positions, but never shows a slot whose bit is not set.
+// its row at positions < p, and itself; slots that the row writes are seen once, as new tokens. An
+// explicit mask replaces the rule about positions, but never shows a slot whose bit is not set.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@
 
 namespace quire {
 
-// Resident tables as quire/engine/kv_cache/page_tables.py keeps them: row r of the arrays.
+// Resident tables as in quire/engine/kv_cache/page_tables.py: row r of the arrays.
 struct PageTablesView {
   const int32_t* blocks;     // [rows][width]
   const uint64_t* visible;   // [rows][width]
@@ -37,7 +36,7 @@ struct StepRows {
   const int64_t* row_starts;
   const int64_t* tables;       // [num_rows] row of the page tables, -1 for none
   const int32_t* positions;    // [num_tokens]
-  const int64_t* slots;        // [num_tokens] flat slot that each token's K and V are written to
+  const int64_t* slots;        // [num_tokens] flat slot to which each token's K and V are written
   const RowMask* masks;
   int64_t num_masks;
 };
@@ -50,12 +49,12 @@ struct ContextTile {
   int32_t last_position;
 };
 
-// The tiles of one row, cut into chunks: a chunk is 256 slots of the page table, whatever lies in
-// them, so that where a sum is cut does not depend on blocks, on chunked prefill or on the batch.
+// The tiles of one row, cut into chunks of 256 slots of the page table, visible or not, so that the
+// boundaries of sums do not depend on blocks, on chunked prefill or on the batch.
 class AttentionContext {
  public:
   static constexpr int64_t kChunkSlots = 256;
-  static constexpr int64_t kMaxChunkTiles = kChunkSlots;  // one slot in each, at worst
+  static constexpr int64_t kMaxChunkTiles = kChunkSlots;  // worst case: one visible slot per tile
 
   struct Row {
     int64_t first_chunk, last_chunk;  // chunks [first, last)
@@ -64,10 +63,10 @@ class AttentionContext {
   };
   struct Chunk {
     int64_t first_tile, num_tiles;
-    int64_t place;  // it stands for slots [place * 256, place * 256 + 256) of the table
+    int64_t place;  // it covers slots [place * 256, place * 256 + 256) of the table
   };
 
-  // `positions` of all slots of the pool, those of this step's tokens included.
+  // `positions` of all slots of the pool, including those of this step's tokens.
   void build(const StepRows& rows, const PageTablesView& tables, int64_t page_size,
              const int32_t* positions);
 
@@ -87,11 +86,11 @@ class AttentionContext {
   std::vector<Chunk> chunks_;
   std::vector<ContextTile> tiles_;
   std::vector<uint16_t> lane_masks_;
-  std::vector<uint64_t> own_;       // by page: slots that the row at hand writes
+  std::vector<uint64_t> own_;       // by page: slots that the current row writes
   std::vector<uint64_t> unplaced_;  // those of them that have no tile yet
   std::vector<int64_t> columns_;    // by lane of the row's tiles: its column in an explicit mask
   bool keeps_columns_ = false;
-  int64_t chunk_of_row_ = -1;      // which 256 slots of the table the last chunk stands for
+  int64_t chunk_of_row_ = -1;      // index of the last chunk, in units of 256 slots of the table
 };
 
 }  // namespace quire

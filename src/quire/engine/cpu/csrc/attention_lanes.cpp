@@ -53,7 +53,7 @@ void ChunkLanes::find(const AttentionStep& step, const QueryBlock& block, int64_
     uint16_t* of_query = lanes.data() + query * num_tiles;
     const int64_t position = query_positions[query];
     const int64_t lowest = window > 0 ? position - window : -1;
-    if (row.mask >= 0) {  // in place of the rule about higher positions; windows hide what they hide
+    if (row.mask >= 0) {  // replaces the causal rule; windows still apply
       const uint16_t* source = context.lane_masks(
           row.mask + (block.first_query + query) * row.num_tiles + first_tile - row.first_tile);
       for (int64_t i = 0; i < num_tiles; i++) {
@@ -84,7 +84,7 @@ void ChunkLanes::find(const AttentionStep& step, const QueryBlock& block, int64_
   if (!seen_any) num_tiles = 0;
 }
 
-// Leaves off the first and last tiles that no query can see.
+// Drops the first and last tiles if no query can see them.
 void ChunkLanes::trim(const AttentionContext& context, const int32_t* positions,
                       int64_t num_queries, int64_t window) {
   const auto [lowest, highest] = std::minmax_element(positions, positions + num_queries);

@@ -1,9 +1,9 @@
-// Owns the state of a softmax that is summed up in parts: the running maximum, the sum of
-// exponentials and the weighted values of query rows, and merging two of them.
-// Must not know K, V or where scores come from.
+// Owns the state of a softmax that is computed in parts: the running maximum, the sum of
+// exponentials and the weighted values of query rows, and the merge of two such states. Must not
+// know K, V or where scores come from.
 //
-// Reference: attention.h. Of two parts with maxima a and b, m = max(a, b): what either has summed is
-// multiplied with exp(its maximum - m) and added (Milakov and Gimelshein, 2018).
+// Reference: attention.h. For two parts with maxima a and b, let m = max(a, b): the sums of either
+// are multiplied by exp(its maximum - m) and added (Milakov and Gimelshein, 2018).
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace quire {
 
-// Query rows of a block: KV head by KV head, of each the queries, of each the heads that share it.
+// Query rows of a block, nested as KV heads, then queries, then the heads that share the KV head.
 struct BlockRows {
   const QueryBlock& block;
   int64_t heads;  // query heads of a KV head
@@ -39,7 +39,7 @@ inline SoftmaxRows softmax_rows(float* memory, int64_t count, int64_t dim) {
   return {memory, memory + count * dim, memory + count * (dim + 1), dim};
 }
 
-// Nothing seen yet but the sinks, [num_heads] or null.
+// The initial state: nothing seen but the sinks, [num_heads] or null.
 inline void begin_softmax(const BlockRows& rows, const SoftmaxRows& state, const float* sinks) {
   std::fill(state.out, state.out + rows.count() * state.dim, 0.0f);
   for (int64_t row = 0; row < rows.count(); row++) {
@@ -51,7 +51,7 @@ inline void begin_softmax(const BlockRows& rows, const SoftmaxRows& state, const
 inline void merge_softmax(int64_t count, const SoftmaxRows& into, const SoftmaxRows& part) {
   for (int64_t row = 0; row < count; row++) {
     const float a = into.maxima[row], b = part.maxima[row];
-    if (b == -std::numeric_limits<float>::infinity()) continue;  // it has seen nothing
+    if (b == -std::numeric_limits<float>::infinity()) continue;  // this part has seen nothing
     const float next = std::max(a, b), of_into = std::exp(a - next), of_part = std::exp(b - next);
     scale_row(into.out + row * into.dim, into.dim, of_into);
     add_scaled(into.out + row * into.dim, part.out + row * into.dim, into.dim, of_part);

@@ -15,7 +15,7 @@ void exclude(const Choice& choice, int64_t vocab_size, float* logits) {
       logits[choice.excluded[i]] = -std::numeric_limits<float>::infinity();
 }
 
-// Of exp(value - largest).
+// The sum of exp(value - largest).
 float sum_of_exponentials(const float* values, int64_t count, float largest) {
   F32 total = broadcast(0.0f);
   int64_t i = 0;
@@ -49,7 +49,7 @@ void TokenChoice::choose(const float* hidden, const std::vector<Choice>& choices
   const int64_t vocab_size = decoder_.spec().vocab_size, count = static_cast<int64_t>(choices.size());
   float* logits = logits_.floats(count * vocab_size);
   plain_.resize(choices.size());
-  // Where the largest logit decides, with nothing to be excluded before.
+  // Rows whose largest logit decides, without tokens to exclude.
   std::transform(choices.begin(), choices.end(), plain_.begin(), [&](const Choice& one) {
     return decoder_.can_choose() && one.sampler.greedy && one.sampler.temperature == 1.0f &&
            one.num_excluded == 0;

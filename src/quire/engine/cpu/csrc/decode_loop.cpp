@@ -22,7 +22,7 @@ void DecodeLoop::run(const DecodeRows& rows) {
   }
 }
 
-// Appends each row's token and leaves the hidden state behind it.
+// Appends each row's token and computes the hidden state after it.
 void DecodeLoop::forward(const DecodeRows& rows, int64_t step) {
   const int64_t page_size = decoder_.spec().page_size, count = static_cast<int64_t>(active_.size());
   const PageTablesView& tables = rows.page_tables;
@@ -56,7 +56,7 @@ void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
   for (size_t place = 0; place < active_.size(); place++) {
     const int64_t row = active_[place];
     const bool may_stop = step >= rows.min_steps[row];
-    // The draw belongs to the position of the token that is chosen.
+    // The random draw uses the position of the chosen token.
     choices_.push_back({{rows.greedy[row] != 0, rows.top_k[row],
                          static_cast<float>(rows.temperature[row]), rows.min_p[row],
                          rows.top_p[row], rows.seeds[row]},
@@ -66,7 +66,7 @@ void DecodeLoop::choose(const DecodeRows& rows, int64_t step) {
   choice_.choose(hidden_.floats(0), choices_, chosen_.data());
 }
 
-// Records a row's token; whether the row goes no further.
+// Records a row's token; returns whether the row ends.
 bool DecodeLoop::ends(const DecodeRows& rows, int64_t step, int64_t place) {
   const int64_t row = active_[static_cast<size_t>(place)];
   const int64_t token = chosen_[static_cast<size_t>(place)];

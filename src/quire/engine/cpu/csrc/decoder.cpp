@@ -10,13 +10,13 @@
 namespace quire {
 namespace {
 
-// Rows that a thread takes at a time in loops over tokens.
+// Rows per thread and turn in loops over tokens.
 constexpr int64_t kRowGrain = 4;
-// The same where many tokens are written to the cache: neighbours share the lines of a tile, which
-// two threads should not write by turns.
+// The same where many tokens are written to the cache: neighbours share the cache lines of a tile,
+// which two threads should not write alternately.
 constexpr int64_t kTileGrain = 2 * kTileSlots;
 
-// Room for converted rows of up to this depth, whatever the weights are.
+// Room for converted rows of up to this depth, for any weight type.
 int64_t converted_bytes(int64_t num_rows, int64_t depth) {
   return std::max({activation_bytes(WeightType::kF32, num_rows, depth),
                    activation_bytes(WeightType::kBF16, num_rows, depth),
@@ -143,7 +143,7 @@ void Decoder::walk(const StepInput& input, float* hidden, int thread) {
   });
 }
 
-// Normed rows of the residual stream, as the next product wants them; complete when it returns.
+// Normed rows of the residual stream, converted for the next product; complete on return.
 void Decoder::norm_and_convert(const float* weight, int64_t num_tokens, const PackedMatrix& next,
                                int thread) {
   const int64_t size = spec_.hidden_size;
@@ -165,13 +165,13 @@ void Decoder::norm_and_convert(const float* weight, int64_t num_tokens, const Pa
   team_.barrier(thread);
 }
 
-// Whether the gated product of a layer can write what the next one reads: its rows are not needed
-// otherwise.
+// Whether the gated product of a layer can write the next product's input format directly. Its
+// plain rows are not needed otherwise.
 bool Decoder::converts_itself(const LayerSpec& layer) const {
   return layer.down.type != WeightType::kInt8 && !adapters_.touches(layer.down_adapters);
 }
 
-// A row of the residual stream as the product behind the norm reads it.
+// A row of the residual stream, as input of the product after the norm.
 void Decoder::normed_row(const float* weight, int64_t token, float* out) const {
   const int64_t size = spec_.hidden_size;
   const float* source = x_ + token * size;
@@ -209,7 +209,7 @@ void Decoder::project(const PackedMatrix& matrix, const Activations& rows, const
   if (output_norm) add_output(output_norm, num_tokens, thread);
 }
 
-// x += multiplier * norm(y); complete when it returns.
+// x += multiplier * norm(y); complete on return.
 void Decoder::add_output(const float* output_norm, int64_t num_tokens, int thread) {
   const int64_t size = spec_.hidden_size;
   team_.share(thread, num_tokens, kRowGrain, [&](int64_t first, int64_t last) {
@@ -222,7 +222,8 @@ void Decoder::add_output(const float* output_norm, int64_t num_tokens, int threa
   team_.barrier(thread);
 }
 
-// Asks for the memory that a token's K and V will be written to: its lines are far apart, and cold.
+// Prefetches the memory that a token's K and V will be written to: its lines are scattered and
+// cold.
 void Decoder::fetch_slot(const LayerSpec& layer, int64_t slot) const {
   if (kv_shape_.type == KVType::kBF16)
     prefetch_slot(kv_shape_, static_cast<bf16*>(layer.keys), static_cast<bf16*>(layer.values), slot);
@@ -336,7 +337,7 @@ void Decoder::feed_forward(const LayerSpec& layer, int64_t num_tokens, int threa
           layer.mlp_output_norm, num_tokens, thread);
 }
 
-// The gated product in two: the raw columns, to which adapters add, and then the activation.
+// The gated product in two steps: the raw columns, to which adapters add, then the activation.
 void Decoder::gated_with_adapters(const LayerSpec& layer, int64_t num_tokens, int thread) {
   const auto ordering = static_cast<Ordering>(spec_.ordering);
   PackedMatrix plain = layer.gate_up;

@@ -2,11 +2,11 @@
 // Must not know sequences or sampling (decode_loop.h does).
 //
 // Reference: quire/engine/models/decoder.py. The residual stream, norms, rotations, scores and sums
-// are float32 whatever the weights are; what enters a product is converted to the type of its
-// weights, K and V to that of the cache.
+// are float32 for all weight types; the input of a product is converted to the type of its weights,
+// K and V to that of the cache.
 //
-// A step is one run of the team: all threads walk the layers together, with a barrier wherever one
-// needs what the others have written.
+// A step is one run of the team: all threads process the layers together, with a barrier wherever a
+// thread needs the results of others.
 #pragma once
 
 #include <memory>
@@ -34,18 +34,18 @@ class Buffer {
   int64_t size_ = 0;
 };
 
-// What the rows of a step read: tokens, or given vectors where embeds[t] >= 0.
+// The inputs of a step's rows: tokens, or given vectors where embeds[t] >= 0.
 struct StepInput {
   StepRows rows;
   const int64_t* tokens;   // [num_tokens]
   const int32_t* embeds;   // [num_tokens] or null: index into `vectors`, -1 for none
   const float* vectors;    // [any][hidden_size]
-  const int32_t* adapters; // [num_tokens] or null: which adapter runs it, -1 for none
+  const int32_t* adapters; // [num_tokens] or null: adapter of the token, -1 for none
 };
 
 class Decoder {
  public:
-  // `team` belongs to the caller and is used by nobody else while a call runs.
+  // `team` belongs to the caller, and only this decoder uses it during a call.
   Decoder(const ModelSpec& spec, Team& team);
 
   const ModelSpec& spec() const { return spec_; }
@@ -58,11 +58,11 @@ class Decoder {
            const ScoredRows* scored = nullptr);
   // Logits [count][vocab_size].
   void logits(const float* hidden, int64_t count, float* out);
-  // Greedy choice without the logits: best[i], or kNoColumn, for rows with wanted[i]; the logits of
-  // the others as above. Only where choosing needs nothing else: see can_choose().
+  // Greedy choice without materialised logits: best[i], or kNoColumn, for rows with wanted[i]; the
+  // logits of the other rows as above. Only where the choice needs nothing else: see can_choose().
   void best_tokens(const float* hidden, int64_t count, const uint8_t* wanted, float* out,
                    int64_t* best);
-  // Soft-capped logits may tie where the products do not.
+  // Soft-capped logits may be equal where the products differ.
   bool can_choose() const { return spec_.logit_softcap <= 0; }
 
  private:
@@ -95,7 +95,7 @@ class Decoder {
   AttentionWork attention_;
   AttentionStep attention_step_{};
   ScoreWork scores_;
-  bool is_scored_ = false;  // whether the step at hand has rows whose mass is wanted
+  bool is_scored_ = false;  // whether the current step has rows whose mass is wanted
   ExpertsWork experts_;
   AdapterWork adapters_;
   Activations converted_{};

@@ -1,12 +1,12 @@
-// Owns what becomes of the sums of a product while they are still in a cache: rows that are stored,
-// or converted for the product behind, or of which the best column alone is kept.
-// Must not know how the sums came about, nor any model.
+// Owns what is done with the sums of a product while they are in a cache: storing rows, converting
+// them for the next product, or keeping only the best column of each. Must not know how the sums
+// were computed, nor any model.
 //
 // Each is a class with the same two functions, for each of which matmul.cpp is compiled:
-//   fetch(row, first_panel, last_panel)   row will be taken soon: its lines are asked for
+//   fetch(row, first_panel, last_panel)   prefetch: row will be taken soon
 //   take(row, panel, sums)                the 32 sums of one row and panel, before scale and bias
-// Each pair of row and panel is taken once, by one thread; panels come in ascending order.
-// Reference: the Epilogue table of matmul.h; best columns: sampling.h, greedy.
+// Each pair of row and panel is taken once, by one thread, in ascending order of panels. Reference:
+// the Epilogue table of matmul.h; best columns: sampling.h, greedy.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace quire {
 
-// ---- the arithmetic of all of them
+// ---- arithmetic that all of them share
 
 inline F32 clamped_swiglu(F32 gate, F32 up, float limit) {
   const F32 g = min(gate, broadcast(limit));
@@ -32,19 +32,19 @@ inline F32 gated(Epilogue epilogue, F32 gate, F32 up, float limit) {
   return clamped_swiglu(gate, up, limit);
 }
 
-// scale * sums + bias of `kWidth` columns from packed column j of the panel on.
+// scale * sums + bias of `kWidth` columns, from packed column j of the panel on.
 inline F32 scaled(const float* sums, const MatmulOutput& y, int64_t panel, int64_t j) {
   const F32 value = load(sums + j) * y.scale;
   return y.bias == nullptr ? value : value + load(y.bias + panel * kPanelColumns + j);
 }
 
-// Output column j of a gated panel, and the next ones of the vector.
+// Output columns of a gated panel, one vector from column j on.
 inline F32 scaled_and_gated(const float* sums, const MatmulOutput& y, int64_t panel, int64_t j) {
   constexpr int64_t kHalf = kPanelColumns / 2;
   return gated(y.epilogue, scaled(sums, y, panel, j), scaled(sums, y, panel, j + kHalf), y.limit);
 }
 
-// ---- rows as float32, which is what every Epilogue means
+// ---- rows as float32, the plain form of every Epilogue
 class StoredRows {
  public:
   StoredRows(const PackedMatrix& w, const MatmulOutput& y) : w_(w), y_(y) {}
@@ -77,7 +77,8 @@ class StoredRows {
   const MatmulOutput& y_;
 };
 
-// ---- outputs of a gated matrix as the product behind reads them: no pass of its own converts them
+// ---- outputs of a gated matrix in the input format of the next product, which saves a conversion
+// pass
 class ConvertedRows {
  public:
   ConvertedRows(const PackedMatrix& w, const MatmulOutput& y, const Activations& next)
@@ -98,9 +99,9 @@ class ConvertedRows {
   }
 
  private:
-  static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding comes out zero
+  static constexpr int64_t kColumns = kPanelColumns / 2;  // of a gated panel; padding is zero
 
-  // From the j-th element behind the target on.
+  // Writes a vector of elements, from element j of the target on.
   void put(uint8_t* target, int64_t j, F32 value) const {
     if (activation_element_bytes(next_.type) == 2)
       store(reinterpret_cast<bf16*>(target) + j, value);
@@ -115,7 +116,7 @@ class ConvertedRows {
   const int64_t last_panel_;
 };
 
-// ---- the best column of the rows that ask for nothing else; the other rows are stored
+// ---- the best column of the rows that need nothing else; the other rows are stored
 class BestColumns {
  public:
   BestColumns(const PackedMatrix& w, const MatmulOutput& y, BestOfRows& best)
@@ -136,7 +137,7 @@ class BestColumns {
       if (num - j < kWidth)
         value = select((1u << (num - j)) - 1, value, nothing);
       const F32 before = load(values + j);
-      // A NaN wins and stays: neither comparison is true for one that is there already.
+      // A NaN wins and stays, because no comparison with a NaN in place is true.
       const I32 wins = (value > before) | (value != value);
       store(values + j, wins ? value : before);
       const I32 of_best = load_as<I32>(panels + j);

@@ -26,7 +26,7 @@ void ExpertsWork::reserve(const ExpertsSpec& spec, int64_t num_rows, int64_t hid
   pair_of_.resize(static_cast<size_t>(num_pairs));
   inner_.resize(static_cast<size_t>(num_pairs * width));
   outer_.resize(static_cast<size_t>(num_pairs * hidden_size));
-  // Every group begins a block of rows of its own.
+  // Every group begins a new block of rows.
   const WeightType type = spec.gate_up[0].type;
   const int64_t num_groups = std::min(num_pairs, spec.num_experts);
   const int64_t per_row = aligned_bytes(type, 1, hidden_size) + aligned_bytes(type, 1, width);

@@ -1,7 +1,7 @@
-// Owns a mixture of experts: routing, and products grouped by expert.
-// Must not know layers or norms: its input rows are normed, its output is added by the caller.
+// Owns a mixture of experts: routing, and products grouped by expert. Must not know layers or
+// norms: its input rows are normed, and the caller adds its output.
 //
-// Reference: quire/engine/layers/experts.py. Equal logits: the lower expert first.
+// Reference: quire/engine/layers/experts.py. Ties between logits go to the lower expert.
 #pragma once
 
 #include <vector>
@@ -14,8 +14,8 @@ namespace quire {
 
 class ExpertsWork {
  public:
-  // Every thread of the team calls it between two barriers of its own; y is complete after the
-  // next one. x and y are [num_rows][hidden_size].
+  // Called by every thread of the team between two barriers; y is complete after the second one. x
+  // and y are [num_rows][hidden_size].
   void run(const ExpertsSpec& spec, Epilogue activation, Ordering ordering, const float* x,
            int64_t num_rows, int64_t hidden_size, float* y, Team& team, int thread);
 
@@ -34,8 +34,8 @@ class ExpertsWork {
   std::vector<int32_t> chosen_;      // [rows][top_k]
   std::vector<float> weights_;       // [rows][top_k]
   std::vector<Group> groups_;
-  std::vector<int32_t> rows_;        // [pairs], sorted by expert: the row of a pair
-  std::vector<int32_t> pair_of_;     // [rows][top_k]: the pair of a row's choice
+  std::vector<int32_t> rows_;        // [pairs], sorted by expert: the row of each pair
+  std::vector<int32_t> pair_of_;     // [rows][top_k]: the pair of each choice
   std::vector<float> inner_;         // [pairs][intermediate]
   std::vector<float> outer_;         // [pairs][hidden]
   std::vector<uint8_t> buffer_;

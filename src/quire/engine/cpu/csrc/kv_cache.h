@@ -1,12 +1,12 @@
-// Owns how K and V of one layer lie in memory, and writing a token's to its slot.
-// Must not know pages or rows: a slot is a flat number, as in quire/engine/kv_cache/pool.py.
+// Owns the memory layout of one layer's K and V, and writing a token's K and V to its slot. Must
+// not know pages or rows: a slot is a flat number, as in quire/engine/kv_cache/pool.py.
 //
 // Slots are stored in tiles of 16, whatever the page size is. D is the head size rounded up to 16,
-// the rest is zero.
+// padded with zeros.
 //   K  f32  [tile][kv_head][D][16]         bf16  [tile][kv_head][D / 2][16][2]
 //   V  f32  [tile][kv_head][16][D]         bf16  [tile][kv_head][8][D][2]
-// So the scores of 16 slots are a sum of vectors over D, the values of 16 slots a sum of rows, and
-// the bf16 forms are what AMX loads as the right-hand side of either product.
+// The scores of 16 slots are thus a sum of vectors over D, the values of 16 slots a sum of rows,
+// and the bf16 forms are the right-hand sides that AMX loads for the two products.
 #pragma once
 
 #include "simd.h"
@@ -23,7 +23,7 @@ struct KVShape {
   int64_t padded_dim;  // D
   KVType type;
 
-  int64_t head_elements() const { return padded_dim * kTileSlots; }  // of one head in one tile
+  int64_t head_elements() const { return padded_dim * kTileSlots; }  // per head and tile
   int64_t tile_elements() const { return num_kv_heads * head_elements(); }
 };
 
@@ -41,7 +41,7 @@ int64_t value_offset(int64_t d, int64_t lane, int64_t padded_dim) {
   return lane / 2 * (2 * padded_dim) + 2 * d + lane % 2;
 }
 
-// One head of one token into its lane.
+// Writes one head of one token to its lane.
 inline void write_head(float* k, float* v, int64_t lane, int64_t head_dim, int64_t padded_dim,
                        const float* key, const float* value) {
   for (int64_t d = 0; d < head_dim; d++) k[d * kTileSlots + lane] = key[d];
@@ -55,14 +55,14 @@ inline void write_head(bf16* k, bf16* v, int64_t lane, int64_t head_dim, int64_t
     const int64_t count = head_dim - first < kWidth ? head_dim - first : kWidth;
     bf16 rounded[kWidth];
     store(rounded, load_n(key + first, count));
-    for (int64_t i = 0; i < count; i += 2)  // a pair at a time; of an odd size the last is padding
+    for (int64_t i = 0; i < count; i += 2)  // in pairs; the last pair of an odd size is padded
       std::memcpy(k + key_offset<bf16>(first + i, lane), rounded + i, 2 * sizeof(bf16));
     store(rounded, load_n(value + first, count));
     for (int64_t i = 0; i < count; i++) of_value[2 * (first + i)] = rounded[i];
   }
 }
 
-// K and V of all KV heads of one token: key and value are [num_kv_heads][head_dim].
+// Writes K and V of all KV heads of one token: key and value are [num_kv_heads][head_dim].
 template <class T>
 void write_slot(const KVShape& shape, T* keys, T* values, int64_t slot, const float* key,
                 const float* value) {
@@ -74,11 +74,11 @@ void write_slot(const KVShape& shape, T* keys, T* values, int64_t slot, const fl
   }
 }
 
-// Asks for the lines that write_slot() writes.
+// Prefetches the lines that write_slot() writes.
 template <class T>
 void prefetch_slot(const KVShape& shape, const T* keys, const T* values, int64_t slot) {
   constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
-  constexpr int64_t kTogether = sizeof(T) == 4 ? 1 : 2;  // elements of K, or slots of V, side by side
+  constexpr int64_t kTogether = sizeof(T) == 4 ? 1 : 2;  // adjacent elements of K, or slots of V
   const int64_t tile = slot / kTileSlots, lane = slot % kTileSlots;
   for (int64_t head = 0; head < shape.num_kv_heads; head++) {
     const int64_t offset = tile * shape.tile_elements() + head * shape.head_elements();

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kSharesPerThread = 4;
 constexpr int64_t kFinishAhead = 4;  // rows of y
 
-// int8: the exact integer sums become floats. x = (u - 128) * row scale, W = q * column scale.
+// int8: turns the exact integer sums into floats. x = (u - 128) * row scale, W = q * column scale.
 void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, int64_t num_rows,
                 float* sums) {
   const float* scales = w.scales + panel * kPanelColumns;
@@ -28,15 +28,15 @@ void dequantize(const PackedMatrix& w, int64_t panel, const float* row_scales, i
   }
 }
 
-// How a product is cut so that what is used again is still in a cache. Measured with AMX, where it
+// How a product is cut so that reused operands are still in a cache. Measured with AMX, where it
 // matters most.
 //
-// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2, the inner steps of one
-// panel in L1. Where K is long the rows are fewer, so that K is one outer step: cut along K, activations
-// would come from L3 again for every group of panels.
-// Few rows: the weights come from memory, once, and everything else stays in L1: the activations of a
-// short part of K, used by all panels of a group, and their sums. Activations that came from L2 would
-// take turns with the weights in the few buffers through which lines reach L1.
+// Many rows: the activations of a chunk (rows x outer steps of K) stay in L2, the inner steps of
+// one panel in L1. Where K is long the chunk has fewer rows, so that K is one outer step: if K were
+// cut, activations would come from L3 again for every group of panels. Few rows: the weights come
+// from memory once, and everything else stays in L1: the activations of a short part of K, used by
+// all panels of a group, and their sums. Activations from L2 would compete with the weights for the
+// few buffers through which lines reach L1.
 struct Blocking {
   int64_t rows, panels;
   int64_t outer, inner;  // tiles of K
@@ -68,7 +68,7 @@ Blocking choose_blocking(const PackedMatrix& w, const Activations& x, int64_t ro
 
 constexpr int64_t kWidenedFloats = kWidensBf16 ? kInnerTiles * kPanelTileBytes / 2 : 0;
 
-// The sums of one thread between the parts of a product, kept for the next one.
+// The sums of one thread between the parts of a product; the buffer is kept for the next product.
 float* sums_buffer(int64_t num_floats) {
   struct Free {
     void operator()(float* memory) const { std::free(memory); }
@@ -103,7 +103,8 @@ class Product {
   int64_t num_chunks() const { return (x_.num_rows + blocking_.rows - 1) / blocking_.rows; }
   int64_t group_panels() const { return blocking_.panels; }
 
-  // One chunk of rows times panels [first, last). `next`: the panel that this thread reads then.
+  // One chunk of rows times panels [first, last). `next`: the panel that this thread reads
+  // afterwards.
   void chunk(int64_t index, int64_t first, int64_t last, int64_t next) {
     const int64_t row = index * blocking_.rows;
     const int64_t last_row = std::min(row + blocking_.rows, x_.num_rows);
@@ -114,7 +115,7 @@ class Product {
   }
 
  private:
-  // The panels of one group for one chunk of rows.
+  // The panels of one group, for one chunk of rows.
   void group(int64_t first_row, int64_t last_row, int64_t first_panel, int64_t last_panel,
              int64_t next_panel) {
     const int64_t num_rows = last_row - first_row;
@@ -122,7 +123,7 @@ class Product {
       const int64_t last_tile = std::min(outer + blocking_.outer, num_tiles_);
       float* sums = sums_;
       for (int64_t panel = first_panel; panel < last_panel; panel++) {
-        // What is read when this part of the panel has been.
+        // The part that is read after this one.
         after_ = panel + 1 < last_panel ? part(panel + 1, outer) : part(first_panel, last_tile);
         if (panel + 1 == last_panel && last_tile == num_tiles_) after_ = part(next_panel, 0);
         for (int64_t tile = outer; tile < last_tile; tile += blocking_.inner)
@@ -139,8 +140,8 @@ class Product {
     return w_.panels + panel * w_.panel_bytes + tile * kPanelTileBytes;
   }
 
-  // One part of a panel, which now is or comes into L1, for all rows of a chunk. `first_tile`: of the
-  // outer step.
+  // One part of a panel, which is in L1 or on its way, for all rows of a chunk. `first_tile`: of
+  // the outer step.
   void rows(int64_t first_row, int64_t last_row, int64_t panel, int64_t first_tile, int64_t tile,
             int64_t last_tile, float* sums) {
     PanelTask task = {};
@@ -152,8 +153,8 @@ class Product {
     task.lines = (lines_per_tile + num_blocks - 1) / num_blocks;
     task.fetch = num_blocks == 1 ? Fetch::kNear : Fetch::kFar;
     task.next = num_blocks == 1 ? after_ : after_ + (tile - first_tile) * kPanelTileBytes;
-    // No sums are kept between parts of a panel where it has one only: the same ones, in L1, serve
-    // all rows.
+    // A panel with one part needs no sums kept between parts: the same buffer, in L1, serves all
+    // rows.
     const bool at_once = num_blocks > 1 && task.num_tiles == num_tiles_;
     WeightType type = w_.type;
     if (kWidensBf16 && type == WeightType::kBF16 && num_blocks > 1) {
@@ -189,9 +190,9 @@ class Product {
     amx_product(w_.type, task);
   }
 
-  // The complete sums of some rows and panels: of many rows as soon as a panel is done with a block of
-  // them, while they are in L1; of few rows for a whole group, so that what one row gets is written
-  // together. y rarely is in a cache, hence the prefetch.
+  // Takes the complete sums of some rows and panels. With many rows: as soon as a panel is done
+  // with a block of them, while they are in L1. With few rows: for a whole group, so that a row's
+  // results are written together. y is rarely in a cache, hence the prefetch.
   void finish(int64_t first_row, int64_t num_rows, int64_t first_panel, int64_t last_panel,
               float* sums) {
     const int64_t stride = num_rows * kPanelColumns;
@@ -221,8 +222,8 @@ class Product {
   AmxTiles tiles_;
 };
 
-// The whole product, in shares: groups of panels, and single ones at the end, so that threads end
-// together; smaller groups where these would leave a thread without work.
+// The whole product, in shares: groups of panels, then single panels so that threads end together;
+// smaller groups where threads would otherwise have no work.
 template <class Results>
 void multiply_shares(const PackedMatrix& w, const Activations& x, const Results& results,
                      Team& team, int thread) {

@@ -1,7 +1,7 @@
-// The AMX kernels: one panel times up to 32 rows, the sums in four tile registers. Compiled to nothing
-// where the instruction set lacks AMX.
-// A tile product adds the two halves of each pair along K apart and then to the sum, for 16 pairs:
-// another order than the vector kernels', but the same whatever the number of rows is.
+// The AMX kernels: one panel times up to 32 rows, the sums in four tile registers. Compiled to
+// nothing where the instruction set lacks AMX. For 16 pairs along K, a tile product sums the first
+// and the second elements of the pairs separately and then adds both to the total. This order
+// differs from the vector kernels', but does not depend on the number of rows.
 
 #include "matmul_panel.h"
 
@@ -152,7 +152,7 @@ void AmxTiles::configure(int64_t upper_rows, int64_t lower_rows) {
     config.rows[tile] = static_cast<uint8_t>(rows[tile]);
     config.column_bytes[tile] = static_cast<uint16_t>(kTileBytes);
   }
-  // Not the intrinsic: GCC 12 tells the optimiser of the first 8 of these 64 bytes only.
+  // Not the intrinsic: GCC 12 tells the optimiser only about the first 8 of these 64 bytes.
   asm volatile("ldtilecfg %0" ::"m"(config));
 }
 

@@ -17,7 +17,7 @@ constexpr int kPanelVectors = static_cast<int>(kPanelColumns) / kWidth;
 
 inline I32 load_i32(const uint8_t* source) { return load_as<I32>(source); }
 
-// ---- the types: Sum is an accumulator of one vector of columns; add() takes one step of K into it
+// ---- the types: Sum accumulates one vector of columns; add() adds one step of K to it
 
 struct FloatKernel {
   using Sum = F32;
@@ -52,7 +52,7 @@ struct Bf16Kernel {
   }
 };
 #else
-// bf16 is the upper half of a float32: a pair of weights becomes two floats by a shift and a mask.
+// bf16 is the upper half of a float32: a shift and a mask turn a pair of weights into two floats.
 // The activations are kept as float32, already rounded to bf16: two tiles for one of the panel.
 struct Bf16Kernel {
   using Sum = F32;
@@ -155,9 +155,10 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
     for (int v = 0; v < V; v++) std::memcpy(place(r, v), &sums[r][v], sizeof(Sum));
 }
 
-// The shapes of register blocks that fit the register file: at most kMaxRows rows; the whole panel at
-// once for few rows, parts of kNarrow vectors for more. kEvenPasses: rows that do not fit are split
-// evenly. With few registers it is better to fill them (6, 6 and 4 of 16 rows are faster than 5, 5, 6).
+// The shapes of register blocks that fit the register file: at most kMaxRows rows; with few rows
+// the whole panel at once, with more rows parts of kNarrow vectors. kEvenPasses: rows that do not fit
+// are split evenly. AVX2 fills its registers instead: of 16 rows, passes of 6, 6 and 4 are faster than
+// passes of 5, 5 and 6.
 #if defined(__AVX512F__)
 constexpr int kMaxRows = 12, kMaxWideRows = 12, kNarrow = 2;
 constexpr bool kEvenPasses = true;

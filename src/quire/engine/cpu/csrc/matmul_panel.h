@@ -1,5 +1,6 @@
-// Owns the seam between the driver of a product (matmul.cpp) and the kernels that multiply one panel
-// of weights with a few rows: in vector registers (matmul_panel.cpp) or AMX tiles (matmul_amx.cpp).
+// Owns the interface between the driver of a product (matmul.cpp) and the kernels that multiply one
+// panel of weights with a few rows: in vector registers (matmul_panel.cpp) or AMX tiles
+// (matmul_amx.cpp).
 #pragma once
 
 #include "packed_matrix.h"
@@ -8,16 +9,18 @@ namespace quire {
 
 constexpr int64_t kPanelTileBytes = kPanelColumns * kTileBytes;  // one step of K of one panel
 
-// What a kernel prefetches while it computes. kNear: the panel comes straight from memory, so whole
-// tiles, kTilesAhead before they are used, first of this task and then of what is read after it (next).
-// kFar: the panel is in a cache; `lines` lines of what follows, for each tile of K.
+// What a kernel prefetches while it computes. kNear: the panel comes straight from memory: whole
+// tiles are prefetched kTilesAhead before use, first of this task, then of the following one
+// (next). kFar: the panel is in a cache: `lines` lines of the following data are prefetched for
+// each tile of K.
 enum class Fetch { kNothing, kNear, kFar };
 
-// The time of a memory access at the rate of one core.
+// Tiles that one core reads at full rate during one memory access.
 constexpr int64_t kTilesAhead = 3;
 
-// sums[row][32] (+)= rows . panel, over `num_tiles` 64-byte steps of K. Sums are float32, or int32 for
-// int8, before any scale. The order of addition along K does not depend on how K is cut into tasks.
+// sums[row][32] (+)= rows . panel, over `num_tiles` 64-byte steps of K. Sums are float32, or int32
+// for int8, before any scale. The order of addition along K does not depend on how K is cut into
+// tasks.
 struct PanelTask {
   const uint8_t* panel;
   const uint8_t* upper;  // a block of activations of `upper_rows` rows
@@ -31,14 +34,14 @@ struct PanelTask {
   void* sums;
 };
 
-// The tile that kNear asks for at tile `index` of the task.
+// The tile that kNear prefetches at tile `index` of the task.
 inline const uint8_t* tile_ahead(const PanelTask& task, int64_t index) {
   const int64_t ahead = index + kTilesAhead;
   return ahead < task.num_tiles ? task.panel + ahead * kPanelTileBytes
                                 : task.next + (ahead - task.num_tiles) * kPanelTileBytes;
 }
 
-// Rows that one task may have.
+// The most rows of one task.
 constexpr int64_t kVectorRows = kBlockRows;
 constexpr int64_t kAmxRows = 2 * kBlockRows;  // two blocks, so that each tile of weights is used twice
 
@@ -58,8 +61,8 @@ void widen_tiles(const uint8_t* panel, int64_t num_tiles, float* widened);
 bool has_amx(WeightType type);
 void amx_product(WeightType type, const PanelTask& task);
 
-// The tile registers of this thread. Other code of the process (oneDNN) configures them too, so they
-// are configured anew for every product and released after it.
+// The tile registers of this thread. Other libraries in the process (oneDNN) configure them too, so
+// they are configured for every product and released after it.
 class AmxTiles {
  public:
   AmxTiles() = default;

@@ -5,7 +5,7 @@
 
 namespace {
 
-// Whether slots i to i + 15 are a tile, in order.
+// Whether slots i to i + 15 form a tile, in order.
 bool is_tile(const int64_t* slots, int64_t i, int64_t count) {
   if (count - i < quire::kTileSlots || slots[i] % quire::kTileSlots != 0) return false;
   for (int64_t lane = 1; lane < quire::kTileSlots; lane++)
@@ -13,7 +13,8 @@ bool is_tile(const int64_t* slots, int64_t i, int64_t count) {
   return true;
 }
 
-// Between two caches, as all swaps are: whole tiles as they lie, which is most of a block.
+// Copies between two caches, as all swaps do: whole tiles, which are most of a block, are copied as
+// they are.
 template <class T>
 void copy_between(const quire::KVShape& shape, const quire::CacheView& from, const int64_t* source,
                   const quire::CacheView& to, const int64_t* target, int64_t count) {
@@ -47,7 +48,7 @@ void copy_slots(const quire::CacheView& from, const int64_t* source, const quire
     copy_between<T>(shape, from, source, to, target, count);
     return;
   }
-  // By way of memory of its own, so that sources may be targets too.
+  // Copies through a buffer, so that a source may also be a target.
   const int64_t tiles = (count + quire::kTileSlots - 1) / quire::kTileSlots;
   std::vector<T> keys(static_cast<size_t>(tiles * shape.tile_elements()));
   std::vector<T> values(keys.size());

@@ -1,4 +1,4 @@
-// Owns the C interface of models: making one, running a step. See abi.h for the conventions.
+// Owns the C interface of models: creating one, running a step. See abi.h for the conventions.
 #pragma once
 
 #include "abi.h"
@@ -8,7 +8,7 @@
 
 namespace quire {
 
-// A decoder and what runs on it.
+// A decoder and the state of its calls.
 struct Model {
   Model(const ModelSpec& spec, Team& team)
       : decoder(spec, team), choice(decoder, team), loop(decoder, choice), advance(decoder, loop) {}
@@ -18,7 +18,7 @@ struct Model {
   Advance advance;
 };
 
-// One step's arrays, as Python hands them over. Mirrored in quire/engine/cpu/model_abi.py.
+// One step's arrays, as Python passes them. Mirrored in quire/engine/cpu/model_abi.py.
 struct StepArguments {
   StepInput input;
   PageTablesView tables;
@@ -37,7 +37,7 @@ struct CacheView {
 
 }  // namespace quire
 
-// Takes copies of the spec's structs, not of the memory that they point to. `team` must outlive it.
+// Copies the spec's structs, but not the memory that they point to. `team` must outlive the model.
 QUIRE_EXPORT quire::Model* quire_model_create(const quire::ModelSpec* spec, quire::Team* team);
 QUIRE_EXPORT void quire_model_destroy(quire::Model* model);
 QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, int64_t count,
@@ -45,31 +45,32 @@ QUIRE_EXPORT void quire_model_embed(quire::Model* model, const int64_t* tokens, 
 // hidden: [num_tokens][hidden_size]. A Status.
 QUIRE_EXPORT int32_t quire_model_run(quire::Model* model, const quire::StepArguments* step,
                                      float* hidden);
-// The same, adding up the attention mass of some rows.
+// The same, and adds up the attention mass of some rows.
 QUIRE_EXPORT int32_t quire_model_run_scored(quire::Model* model, const quire::StepArguments* step,
                                             const quire::ScoredRows* scored, float* hidden);
 QUIRE_EXPORT int32_t quire_model_logits(quire::Model* model, const float* hidden, int64_t count,
                                         float* logits);
 
-// A token behind each hidden state [num_rows][hidden_size]. A Status.
+// Chooses a token after each hidden state [num_rows][hidden_size]. Returns a Status.
 QUIRE_EXPORT int32_t quire_model_choose(quire::Model* model, const float* hidden,
                                         const quire::ChoiceRows* rows);
-// The k best of the distribution behind each hidden state, see TokenChoice::best. A Status.
+// The k best of the distribution after each hidden state, see TokenChoice::best. Returns a Status.
 QUIRE_EXPORT int32_t quire_model_best(quire::Model* model, const float* hidden, int64_t count,
                                       int64_t k, int32_t* ids, float* probabilities);
-// The decode loop. A Status.
+// The decode loop. Returns a Status.
 QUIRE_EXPORT int32_t quire_model_decode(quire::Model* model, const quire::DecodeRows* rows);
-// A message in which sequences only go on. A Status; see AdvanceMessage for when nothing was done.
+// A message that only advances sequences. Returns a Status; AdvanceMessage says when nothing was
+// done.
 QUIRE_EXPORT int32_t quire_model_advance(quire::Model* model, quire::AdvanceMessage* message,
                                          const quire::SequenceColumns* columns);
-// Chooses a token for one row of logits: the choice of the loop by itself, for tests.
+// For tests: chooses a token for one row of logits, as the loop does.
 QUIRE_EXPORT int64_t quire_choose(const float* logits, int64_t vocab_size, int32_t greedy,
                                   int64_t top_k, double temperature, double min_p, double top_p,
                                   uint64_t seed, int64_t position);
 
-// Attention of one layer by itself, for tests: writes K and V of the step's tokens to their slots,
-// then attends. q [num_tokens][num_heads][head_dim]; new_keys and new_values [num_tokens]
-// [num_kv_heads][head_dim]; out like q. `slot_positions` holds those of the step's tokens already.
+// For tests: attention of one layer alone. Writes K and V of the step's tokens to their slots, then
+// attends. q [num_tokens][num_heads][head_dim]; new_keys and new_values [num_tokens]
+// [num_kv_heads][head_dim]; out like q. `slot_positions` already holds those of the step's tokens.
 struct AttentionArguments {
   const quire::StepArguments* step;
   const quire::LayerAttention* layer;
@@ -89,11 +90,11 @@ struct AttentionArguments {
 };
 QUIRE_EXPORT int32_t quire_attend(quire::Team* team, const AttentionArguments* arguments);
 
-// Elements of K (or of V) of one layer for so many slots.
+// Elements of K (or of V) of one layer for `num_slots` slots.
 QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_heads,
                                           int64_t head_dim);
 // Copies slots of one cache to slots of another, or of the same (then all sources are read before a
-// target is written). A Status.
+// target is written). Returns a Status.
 QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
                                       const quire::CacheView* to, const int64_t* target,
                                       int64_t count);

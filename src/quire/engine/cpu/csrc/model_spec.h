@@ -1,8 +1,8 @@
-// Owns the description of a model as the kernel reads it: shapes, and pointers to packed weights.
-// Must not know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_spec.py;
-// memory behind the pointers belongs to Python and outlives the model.
+// Owns the description of a model for the kernel: shapes, and pointers to packed weights. Must not
+// know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_spec.py; the memory
+// behind the pointers belongs to Python and outlives the model.
 //
-// Reference: quire/engine/models/decoder_config.py, whose words are used here.
+// Reference: quire/engine/models/decoder_config.py, whose terms are used here.
 #pragma once
 
 #include "adapters.h"
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// 64-bit members come first, so that no padding depends on a compiler.
+// 64-bit members come first, so that no padding depends on the compiler.
 struct ExpertsSpec {
   int64_t num_experts;
   int64_t top_k;
@@ -21,8 +21,8 @@ struct ExpertsSpec {
   const float* router_bias;     // biases: null, or in the order of packed columns
   const float* const* gate_up_bias;  // null, or [num_experts]
   const float* const* down_bias;
-  int32_t chosen_scoring;  // 1: softmax over the chosen logits; 0: over all, and then the best
-  int32_t normalize;       // 1: the weights of a token are made to sum to one
+  int32_t chosen_scoring;  // 1: softmax over the chosen logits; 0: over all, before choosing
+  int32_t normalize;       // 1: the weights of a token are normalised to sum to one
 };
 
 struct LayerSpec {
@@ -46,8 +46,8 @@ struct LayerSpec {
   void* values;
   int64_t window;  // 0: none
   int64_t rope;
-  // What adapters add to the products: null, or by adapter. Those of gate_up are in the order of its
-  // packed columns.
+  // The adapters' products: null, or by adapter. Those of gate_up are in the order of its packed
+  // columns.
   const AdapterPair* qkv_adapters;
   const AdapterPair* output_adapters;
   const AdapterPair* gate_up_adapters;

@@ -9,7 +9,7 @@
 namespace quire {
 namespace {
 
-// Where row k, packed column j of a panel lies, in elements.
+// Index of row k, packed column j of a panel, in elements.
 inline int64_t panel_index(WeightType type, int64_t k, int64_t j) {
   switch (type) {
     case WeightType::kF32:
@@ -50,7 +50,7 @@ void pack_float_column(const PackedMatrix& w, const void* row, WeightType elemen
   }
 }
 
-// Symmetric, one scale for each column: w ~ scale * q with q in [-127, 127].
+// Symmetric, one scale per column: w ~ scale * q with q in [-127, 127].
 void pack_int8_column(const PackedMatrix& w, const void* row, WeightType element, int64_t j,
                       uint8_t* panel, float* scale, int32_t* sum) {
   float largest = 0.0f;

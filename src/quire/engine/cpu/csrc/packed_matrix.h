@@ -1,18 +1,18 @@
-// Owns the two memory formats of a matrix product: packed weights and converted activations.
-// Must not know which product kernel reads them, nor any model.
+// Owns the two memory formats of a matrix product: packed weights and converted activations. Must
+// not know which product kernel reads them, nor any model.
 //
 // Weights W[N][K] are cut into panels of 32 output columns. A panel is contiguous, K-major:
 //   f32   [K_pad][32]
-//   bf16  [K_pad / 2][32][2]      pairs along K, as VDPBF16PS and AMX want them
-//   int8  [K_pad / 4][32][4]      quads along K, as VPDPBUSD and AMX want them
-// K_pad is K rounded up so that a row of K fills whole 64-byte blocks; the padding is zero, and so
-// are the columns that fill the last panel.
+//   bf16  [K_pad / 2][32][2]      pairs along K, as VDPBF16PS and AMX need them
+//   int8  [K_pad / 4][32][4]      quads along K, as VPDPBUSD and AMX need them
+// K_pad is K rounded up so that a row of K fills whole 64-byte blocks. The padding is zero, and so
+// are the columns that fill up the last panel.
 //
 // A gated matrix (kGated) holds two matrices of equal shape, "gate" and "up": each panel has 16
 // columns of gate and then the same 16 of up, so that one register block can apply act(gate) * up.
 //
-// Activations X[M][K] are stored in blocks of up to 16 rows; a block is a sequence of tiles, one for
-// each 64 bytes of K: tile[rows in block][64 bytes]. A single row is then simply contiguous, a full
+// Activations X[M][K] are stored in blocks of up to 16 rows; a block is a sequence of tiles, one
+// for each 64 bytes of K: tile[rows in block][64 bytes]. A single row is thus contiguous, a full
 // block is what an AMX tile load reads, and every address in a register block is a constant offset.
 #pragma once
 
@@ -40,12 +40,12 @@ struct PackedMatrix {
   const uint8_t* panels;
   const float* scales;  // int8: [num_panels * 32] column scales; else null
   const int32_t* sums;  // int8: [num_panels * 32] 128 * (sum of the column); else null
-  int64_t panel_bytes;  // distance of panels
+  int64_t panel_bytes;  // bytes from one panel to the next
 };
 
 int64_t weight_bytes(WeightType type);  // of one element
 int64_t padded_depth(WeightType type, int64_t depth);
-inline int64_t columns_per_panel(PanelLayout layout) {  // outputs that one panel gives
+inline int64_t columns_per_panel(PanelLayout layout) {  // outputs per panel
   return layout == PanelLayout::kGated ? kPanelColumns / 2 : kPanelColumns;
 }
 inline int64_t num_panels(const PackedMatrix& w) {
@@ -79,11 +79,11 @@ struct Activations {
   float* scales;  // int8: one for each row; else null
   int64_t num_rows;
   int64_t depth;
-  int64_t row_bytes;  // padded, of one row
-  WeightType type;    // of the weights that they will meet
+  int64_t row_bytes;  // bytes of one row, padded
+  WeightType type;    // of the weights that they are multiplied with
 };
 
-// Bytes of one element of them.
+// Bytes of one activation element.
 inline int64_t activation_element_bytes(WeightType type) {
   if (type == WeightType::kInt8) return 1;
 #if defined(__AVX512BF16__)
@@ -92,7 +92,7 @@ inline int64_t activation_element_bytes(WeightType type) {
   return 4;
 }
 
-// Where a column of a row lies.
+// The address of a row's column.
 inline uint8_t* activation_place(const Activations& a, int64_t row, int64_t column) {
   const int64_t block = row / kBlockRows * kBlockRows;
   const int64_t rest = a.num_rows - block, rows_of_block = rest < kBlockRows ? rest : kBlockRows;

@@ -1,8 +1,8 @@
-// Owns the angles of rotary position embedding (Su et al., 2021) and rotating a head by them.
-// Must not know how frequencies are scaled: they come as numbers.
+// Owns the angles of rotary position embedding (Su et al., 2021) and the rotation of a head. Must
+// not know how frequencies are scaled: it gets the final numbers.
 //
-// Reference: quire/engine/layers/rotary.py, in float32. Planes pair element i with element
-// i + rotary_dim / 2; what lies behind rotary_dim stays as it is.
+// Reference: quire/engine/layers/rotary.py, in float32. Planes pair element i with element i +
+// rotary_dim / 2; elements from rotary_dim on are unchanged.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace quire {
 
-// Cosines and sines by position, computed when a position is first met: a table for every position
+// Cosines and sines by position, computed when a position is first used: a table for every position
 // that a checkpoint allows would be larger than some models.
 class RotaryTable {
  public:
@@ -30,7 +30,7 @@ class RotaryTable {
     return 1.0f + query_beta_ * std::log1p(static_cast<float>(position / query_length_));
   }
 
-  // Makes positions ready. One thread, before any calls at().
+  // Computes the tables of these positions. Called by one thread, before any calls of at().
   void prepare(const int32_t* positions, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
       const size_t page = static_cast<size_t>(positions[i]) / kPagePositions;
@@ -39,7 +39,7 @@ class RotaryTable {
     }
   }
 
-  // [num_planes] cosines, then as many sines.
+  // [num_planes] cosines, then [num_planes] sines.
   const float* at(int32_t position) const {
     const size_t page = static_cast<size_t>(position) / kPagePositions;
     const size_t row = static_cast<size_t>(position) % kPagePositions;
@@ -70,7 +70,7 @@ class RotaryTable {
   std::vector<std::unique_ptr<float[]>> pages_;
 };
 
-// In place, one head.
+// Rotates one head in place.
 inline void rotate(float* head, const float* angles, int64_t num_planes) {
   float* upper = head + num_planes;
   const float* sines = angles + num_planes;

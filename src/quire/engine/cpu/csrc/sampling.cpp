@@ -1,5 +1,5 @@
-// Every operation here is rounded by itself, as the definition asks: nothing may be contracted into
-// a fused multiply-add. This must stand before every include.
+// Every operation here is rounded separately, as the definition requires: nothing may be contracted
+// into a fused multiply-add. Must come before every include.
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #elif defined(__GNUC__)
@@ -20,7 +20,7 @@ constexpr uint64_t kGolden = 0x9E3779B97F4A7C15u;
 constexpr float kLog2E = 0x1.715476p+0f;
 constexpr float kCoefficients[] = {0x1.eca6ecp-10f, 0x1.269dfp-7f,  0x1.c9444p-5f,
                                    0x1.ebd8ap-3f,   0x1.62e4c8p-1f, 0x1p+0f};
-constexpr double kMaxMass = 4294967296.0;  // the best token's
+constexpr double kMaxMass = 4294967296.0;  // of the best token
 
 uint64_t mix(uint64_t word) {
   word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -49,7 +49,7 @@ float mass_of(float difference) {
 }  // namespace
 
 float largest_of(const float* values, int64_t count) {
-  constexpr int kLanes = 32;  // independent, so that the compiler may use vectors
+  constexpr int kLanes = 32;  // independent sums, so that the compiler can vectorise
   float best[kLanes];
   bool strange[kLanes] = {};
   std::fill(best, best + kLanes, -std::numeric_limits<float>::infinity());
@@ -94,7 +94,7 @@ int64_t TokenChooser::choose(const float* logits, int64_t vocab_size, const Samp
   else
     take_all(logits, vocab_size);
   weigh(sampler.temperature, !sampler.greedy);
-  if (sampler.greedy) {  // what follows keeps the best one
+  if (sampler.greedy) {  // the following filters keep the best token
     const auto best = std::max_element(
         candidates_.begin(), candidates_.end(),
         [](const Candidate& a, const Candidate& b) { return a.score < b.score; });
@@ -120,8 +120,8 @@ void TokenChooser::take_all(const float* logits, int64_t vocab_size) {
 }
 
 void take_best(const float* logits, int64_t vocab_size, int64_t k, std::vector<Candidate>& best) {
-  // A heap with the worst on top: of equal scores the higher id is worse, so a later equal one never
-  // gets in.
+  // A heap with the worst on top. Of equal scores the higher id is worse, so a later equal score
+  // never enters.
   const auto is_better = [](const Candidate& a, const Candidate& b) {
     return a.score > b.score || (a.score == b.score && a.id < b.id);
   };
@@ -140,7 +140,7 @@ void take_best(const float* logits, int64_t vocab_size, int64_t k, std::vector<C
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });
 }
 
-// Scores over the temperature, and their masses.
+// Divides scores by the temperature and computes their masses.
 void TokenChooser::weigh(float temperature, bool with_masses) {
   float best = -std::numeric_limits<float>::infinity();
   for (Candidate& one : candidates_) {
@@ -151,15 +151,15 @@ void TokenChooser::weigh(float temperature, bool with_masses) {
   for (Candidate& one : candidates_) one.mass = mass_of(one.score - best);
 }
 
-// Keeps a candidate if the masses of all better ones sum to less than `limit`. A weighted selection:
-// parts are thrown away unsorted, so that a whole vocabulary is not sorted for its nucleus. Sums are
-// exact.
+// Keeps a candidate if the masses of all better ones sum to less than `limit`. A weighted
+// quickselect that discards parts unsorted, so that a whole vocabulary is not sorted for its
+// nucleus. Sums are exact.
 void TokenChooser::keep_nucleus(double limit) {
   candidates_.erase(std::remove_if(candidates_.begin(), candidates_.end(),
                                    [](const Candidate& one) { return !(one.mass > 0); }),
                     candidates_.end());
   auto first = candidates_.begin(), last = candidates_.end();
-  double before = 0;  // mass of what is kept for good, [begin, first)
+  double before = 0;  // mass of the candidates that are certainly kept, [begin, first)
   while (last - first > 1) {
     const float middle = (first + (last - first) / 2)->score;
     const float a = first->score, b = (last - 1)->score;
@@ -185,7 +185,7 @@ void TokenChooser::keep_nucleus(double limit) {
     before = sum;
     first = equal;
   }
-  if (first != last) first++;  // the last one left; what is before it sums to less than the limit
+  if (first != last) first++;  // the last one left; the mass before it is below the limit
   candidates_.erase(first, candidates_.end());
   std::sort(candidates_.begin(), candidates_.end(),
             [](const Candidate& a, const Candidate& b) { return a.id < b.id; });

@@ -1,9 +1,9 @@
-// Owns the choice of one token from a row of logits, for the samplers that every backend can do by
-// itself: greedy, or top-k, temperature, min-p and top-p in this order, then a draw.
-// Must not know sequences or stops.
+// Owns the choice of one token from a row of logits, for the samplers that every backend implements
+// itself: greedy, or top-k, temperature, min-p and top-p in this order, then a draw. Must not know
+// sequences or stops.
 //
 // Reference: docs/reference/sampling.md, quire/engine/sampling/mass.py and random.py. Probabilities
-// are integer masses, so the token is the same as in PyTorch, bit for bit, whatever is batched.
+// are integer masses, so the token is the same as in PyTorch, bit for bit, in any batch.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace quire {
 
-// A top_k of at least the vocabulary, a temperature or top_p of 1 and a min_p of 0 change nothing.
+// No effect: a top_k of at least the vocabulary size, a temperature or top_p of 1, a min_p of 0.
 struct Sampler {
   bool greedy;
   int64_t top_k;
@@ -29,18 +29,18 @@ struct Candidate {
   int32_t id;
 };
 
-// The largest of a row; NaN if one of them is not a number.
+// The largest of a row; NaN if any value is NaN.
 float largest_of(const float* values, int64_t count);
-// The k best of a row without NaN, ties to the lower id, in the order of ids.
+// The k best of a row without NaN, ties to the lower id, sorted by id.
 void take_best(const float* logits, int64_t vocab_size, int64_t k, std::vector<Candidate>& best);
 
-// A number in [0, 1) that belongs to a seed and the position of the token that is drawn.
+// A number in [0, 1) determined by the seed and the position of the drawn token.
 double uniform(uint64_t seed, int64_t position);
 
-// Memory of one thread.
+// Per-thread memory.
 class TokenChooser {
  public:
-  // The token, or kNoToken where none can be chosen: a logit is not a number, or all are excluded.
+  // The token, or kNoToken where none can be chosen: a logit is NaN, or all tokens are excluded.
   int64_t choose(const float* logits, int64_t vocab_size, const Sampler& sampler,
                  int64_t position);
 
@@ -50,7 +50,7 @@ class TokenChooser {
   void keep_nucleus(double limit);
   int64_t draw(uint64_t seed, int64_t position) const;
 
-  std::vector<Candidate> candidates_;  // in the order of ids when they are drawn from
+  std::vector<Candidate> candidates_;  // sorted by id when one is drawn
 };
 
 }  // namespace quire

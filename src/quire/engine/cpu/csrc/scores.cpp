@@ -9,13 +9,13 @@ namespace {
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 constexpr int64_t kQueries = 8;  // tokens that share a pass over the keys
 
-// Slots of a row in whole vectors, whatever their width.
+// The slots of a row, rounded up to whole vectors of any width.
 int64_t padded(int64_t num_slots) { return (num_slots + kTileSlots - 1) / kTileSlots * kTileSlots; }
 
 constexpr int kParts = static_cast<int>(kTileSlots) / kWidth;  // vectors that hold 16 lanes
 constexpr int kRows = 4;  // queries times heads that share a load of K
 
-// Memory of one thread, grown as needed.
+// Per-thread memory that grows as needed.
 struct Scratch {
   std::vector<float> keys, scores;
   std::vector<int32_t> seen;  // 0, or all bits set
@@ -49,7 +49,7 @@ void score_lanes(const float* const* queries, const float* keys, int64_t head_di
       store(out + row * kTileSlots + part * kWidth, sums[row][part]);
 }
 
-// Which slots a token sees in a layer with this window, as masks of whole floats.
+// Which slots a token sees in a layer with this window, as lane masks of the floats' width.
 void find_seen(const ScoredRow& row, int64_t token, int32_t position, int64_t window,
                int32_t* seen) {
   const uint8_t* allowed = row.allowed + token * row.num_slots;
@@ -59,7 +59,7 @@ void find_seen(const ScoredRow& row, int64_t token, int32_t position, int64_t wi
 }
 
 // Adds the softmax of one query's products to `sums`, over the slots that it sees. All arrays have
-// `stride` elements, whole vectors; the last ones are seen by nobody.
+// `stride` elements, whole vectors; the padding is marked as not seen.
 void add_probabilities(float* scores, const int32_t* seen, int64_t stride,
                        const LayerAttention& layer, const float* sink, float* sums) {
   F32 largest = broadcast(kNothing);
@@ -71,7 +71,7 @@ void add_probabilities(float* scores, const int32_t* seen, int64_t stride,
     largest = max(score, largest);
   }
   const float maximum = std::max(reduce_max(largest), sink ? *sink : kNothing);
-  if (maximum == kNothing) return;  // it sees nothing
+  if (maximum == kNothing) return;  // sees nothing
   F32 total = {};
   for (int64_t i = 0; i < stride; i += kWidth) {
     const F32 p = exp(load(scores + i) - maximum);
@@ -126,7 +126,7 @@ void ScoreWork::add_item(const Item& item, const AttentionStep& step, const Laye
       unpack_keys(keys + run.tile * shape.tile_elements(), shape.head_dim, scratch.keys.data());
       for (int64_t i = 0; i < num_rows; i += kRows) {
         const int64_t count = std::min<int64_t>(kRows, num_rows - i);
-        for (int64_t r = 0; r < kRows; r++) {  // those that are too many repeat the last
+        for (int64_t r = 0; r < kRows; r++) {  // surplus rows repeat the last one
           const int64_t one = i + std::min(r, count - 1);
           queries[r] = q + (row.first_token + first + one / heads) * q_stride +
                        (first_head + one % heads) * shape.head_dim;

@@ -1,7 +1,7 @@
-// Owns the attention mass of rows that ask for it: how much of the softmax's probability the tokens
-// of a row give to each slot, summed over tokens and averaged over heads, layer by layer. Computed
-// from the same queries and cache as attention, beside it: attention.cpp knows nothing of it.
-// Must not know page tables: which slots a token may see is handed in.
+// Owns the attention mass of the rows that ask for it: the softmax probability that the tokens of a
+// row give to each slot, summed over tokens and averaged over heads, per layer. Computed from the
+// same queries and cache as attention, but separately: attention.cpp does not know about it. Must
+// not know page tables: the caller passes which slots a token may see.
 //
 // Reference: quire/engine/attention/scored_rows.py (add_mass), in float32.
 #pragma once
@@ -19,8 +19,8 @@ struct ScoredRow {
   int64_t num_slots;
   const int64_t* slots;      // [num_slots]
   const int32_t* positions;  // [num_slots]
-  const uint8_t* allowed;    // [num_tokens][num_slots] who sees what, windows aside
-  float* mass;               // [num_layers][mass_stride], the first num_slots of each are added to
+  const uint8_t* allowed;    // [num_tokens][num_slots] which token sees which slot, without windows
+  float* mass;               // [num_layers][mass_stride]; added to in the first num_slots of each layer
 };
 
 struct ScoredRows {
@@ -31,15 +31,15 @@ struct ScoredRows {
 
 class ScoreWork {
  public:
-  // Finds the tiles of the rows and takes memory for one layer's sums.
+  // Finds the tiles of the rows and allocates one layer's sums.
   void plan(const ScoredRows& rows, const KVShape& shape);
-  // Every thread of the team calls it, with the same arguments; complete when it returns.
-  // q: as in AttentionWork.
+  // Called by every thread of the team, with the same arguments; complete on return. q: as in
+  // AttentionWork.
   void add(int64_t layer_index, const AttentionStep& step, const LayerAttention& layer,
            const LayerCache& cache, const float* q, int64_t q_stride, Team& team, int thread);
 
  private:
-  struct Run {  // neighbours among a row's slots that lie in one tile
+  struct Run {  // adjacent slots of a row that are in one tile
     int64_t tile, first, count;
   };
   struct Item {  // one KV head of one row; its sums begin at `sums`
@@ -51,7 +51,7 @@ class ScoreWork {
 
   ScoredRows rows_{};
   std::vector<std::vector<Run>> runs_;  // by row
-  std::vector<Item> items_;             // those of a row lie side by side
+  std::vector<Item> items_;             // those of a row are adjacent
   std::vector<float> sums_;
 };
 
