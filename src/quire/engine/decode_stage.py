@@ -1,6 +1,6 @@
-"""Stages 4 and 5 for sequences: who advances, first tokens, the decode loop.
+"""Stages 4 and 5 for sequences: which of them advance, first tokens, the decode loop.
 
-Owns cursors, positions and room; leaves tokens and stops to the sampler.
+Owns cursors, positions and free slots; leaves tokens and stops to the sampler.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ class DecodeStage:
     def advance(
         self, rows: AdvanceRows, num_steps: int, failures: RowFailures
     ) -> AdvanceResult | None:
-        """All that a message without forward rows wants of sequences, in one call of the runner;
-        None, with nothing done, if some of it is not for the runner: see ``ModelRunner.advance``.
-        """
+        """Execute a message without forward rows in one call of the runner; None, with nothing
+        done, if the runner cannot take all of it: see ``ModelRunner.advance``."""
         lengths = {len(rows.sequences), len(rows.epochs), len(rows.max_steps)}
         if len(lengths) > 1 or 0 in lengths:
             return None
@@ -60,7 +59,7 @@ class DecodeStage:
         return advanced
 
     def begin(self, batch: Batch, failures: RowFailures) -> SequenceReport:
-        """The message's entries. Stale and ended sequences are inert; unknown ones fail."""
+        """The message's entries. Stale and ended sequences are skipped; unknown ones fail."""
         indices = sequences = epochs = np.empty(0, np.int64)
         if batch.forward is not None:
             indices = np.flatnonzero(batch.forward.sequences >= 0)
@@ -106,7 +105,8 @@ class DecodeStage:
         )
 
     def ready(self, report: SequenceReport) -> I64:
-        """Entries that run their last token in the next step; those without room end here."""
+        """Entries that run their last token in the next step; those without a free slot end
+        here."""
         entries, sequences = report.entries, self._sequences
         live = np.flatnonzero(entries.steps_left > 0)
         rows = entries.sequences[live]
@@ -118,11 +118,11 @@ class DecodeStage:
         return live[goes_on & room]
 
     def next_slots(self, rows_R: I64) -> I64:
-        """The flat slot that each sequence appends to in the next step ``[R]``."""
+        """The flat slot to which each sequence appends in the next step ``[R]``."""
         return self._slots(rows_R, 1)[:, 0]
 
     def _slots(self, rows_R: I64, num_steps: int) -> I64:
-        """Flat slots ``[R, num_steps]`` that each sequence appends to; clipped at its limit."""
+        """Flat slots ``[R, num_steps]`` to which each sequence appends; clipped at its limit."""
         page_size = self._runner.pool.page_size
         tables_R1 = self._sequences.table[rows_R][:, None]
         cursor_RS = self._sequences.cursor[rows_R][:, None] + np.arange(num_steps)
@@ -140,8 +140,8 @@ class DecodeStage:
         hidden_SH: Tensor,
         failures: RowFailures,
     ) -> None:
-        """After a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample from
-        ``hidden_SH``, first tokens included."""
+        """Called after a ragged step: ``appended_E`` wrote their last token; ``sampling_E`` sample
+        from ``hidden_SH``, first tokens included."""
         rows = report.entries.sequences[appended_E]
         self._append_one(rows)
         sampling_E, keep = self._can_sample(report, sampling_E, failures)
@@ -154,7 +154,8 @@ class DecodeStage:
         self._keep_histories(report, plan)
 
     def loop(self, report: SequenceReport, failures: RowFailures) -> int:
-        """Decode until every entry has ended or used up its steps; the number of tokens run."""
+        """Decode until every entry has ended or used up its steps; returns the number of tokens
+        run."""
         active = self.ready(report)
         if not len(active):
             return 0
@@ -207,7 +208,7 @@ class DecodeStage:
         return num_tokens
 
     def _keep_histories(self, report: SequenceReport, plan: SamplingPlan) -> None:
-        """Append what was sampled to the sequences' histories, if a sampler looks at them."""
+        """Append the sampled tokens to the sequences' histories, if a sampler uses histories."""
         if not plan.remembers:
             return
         for sequence, tokens in report.unflushed():
@@ -216,7 +217,7 @@ class DecodeStage:
     def _can_sample(
         self, report: SequenceReport, sampling_E: I64, failures: RowFailures
     ) -> tuple[I64, I64]:
-        """The entries that may sample, and their places in ``sampling_E``."""
+        """The entries that may sample, and their indices in ``sampling_E``."""
         keep = []
         for place, entry in enumerate(sampling_E.tolist()):
             row = int(report.entries.sequences[entry])
@@ -232,7 +233,8 @@ class DecodeStage:
         return sampling_E[kept], kept
 
     def _append_one(self, rows_R: I64) -> None:
-        """A token was appended: set the bits of their slots, move cursors and positions."""
+        """Account for one appended token each: set the bits of the slots, advance cursors and
+        positions."""
         sequences = self._sequences
         tables_R, cursors_R = sequences.table[rows_R], sequences.cursor[rows_R]
         self._tables.reveal(tables_R, cursors_R, self._runner.pool.page_size)

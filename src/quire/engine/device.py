@@ -1,4 +1,4 @@
-"""Chooses device, number format and threads for a model; knows nothing of its layers."""
+"""Chooses device, number format and threads for a model; does not know its layers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _DTYPES = {
 }
 
 _CACHE_RESIDENT_PARAMETERS = 32_000_000
-"""Up to here a step is bound by overhead, not by reading weights: float32 and one thread win."""
+"""Up to this size a step is bound by overhead, not by reading weights: float32 and one thread are
+faster."""
 
 
 _PARAMETERS_PER_THREAD = 2_000_000
-"""Fewer make a step of the CPU kernel shorter than its hand-overs."""
+"""With fewer parameters per thread, synchronising the threads takes longer than a kernel step."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -52,8 +53,8 @@ def choose_dtype(
     """``auto``: the checkpoint's own format on accelerators.
 
     On CPUs, bfloat16 for large models that are stored in it, where the kernel runs them or the
-    processor multiplies it natively; else float32. (Small models gain little and lose more: on the
-    shipped one, 2 % of the greedy choices differ.) float16 is slow and inexact there.
+    processor multiplies it natively; else float32. (Small models gain little and lose more: with
+    the shipped model, 2 % of the greedy choices differ.) float16 is slow and inexact there.
     """
     if name != "auto":
         return _DTYPES[name]
@@ -66,16 +67,16 @@ def choose_dtype(
 
 
 def choose_num_threads(wanted: int | None, num_parameters: int) -> int:
-    """Threads for one operation of PyTorch's: one for small models, whose operations are shorter
-    than a hand-over."""
+    """Threads for one PyTorch operation: one for small models, whose operations take less time than
+    synchronising threads."""
     if wanted is None and num_parameters <= _CACHE_RESIDENT_PARAMETERS:
         return 1
     return wanted_threads(wanted, num_usable_cores())
 
 
 def choose_team_size(wanted: int | None, num_parameters: int) -> int:
-    """Threads of the CPU kernel. Its hand-over costs less than a microsecond, so even a model that
-    fits into a cache gains from a second core; one that is smaller than that does not."""
+    """Threads of the CPU kernel. They synchronise in less than a microsecond, so even a model that
+    fits into a cache gains from a second core, unless it is very small."""
     share = max(1, num_parameters // _PARAMETERS_PER_THREAD)
     return wanted_threads(wanted, min(num_usable_cores(), share))
 

@@ -1,4 +1,4 @@
-"""Device places for hidden vectors (embeds) and for sampled tokens (token slots)."""
+"""Device memory for hidden vectors (embeds) and for sampled tokens (token slots)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.core.batch import I32
 
 
 class EmbedSlots:
-    """``[num_embeds, hidden_size]``: inputs of ``forward`` and its outputs alike."""
+    """``[num_embeds, hidden_size]``: inputs and outputs of ``forward``."""
 
     def __init__(
         self, num_embeds: int, hidden_size: int, device: torch.device, dtype: torch.dtype
@@ -21,7 +21,7 @@ class EmbedSlots:
         self.vectors_EH = torch.zeros(num_embeds, hidden_size, device=device, dtype=dtype)
         self._host_EH: NDArray[np.float32] | None = None
         if device.type == "cpu" and dtype == torch.float32:
-            self._host_EH = self.vectors_EH.numpy()  # the same memory: NumPy takes less time to it
+            self._host_EH = self.vectors_EH.numpy()  # the same memory, faster to access
 
     def contains(self, embeds: I32) -> NDArray[np.bool_]:
         return (embeds >= 0) & (embeds < self.num_embeds)
@@ -43,9 +43,9 @@ class EmbedSlots:
 
 
 class TokenSlots:
-    """Sampled tokens that a later command names before the host has seen them.
+    """Sampled tokens that a later command may name before the host has seen them.
 
-    Kept in host memory: the reference step brings every sampled token there anyway.
+    Kept in host memory: the reference step copies every sampled token to the host anyway.
     """
 
     EMPTY = -1
@@ -55,7 +55,7 @@ class TokenSlots:
         self._tokens = np.full(num_slots, self.EMPTY, np.int64)
 
     def resolve(self, tokens: I32) -> NDArray[np.int64]:
-        """Token ids, with ``~slot`` replaced by what the slot holds (``EMPTY`` if nothing)."""
+        """Token ids, with ``~slot`` replaced by the slot's token (``EMPTY`` if it has none)."""
         values = tokens.astype(np.int64)
         named = values < 0
         if named.any():

@@ -1,6 +1,6 @@
-"""``Engine``: a model directory made into an ``EngineCore``.
+"""``Engine``: makes an ``EngineCore`` of a model directory.
 
-Owns assembly and lifetime: weights, cache sizes, what the engine says of itself. The work is in
+Owns assembly and lifetime: weights, cache sizes, the engine's description. Messages are executed in
 ``quire.engine.step``.
 """
 
@@ -48,12 +48,12 @@ class Engine:
     Sets torch's thread count for the whole process (see ``EngineConfig.num_threads``), so a process
     should hold one engine. One caller at a time; deterministic.
 
-    With ``tensor_parallel`` above 1 this process is rank 0 and starts the others. ``ranks``: take
-    these instead, whose model this one replaces; they stay when the engine is closed.
+    With ``tensor_parallel`` above 1 this process is rank 0 and starts the others. ``ranks``: reuse
+    these ranks, replacing their model; they keep running when the engine is closed.
 
     Raises:
         ModelError: the directory is missing, damaged, hostile or of an unknown architecture.
-        ConfigError: what is asked for does not fit this machine.
+        ConfigError: the configuration does not fit this machine.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Engine:
         return result
 
     def transfer(self) -> TransfersEnded | None:
-        """Copy the next of what swaps have begun, between messages.
+        """Copy the next blocks of transfers in progress, between messages.
 
         Raises:
             EngineFault: the device failed, as in ``execute``.
@@ -128,11 +128,11 @@ class Engine:
         return self._guarded("a transfer", self._transfers.go_on)
 
     def _guarded(self, what: str, work: Callable[[], T]) -> T:
-        """Whatever goes wrong in ``work``, the engine's memory can no longer be trusted."""
+        """Run ``work``; any error in it means that the engine's memory can no longer be trusted."""
         try:
             with torch.inference_mode():
                 done = work()
-            if self._device.type == "cuda":  # else its time and its faults would be the next one's
+            if self._device.type == "cuda":  # else the next message would be charged for it
                 torch.cuda.synchronize(self._device)
         except EngineFault:
             self.close()
@@ -143,7 +143,7 @@ class Engine:
         return done
 
     def start_grammars(self) -> None:
-        """Start the process that grammars run in, so that the first one has not to wait for it."""
+        """Start the grammar process in advance, so that the first grammar need not wait for it."""
         if self._grammars is not None:
             self._grammars.start()
 

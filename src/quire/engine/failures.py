@@ -1,4 +1,4 @@
-"""Collects the rows of a message that could not be executed; the others go on."""
+"""Collects the rows of a message that could not be executed; the others are executed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RowFailures:
         self.rows: list[RowFailure] = []
 
     def add(self, stage: str, index: int, error: QuireError) -> None:
-        """``stage`` is the field of ``Batch`` that the row stands in."""
+        """``stage``: the field of ``Batch`` that contains the row."""
         self.rows.append(RowFailure(stage=stage, index=index, error=error.record()))
 
     @contextmanager
     def isolate(self, stage: str, index: int) -> Iterator[None]:
-        """What the caller's request did wrong inside becomes the row's failure."""
+        """A request error inside becomes the row's failure; engine faults pass."""
         try:
             yield
         except EngineFault:
@@ -31,7 +31,7 @@ class RowFailures:
 
 
 def check_message(condition: bool, what: str) -> None:
-    """A message that contradicts itself is no row's fault: the peer is broken.
+    """A message that contradicts itself is not a row's failure: the peer is broken.
 
     Raises:
         EngineFault: ``condition`` is false.

@@ -1,7 +1,8 @@
-"""Stage 3 of a message: checks forward rows and makes them, with the decode rows, one ragged batch.
+"""Stage 3 of a message: checks forward rows and merges them with the decode rows into one ragged
+batch.
 
-Owns validation of rows, explicit masks and the scores asked for. A bad row is left out; the others
-are executed.
+Owns validation of rows, explicit masks and the requested scores. An invalid row is left out; the
+others are executed.
 """
 
 from __future__ import annotations
@@ -36,10 +37,11 @@ class ForwardLimits:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRows:
-    """The executable rows of a ``ForwardRows``. ``kept`` rows of the message, ``tokens_of`` theirs.
+    """The executable rows of a ``ForwardRows``. ``kept``: their indices in the message,
+    ``tokens_of``: their tokens.
 
-    ``values`` [T] are token ids with token slots resolved. ``tokens`` indexes the message's tokens.
-    ``tables`` are rows of the page tables.
+    ``values`` [T]: token ids with token slots resolved. ``tokens``: indices of the message's
+    tokens. ``tables``: rows of the page tables.
     """
 
     kept: I64
@@ -105,7 +107,7 @@ class ForwardStage:
     def attention_rows(
         self, rows: ForwardRows, checked: CheckedRows, decoding_R: I64, slots_R: I64
     ) -> AttentionRows:
-        """The checked rows followed by one row per decoding sequence, as attention sees them."""
+        """The checked rows followed by one row per decoding sequence, as input of attention."""
         slots = rows.slots[0, checked.tokens].astype(np.int64)
         scratch = self._pool.first_scratch + np.arange(len(slots))
         slots = np.where(slots < 0, scratch, slots)
@@ -198,7 +200,7 @@ class ForwardStage:
         )
 
     def _row_error(self, rows: ForwardRows, values: I64, row: int, tokens_ok: bool) -> QuireError:
-        """What is wrong with a row that cannot be executed."""
+        """The error of a row that cannot be executed."""
         if not tokens_ok:
             return self._token_error(rows, values, row)
         if row in rows.attention_rows and not self._limits.serves_scores:
@@ -218,7 +220,7 @@ class ForwardStage:
     def _unpack_masks(
         self, rows: ForwardRows, tables: I64, good: NDArray[np.bool_], failures: RowFailures
     ) -> dict[int, NDArray[np.bool_]]:
-        """Explicit masks by row of the message; one that does not fit makes its row bad."""
+        """Explicit masks by row of the message; a mask of the wrong size fails its row."""
         masks = {}
         for mask in rows.masks:
             if not (0 <= mask.row < len(good) and good[mask.row]):

@@ -1,7 +1,7 @@
-"""The decode loop as one call of the runner: what goes in, and what the result means to sequences.
+"""The decode loop as one call of the runner: its inputs, and what its results change in sequences.
 
-Does not own the loop, which is the runner's. Rows that need a look at every token (for a grammar,
-stop strings, log probabilities or penalties) do not come here.
+The loop itself belongs to the runner. Rows whose tokens must be inspected one by one (grammar, stop
+strings, log probabilities or penalties) are not decoded here.
 
 Shapes: R rows, S steps.
 """
@@ -25,7 +25,7 @@ I64 = NDArray[np.int64]
 
 
 class FusedDecode:
-    """Decides what can be fused, and books what came of it."""
+    """Decides what can be fused, and records the results."""
 
     def __init__(
         self,
@@ -42,10 +42,10 @@ class FusedDecode:
         self._max_model_len = max_model_len
 
     def fits(self, rows_R: I64, sampling: SamplingPlan) -> bool:
-        """Whether nothing but the runner needs to see the tokens of any of these sequences.
+        """Whether the runner alone can decide about the tokens of all these sequences.
 
-        One that does not fit takes all with it: a second pass over the weights would cost the
-        others more than the host's work between the steps does.
+        If one does not fit, none is fused: a second pass over the weights would cost the others
+        more than the host's work between the steps.
         """
         sequences = self._sequences
         looks = sequences.is_watched[rows_R] | (sequences.num_logprobs[rows_R] >= 0)
@@ -60,7 +60,8 @@ class FusedDecode:
         report: SequenceReport,
         failures: RowFailures,
     ) -> I64 | None:
-        """Decode entries ``active_R``; how many tokens each appended, None if nothing was done."""
+        """Decode entries ``active_R``; returns how many tokens each appended, None if nothing was
+        done."""
         entries, sequences = report.entries, self._sequences
         rows_R = entries.sequences[active_R]
         generated_R, cursors_R = sequences.num_generated[rows_R], sequences.cursor[rows_R]
@@ -95,9 +96,10 @@ class FusedDecode:
         return appended_R
 
     def _book(self, active_R: I64, rows_R: I64, done: FusedTokens, report: SequenceReport) -> None:
-        """Record the tokens and how sequences ended; a stop token comes before the budget."""
+        """Record the tokens and how sequences ended. A stop token takes precedence over the token
+        limit."""
         sequences, tokens_RS = self._sequences, done.tokens_SR.T
-        tokens = tokens_RS[tokens_RS != NO_TOKEN]  # row after row, as the report wants them
+        tokens = tokens_RS[tokens_RS != NO_TOKEN]  # row by row, as the report expects
         report.record(SampledTokens(np.repeat(active_R, done.counts_R), tokens, None))
         some_R = done.counts_R > 0
         ends_R = np.cumsum(done.counts_R)
@@ -113,7 +115,7 @@ class FusedDecode:
             sequences.matched[stopped] = sequences.last_token[stopped]
 
     def _reveal(self, rows_R: I64, counts_R: I64) -> None:
-        """Set the bits of the slots that so many tokens were appended to."""
+        """Set the bits of the slots to which tokens were appended."""
         rows_S = np.repeat(rows_R, counts_R)
         firsts_S = np.repeat(np.cumsum(counts_R) - counts_R, counts_R)
         cursors_S = self._sequences.cursor[rows_S] + np.arange(len(rows_S)) - firsts_S

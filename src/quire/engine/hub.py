@@ -1,7 +1,7 @@
 """Downloads from the Hugging Face hub, for models that are named by a hub id.
 
-The one module that imports the hub's client, which takes longer to import than the small files of
-a model take to read.
+The only module that imports the hub's client, whose import takes longer than reading the small
+files of a model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.core.errors import ModelNotFound
 
 _WANTED_FILES = ["*.json", "*.safetensors", "*.jinja"]
 _SECOND_COPIES = ["consolidated*", "original/*"]
-"""The same weights in their makers' own formats, as large again."""
+"""The same weights in the publisher's own format, which would double the download."""
 
 
 def download(hub_id: str) -> Path:

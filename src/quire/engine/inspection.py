@@ -1,6 +1,6 @@
-"""What would become of a model directory, from its small files alone: served, as what, or why not.
+"""Predicts from its small files whether a model directory can be served, as what, or why not.
 
-Reads no weights. Imports the families and with them torch.
+Reads no weights. Imports the families and thereby torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Use = Literal["model", "embedding", "cross_encoder"]
 @dataclass(frozen=True, slots=True)
 class Finding:
     """``use``: what the directory can be served as; None: nothing, for ``reason``. ``warnings``:
-    keys of its configuration that are not known."""
+    unknown keys of its configuration."""
 
     use: Use | None
     reason: str = ""
@@ -35,7 +35,7 @@ class Finding:
 
 
 def inspect(path: Path) -> Finding:
-    """A directory that generates is a model, even if it could be an encoder too."""
+    """A generative model is reported as such even if it could also be an encoder."""
     directory = ModelDirectory(path)
     try:
         reader = ConfigReader(directory.read_config(), str(path / "config.json"))

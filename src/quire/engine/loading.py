@@ -1,4 +1,4 @@
-"""From a model directory to weights in place: checked whole before any memory is taken."""
+"""Loads a model directory: everything is checked before memory is allocated for weights."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A model with its weights in place, and what identifies it. ``vision``: the tower of a model
-    that sees images, and what its pixels are."""
+    """A model with its weights loaded, and its identity. ``vision``: the tower and image
+    preprocessing of a model that takes images."""
 
     model: CausalLM
     config: DecoderConfig
@@ -58,7 +58,7 @@ def load_model(
 ) -> LoadedModel:
     """Check the whole directory, then allocate and load the weights.
 
-    ``ranks``: load the part of this rank, joined to the others.
+    ``ranks``: the group of tensor-parallel ranks; loads this rank's part.
     """
     shard = WHOLE if ranks is None else ranks.shard
     raw = directory.read_config()
@@ -108,7 +108,7 @@ def load_model(
 def _read_vision(
     reader: ConfigReader, directory: ModelDirectory, family: ModelFamily, shape: DecoderConfig
 ) -> tuple[VisionConfig, ImageProcessorConfig] | None:
-    """The tower of a model that sees images."""
+    """The configuration of a vision tower; None for a model without one."""
     if not family.sees_images:
         return None
     vision = read_vision(reader, output_size=shape.hidden_size, vocab_size=shape.vocab_size)
@@ -121,20 +121,20 @@ def _read_vision(
 
 
 def _tower(vision: VisionConfig, parameters: Parameters, checkpoint: Checkpoint) -> VisionTower:
-    """Checkpoints name the tower in two ways."""
+    """Builds the tower under either of the two names that checkpoints use."""
     is_nested = checkpoint.has_any("vision_tower.vision_model.")
     prefix = "vision_tower.vision_model" if is_nested else "vision_tower"
     return VisionTower(vision, parameters, prefix)
 
 
 def _wants_kernel(config: EngineConfig) -> bool:
-    """Whether the CPU kernel is going to run the model, unless the model has something it lacks."""
+    """Whether the CPU kernel will run the model, provided that it supports all of it."""
     may = config.backend in ("auto", "cpu") and config.tensor_parallel == 1
     return may and kernel_report().chosen is not None
 
 
 def _layout(config: EngineConfig, dtype: torch.dtype, shard: Shard) -> dict[str, str | int]:
-    """What makes the pages of two engines with the same weights differ."""
+    """The settings other than weights by which the pages of two engines can differ."""
     layout: dict[str, str | int] = {
         "dtype": dtype_name(dtype),
         "page_size": config.page_size,

@@ -1,4 +1,5 @@
-"""Stage 1 of a message: page tables, copies, opening and closing of sequences; swaps begin."""
+"""Stage 1 of a message: page tables, copies, opening and closing of sequences, beginning of
+swaps."""
 
 from __future__ import annotations
 
@@ -106,10 +107,8 @@ class MemoryOperations:
         _check_range("host block", swap.host_blocks, self._pool.num_host_blocks)
 
     def _open(self, operation: OpenSequence) -> None:
-        """Open the sequence; what is wrong with its request fails it, but leaves it open.
-
-        (Control closes what it opened, whatever became of it.)
-        """
+        """Open the sequence. An error in its request fails it, but leaves it open, because control
+        closes every sequence that it opened."""
         check_message(
             0 <= operation.num_generated <= len(operation.history),
             f"{operation.num_generated} of {len(operation.history)} tokens were generated",
@@ -141,7 +140,7 @@ class MemoryOperations:
         return matcher
 
     def _grammar_matcher(self, operation: OpenSequence) -> ConfinedMatcher | None:
-        """Compiled while the prompt runs: the first mask tells what is wrong with it."""
+        """The matcher is compiled while the prompt runs; the first mask reports its errors."""
         if operation.grammar is None:
             return None
         generated = operation.history[len(operation.history) - operation.num_generated :]

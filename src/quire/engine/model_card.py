@@ -1,4 +1,4 @@
-"""What the edge knows of a model besides its weights: template, defaults, special tokens, length.
+"""The edge's knowledge of a model: template, sampling defaults, special tokens, length.
 
 Reads only JSON and template files; imports no torch.
 """
@@ -47,7 +47,7 @@ def read_model_card(source: str) -> ModelCard:
     directory = locate(source)
     config = directory.read_config()
     text = config.get("text_config")
-    if isinstance(text, dict):  # of a model that sees images, too
+    if isinstance(text, dict):  # as in models that take images
         config = {**config, **text}
     generation = directory.read_json_if_present("generation_config.json")
     tokenizer = directory.read_json_if_present("tokenizer_config.json")
@@ -84,7 +84,7 @@ def eos_token_ids(directory: ModelDirectory) -> tuple[int, ...]:
 
 
 def _defaults(generation: ConfigReader) -> dict[str, Any]:
-    """Those that are there, within the bounds in which a sampler takes them."""
+    """The sampling defaults that are set, checked against the samplers' bounds."""
     readers: dict[str, Callable[[str], Any]] = {
         "temperature": partial(generation.number, low=0, high=100),
         "top_k": partial(generation.integer, low=-1, high=_MAX_TOKENS),
@@ -122,7 +122,7 @@ def _chat_template(directory: ModelDirectory, tokenizer: Mapping[str, Any]) -> s
     if directory.has("chat_template.jinja"):
         return directory.read_text("chat_template.jinja", MAX_TEMPLATE_BYTES)
     template = tokenizer.get("chat_template")
-    if template is None:  # where processors of models that see images kept it
+    if template is None:  # older processors of models that take images keep it there
         template = directory.read_json_if_present("chat_template.json").get("chat_template")
     if isinstance(template, list):
         named = [one for one in template if isinstance(one, dict) and one.get("name") == "default"]

@@ -1,7 +1,7 @@
-"""Finds a model directory and reads its JSON files; trusts nothing that stands in them.
+"""Finds a model directory and reads its JSON files; trusts none of their contents.
 
-Owns: hub ids and local paths, size limits, the refusal of code and pickles. Knows nothing of
-tensors or torch.
+Owns: hub ids and local paths, size limits, the refusal of code and pickles. Does not know tensors
+or torch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 from quire.core.errors import ModelFormatError, ModelNotFound, UnsupportedModel
 
 MAX_JSON_BYTES = 64 << 20
-"""No metadata file of a model comes near it; the largest are tokenizers of some 20 MB."""
+"""Far above any real metadata file; the largest are tokenizers of about 20 MB."""
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _UNUSED_CODE = ("AutoTokenizer", "AutoProcessor", "AutoImageProcessor")
-"""Tokenizers are read from tokenizer.json, and images not at all."""
+"""Never executed: tokenizers are read from tokenizer.json, and images are processed by Quire."""
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -68,7 +68,7 @@ class ModelDirectory:
         text = self.read_text(name)
         try:
             value = json.loads(text)
-            if _SURROGATE.search(text):  # half of one reaches a tokenizer or a file system as text
+            if _SURROGATE.search(text):  # not valid text for tokenizers and file systems
                 json.dumps(value, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as exc:
             raise ModelFormatError(
@@ -87,8 +87,8 @@ class ModelDirectory:
     def read_config(self) -> dict[str, Any]:
         """``config.json``, refused when the model needs code of its own.
 
-        Some models were published with the code that transformers took in later, under the same
-        names; these are served by the built-in definition, and their code lies unused.
+        Some models were published with code that transformers later adopted under the same names.
+        These are served by the built-in definition, and their code is ignored.
 
         Raises:
             UnsupportedModel: ``auto_map`` names other Python code of the directory.
@@ -107,12 +107,12 @@ class ModelDirectory:
         return sorted(p.name for p in self.path.iterdir() if p.suffix in _PICKLE_SUFFIXES)
 
     def gguf_files(self) -> list[str]:
-        """Names of weight files of llama.cpp, which Quire does not read."""
+        """Names of weight files in llama.cpp's format, which Quire does not read."""
         return sorted(p.name for p in self.path.iterdir() if p.suffix == ".gguf")
 
 
 def _is_code_of_its_architecture(config: dict[str, Any]) -> bool:
-    """Whether every class of ``auto_map`` is called as the declared architecture's are."""
+    """Whether every class in ``auto_map`` has the name of the declared architecture's class."""
     classes, architectures = config["auto_map"], config.get("architectures")
     if not isinstance(classes, dict) or not isinstance(architectures, list) or not architectures:
         return False
@@ -138,6 +138,6 @@ def locate(source: str) -> ModelDirectory:
             f"{source!r} is neither a directory nor a hub id like 'org/name': "
             "give the path of a directory with config.json and *.safetensors"
         )
-    from quire.engine.hub import download  # late: a local directory needs no client of the hub
+    from quire.engine.hub import download  # imported late: a local directory needs no hub client
 
     return ModelDirectory(download(source))

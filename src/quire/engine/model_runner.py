@@ -1,11 +1,11 @@
-"""What the step loop asks of whatever runs the model over one step's tokens.
+"""The step loop's interface to the code that runs the model over one step's tokens.
 
-A runner owns the model's weights, the cache and how both lie in memory. It knows nothing of
-commands, and of sequences what ``FusedRows`` says, or the columns of ``SequenceState``.
-``quire.engine.torch_runner`` defines the results; others must equal it.
+A runner owns the model's weights, the cache and their memory layout. It knows no commands, and of
+sequences only ``FusedRows`` or the columns of ``SequenceState``. ``quire.engine.torch_runner``
+defines the results; others must equal it.
 
-Shapes: T new tokens, R decoding rows, S steps, N chosen tokens, H hidden size, V vocabulary,
-W stop tokens.
+Shapes: T new tokens, R decoding rows, S steps, N chosen tokens, H hidden size, V vocabulary, W stop
+tokens.
 """
 
 from __future__ import annotations
@@ -35,23 +35,25 @@ class StepPlan(Protocol):
     """Rows of one new token each that advance together, step after step."""
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
-        """Begin a step: each row's new token is written to this slot at this position."""
+        """Begin a step: set the slot and position of each row's new token."""
         ...
 
     def keep(self, rows: I64) -> None:
-        """Drop all rows but these, in this order."""
+        """Keep only these rows, in this order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FusedRows:
-    """Rows that decode several steps in one call: forward, choose, stop, again.
+    """Rows that decode several steps in one call, each step a forward pass, a choice and a stop
+    check.
 
     ``rows`` has one token per row, that of the first step. ``tokens_R`` are these tokens;
     ``cursors_R`` and ``slots_RS`` say where each step's token is appended, as slots of the row's
-    table and of the pool (clipped at the row's limit). ``steps_R``: a row samples at most so many
-    tokens, at least one; room, length and budget are in it. ``stop_tokens_RW`` end a row, padded
-    with ``NO_TOKEN``; in its first ``min_steps_R`` steps they are excluded.
+    table and of the pool (clipped at the row's limit). ``steps_R``: the most tokens that a row
+    samples, at least one; free slots, model length and token limit are taken into account.
+    ``stop_tokens_RW`` end a row, padded with ``NO_TOKEN``; in its first ``min_steps_R`` steps they
+    are excluded.
     """
 
     rows: AttentionRows
@@ -70,10 +72,10 @@ class FusedRows:
 
 @dataclass(frozen=True, slots=True)
 class FusedTokens:
-    """``tokens_SR``, ``NO_TOKEN`` where a row had ended · ``counts_R`` tokens sampled by each ·
-    ``stopped_R`` whether its last one is among its stop tokens · ``failed_R`` whether none could
-    be chosen in the step after these (which did run) · ``is_revealed`` whether the bits of the
-    slots that were appended are set in the tables."""
+    """``tokens_SR``, ``NO_TOKEN`` where a row had ended · ``counts_R`` tokens sampled by each row ·
+    ``stopped_R`` whether its last token is one of its stop tokens · ``failed_R`` whether no token
+    could be chosen in the step after these (whose forward pass did run) · ``is_revealed`` whether
+    the bits of the appended slots have been set in the tables."""
 
     tokens_SR: I64
     counts_R: I64
@@ -84,9 +86,9 @@ class FusedTokens:
 
 @dataclass(frozen=True, slots=True)
 class SequenceState:
-    """What the engine keeps of its sequences, in columns: for a runner that advances them itself.
+    """The engine's columns of its sequences, for a runner that advances sequences itself.
 
-    A token at ``max_model_len`` or behind it is not run.
+    A token at position ``max_model_len`` or higher is not run.
     """
 
     sequences: Sequences
@@ -97,8 +99,8 @@ class SequenceState:
 
 @dataclass(frozen=True, slots=True)
 class AdvanceResult:
-    """A message's answer, the number of tokens that were run, and of the sequences that ended as
-    FAILED because no token could be chosen."""
+    """A message's answer, the number of tokens that were run, and the number of sequences that
+    ended as FAILED because no token could be chosen."""
 
     answer: SequenceTokens
     num_tokens: int
@@ -108,7 +110,8 @@ class AdvanceResult:
 class ModelRunner(Protocol):
     """One model with its cache and embed slots, on one device, for the life of its engine.
 
-    ``serves_scores``: ``run_rows`` fills the ``mass`` that it is given; else it is given none.
+    ``serves_scores``: ``run_rows`` fills the ``mass`` that it is given; otherwise it must be given
+    none.
     """
 
     serves_scores: bool
@@ -121,7 +124,7 @@ class ModelRunner(Protocol):
 
     @property
     def details(self) -> dict[str, Any]:
-        """What an engine's description should say of how this runs."""
+        """Entries for the engine's description of how the model is run."""
         ...
 
     def embed(self, tokens_N: I64) -> Tensor:
@@ -137,38 +140,40 @@ class ModelRunner(Protocol):
     ) -> Tensor:
         """Hidden states ``[T, H]`` of ragged rows; writes their K, V and positions.
 
-        ``embeds_T``: embed slot that replaces the token's embedding, or -1. ``mass``: that of some
-        of these rows, to be added to; it changes no hidden state.
+        ``embeds_T``: embed slot that replaces the token's embedding, or -1. ``mass``: attention
+        mass of some of these rows, to be added to; it changes no hidden state.
         """
         ...
 
     def plan_decode(self, rows: AttentionRows, num_steps: int) -> StepPlan:
         """Plan up to ``num_steps`` steps. ``rows`` has one token per row, that of the first step;
-        call ``advance`` before each step, the first included. The bits of appended slots are set
+        call ``advance`` before each step, including the first. The bits of appended slots are set
         in the tables before the next step."""
         ...
 
     def run_decode(self, plan: Any, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
-        """Hidden states ``[R, H]`` of one token per row, under a plan of this runner that was
-        advanced to it."""
+        """Hidden states ``[R, H]`` of one token per row, under a plan of this runner whose
+        ``advance`` was called for this step."""
         ...
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:
-        """The whole loop in one call; None if this runner goes step by step, or with these rows.
+        """The whole loop in one call; None if this runner does not support it, or not for these
+        rows.
 
-        Sets the bits of appended slots in the tables, or leaves that to the caller, and says which.
+        The result says whether the bits of appended slots were set in the tables, or are left to
+        the caller.
         """
         ...
 
     def advance(
         self, rows: AdvanceRows, num_steps: int, state: SequenceState
     ) -> AdvanceResult | None:
-        """A whole message in which sequences only go on, in one call: what ``DecodeStage`` does
-        around ``decode_fused``, with the same results in ``state``.
+        """A message that only advances sequences, in one call: the work of ``DecodeStage`` around
+        ``decode_fused``, with the same results in ``state``.
 
-        None, with nothing done, if this runner has no such call, or a sequence is not open, stands
-        in the message twice, has a limit behind its pages, or has to run and is not plain. ``rows``
-        names at least one, and its columns are of one length.
+        None, with nothing done, if this runner does not support it, or a sequence is not open, is
+        named twice, has a limit beyond its pages, or must run and is not plain. ``rows`` names at
+        least one sequence, and its columns have one length.
         """
         ...
 
@@ -177,13 +182,13 @@ class ModelRunner(Protocol):
         ...
 
     def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
-        """A token behind each hidden state, ``NO_TOKEN`` where none can be chosen; None if this
+        """A token after each hidden state, ``NO_TOKEN`` where none can be chosen; None if this
         runner leaves that to ``SamplingPlan``. ``positions_N`` are those of the tokens."""
         ...
 
     def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
-        """``best_of_logits`` behind each hidden state ``[N, K]``; None if this runner leaves that
-        to it. ``k`` is at most V."""
+        """``best_of_logits`` after each hidden state ``[N, K]``; None if this runner leaves that to
+        the caller. ``k`` is at most V."""
         ...
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:

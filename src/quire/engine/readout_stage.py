@@ -1,9 +1,9 @@
-"""Stage 4 of a message: tokens and distributions behind embed slots.
+"""Stage 4 of a message: tokens and distributions after embed slots.
 
-Owns validation of these rows and the plan of their samplers. What is chosen how is known to
-``sampling``; a runner that can choose by itself is asked first.
+Owns validation of these rows and the plan of their samplers. ``sampling`` defines how tokens are
+chosen; a runner that can choose itself is preferred.
 
-Shapes: M rows that are good, H hidden size, K best.
+Shapes: M valid rows, H hidden size, K best tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ I64 = NDArray[np.int64]
 
 
 class ReadoutStage:
-    """Reads embed slots out."""
+    """Samples and computes distributions from embed slots."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class ReadoutStage:
         return np.flatnonzero(ok)
 
     def _faults(self, samplers: list[SamplerSpec]) -> dict[int, QuireError]:
-        """What is wrong with samplers, by their number."""
+        """The errors of samplers, by index."""
         faults: dict[int, QuireError] = {}
         if self._last is not None and self._last[0] == samplers:
             return faults
@@ -135,7 +135,8 @@ class ReadoutStage:
         return faults
 
     def _plan(self, rows: SampleRows, which_M: I64) -> SamplingPlan:
-        """A plan for rows with these samplers. Loops ask for the same ones in every step."""
+        """A plan for rows with these samplers, kept because loops ask for the same samplers in
+        every step."""
         if not rows.histories:
             last = self._last
             if last and last[0] == rows.samplers and np.array_equal(last[1], which_M):
@@ -152,7 +153,8 @@ class ReadoutStage:
         return SamplingPlan(apart, self._vocab_size, self._device)
 
     def _shared_plan(self, samplers: list[SamplerSpec], which_M: I64) -> SamplingPlan:
-        """For rows that remember nothing: those of one sampler share its row of a table."""
+        """A plan for rows without history: those with the same sampler share one row of the
+        table."""
         table = SamplerTable(len(samplers), self._vocab_size, self._device, installed())
         for number in np.unique(which_M).tolist():
             table.set(number, SamplingRow(samplers[number], no_i32(), no_i32()))

@@ -1,7 +1,7 @@
-"""The sequences of one message: who takes part, what they sampled, how they ended.
+"""The sequences of one message: which take part, what they sampled, how they ended.
 
 Entry e is one sequence of the message, in the contract's order: those of ``forward``, then those of
-``advance``. Samples are recorded step by step and made ragged by entry at the end.
+``advance``. Samples are recorded step by step and regrouped by entry at the end.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ I64 = NDArray[np.int64]
 
 @dataclass(slots=True)
 class Entries:
-    """Columns by entry. ``steps_left``: tokens it may still sample in this message.
+    """Columns by entry. ``steps_left``: tokens that it may still sample in this message.
 
     ``inert`` entries had ended before, or are named with a stale epoch; ``unknown`` ones are not
-    open. The first ``num_first`` stand in ``forward``, in the rows ``indices``; the others in
-    ``advance``.
+    open. The first ``num_first`` entries are those of ``forward``, in the rows ``indices``; the
+    others are those of ``advance``.
     """
 
     sequences: I64
@@ -53,7 +53,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
-    """One step's tokens: ``entries`` [n] and ``tokens`` [n]; log probabilities where wanted."""
+    """One step's tokens: ``entries`` [n] and ``tokens`` [n]; log probabilities if requested."""
 
     entries: I64
     tokens: I64
@@ -87,7 +87,7 @@ class SequenceReport:
         return list(zip(sequences, parts, strict=True))
 
     def result(self, sequences: Sequences) -> SequenceTokens:
-        """The message's answer, with the ends as they stand in ``sequences``."""
+        """The message's answer, with the ends from ``sequences``."""
         silent = self.entries.inert | self.entries.unknown
         rows = np.where(silent, 0, self.entries.sequences)
         ends, matched = sequences.end[rows], sequences.matched[rows]
@@ -129,7 +129,7 @@ class SequenceReport:
 
 
 def _ragged(steps: list[SampledTokens]) -> tuple[I64, I64, I64]:
-    """Entries and tokens of all steps, sorted by entry in order of time; and that order."""
+    """Entries and tokens of all steps, sorted by entry and then by time, and the sorting index."""
     if not steps:
         empty = np.empty(0, np.int64)
         return empty, empty, empty

@@ -1,6 +1,6 @@
-"""One token for each of several sequences: constraints, choice, log probabilities, stops.
+"""Samples one token for each of several sequences: constraints, choice, log probabilities, stops.
 
-Owns the order of precedence among ends. Runs after the model, knows nothing of pages.
+Owns the order of precedence among ends. Runs after the model; does not know pages.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ I64 = NDArray[np.int64]
 
 
 def nothing_to_sample() -> InvalidArgument:
-    """Why a sequence ends as FAILED for which no token can be chosen."""
+    """The error of a sequence that ends as FAILED because no token can be chosen."""
     return InvalidArgument(
         "no token can be sampled: the sampler and the constraint exclude every one, "
         "or the model's logits are not numbers; loosen them"
@@ -37,7 +37,7 @@ def nothing_to_sample() -> InvalidArgument:
 
 
 class SequenceSampler:
-    """Samples for rows of ``Sequences`` and applies their stop predicates. ``table`` has their
+    """Samples for rows of ``Sequences`` and applies their stop conditions. ``table`` holds their
     samplers, ``grammars`` their constraints."""
 
     def __init__(
@@ -58,10 +58,10 @@ class SequenceSampler:
         self._last_plan: tuple[I64, int, SamplingPlan] | None = None
 
     def plan(self, rows_S: I64) -> SamplingPlan:
-        """A plan for these sequences, from their samplers and histories as they are now.
+        """A plan for these sequences, from their current samplers and histories.
 
-        Only sequences that were opened since, or sampled elsewhere, are looked at one by one; where
-        there are none, the plan of the same sequences stays valid.
+        Only sequences that were opened since, or sampled elsewhere, are processed one by one; if
+        there are none, the previous plan of the same sequences stays valid.
         """
         table, sequences = self.table, self._sequences
         last = self._last_plan
@@ -89,7 +89,8 @@ class SequenceSampler:
         return last[2]
 
     def _find_plain(self, rows_S: I64) -> None:
-        """Note which of these rows, whose samplers are in the table, a runner can go on with."""
+        """Record which of these rows, whose samplers are in the table, a runner can advance
+        itself."""
         sequences = self._sequences
         looks_S = sequences.is_watched[rows_S] | (sequences.num_logprobs[rows_S] >= 0)
         sequences.is_plain[rows_S] = ~(looks_S | self.table.wants_more(rows_S))
@@ -104,7 +105,7 @@ class SequenceSampler:
     ) -> None:
         """Sample the next token of each entry's sequence and record it.
 
-        Sequences that cannot go on are ended as FAILED, alone.
+        A sequence that cannot continue ends as FAILED, without affecting the others.
         """
         rows_S = report.entries.sequences[entries_S]
         constrained_SV = self._constrain(entries_S, rows_S, logits_SV, report, failures)
@@ -130,7 +131,7 @@ class SequenceSampler:
         report: SequenceReport,
         failures: RowFailures,
     ) -> Tensor:
-        """Logits without the stop tokens that come too early and the tokens a grammar forbids."""
+        """Logits without stop tokens that are not allowed yet and tokens that a grammar forbids."""
         sequences = self._sequences
         early = np.flatnonzero(sequences.num_generated[rows_S] < sequences.min_tokens[rows_S])
         watched = np.flatnonzero(sequences.is_watched[rows_S])
@@ -164,7 +165,7 @@ class SequenceSampler:
         return torch.from_numpy(numbers).to(self._device)
 
     def _logprobs(self, rows_S: I64, logits_SV: Tensor, tokens_S: I64) -> RowLogprobs | None:
-        """Of the rows that asked for them; NaN and -1 in the others."""
+        """Log probabilities of the rows that asked for them; NaN and -1 in the other rows."""
         num_wanted_S = self._sequences.num_logprobs[rows_S]
         asking = np.flatnonzero(num_wanted_S >= 0)
         if not len(asking):
@@ -207,7 +208,8 @@ class SequenceSampler:
         sequences.matched[rows_S[stopped]] = tokens_S[stopped]
 
     def _advance_grammars(self, sampled: Sequence[tuple[int, int]]) -> None:
-        """By the tokens of these rows: the grammars are at work side by side from here on."""
+        """Advance the grammars of these rows by their tokens; the processes then work in
+        parallel."""
         advanced = [
             (grammar, token)
             for row, token in sampled
@@ -219,7 +221,7 @@ class SequenceSampler:
     def _apply_objects(
         self, entry: int, row: int, token: int, report: SequenceReport, failures: RowFailures
     ) -> None:
-        """Grammar, then byte strings, which take precedence over it."""
+        """Apply grammar and stop strings; stop strings take precedence."""
         objects = self._sequences.objects(row)
         if objects.grammar is not None:
             try:

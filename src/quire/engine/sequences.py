@@ -1,7 +1,7 @@
 """Decode state of all sequences, as a structure of arrays: one row per sequence id.
 
-A step over many sequences reads and writes whole columns; only what cannot be a column (samplers,
-grammars, byte-string matchers, histories) is kept as objects. Control chooses the row.
+A step over many sequences reads and writes whole columns; only state that does not fit a column
+(samplers, grammars, byte-string matchers, histories) is kept as objects. Control chooses the row.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ I64 = NDArray[np.int64]
 NO_TOKEN = -1
 
 _RUNNING = int(SequenceEnd.RUNNING)
-"""Compared with whole columns in every step: NumPy takes long to see that a member is a number."""
+"""A plain int, because NumPy compares columns with enum members slowly, and does so in every
+step."""
 
 
 class TokenHistory:
-    """The tokens a sequence has seen, prompt and output, in a growing array.
+    """The tokens of a sequence, prompt and output, in a growing array.
 
-    Kept up for sequences whose sampler looks back at them.
+    Maintained for sequences whose sampler uses the history.
     """
 
     __slots__ = ("_tokens", "length", "num_generated")
@@ -71,14 +72,14 @@ class SequenceObjects:
 
 
 class Sequences:
-    """Columns of length ``max_sequences``; ``is_open`` says which rows hold a sequence.
+    """Columns of length ``max_sequences``; ``is_open``: which rows hold a sequence.
 
-    ``table`` is the row of its page table in ``PageTables``.
-    ``cursor`` and ``position`` are those of the next token to append; ``last_token`` is that token,
-    or ``NO_TOKEN`` before the first one was sampled. ``stop_tokens`` is padded with ``NO_TOKEN``.
-    ``is_watched`` rows have a grammar or stop strings, which look at every token. ``is_plain`` rows
-    have sampled, and nothing but a runner's own loop needs to see their tokens. ``num_opened``
-    counts the sequences that there ever were.
+    ``table`` is the row of its page table in ``PageTables``. ``cursor`` and ``position`` are those
+    of the next token to append; ``last_token`` is that token, or ``NO_TOKEN`` before the first one
+    was sampled. ``stop_tokens`` is padded with ``NO_TOKEN``. ``is_watched`` rows have a grammar or
+    stop strings, which check every token. ``is_plain`` rows have sampled before, and their tokens
+    need no check outside of a runner's own loop. ``num_opened`` counts all sequences that were ever
+    opened.
     """
 
     def __init__(self, max_sequences: int) -> None:
@@ -123,10 +124,10 @@ class Sequences:
             )
 
     def open(self, operation: OpenSequence, table_row: int, objects: SequenceObjects) -> None:
-        """Take row ``operation.sequence`` into use.
+        """Initialise row ``operation.sequence``.
 
         Raises:
-            InvalidArgument: the row is out of range or in use, or its figures contradict.
+            InvalidArgument: the row is out of range or in use, or its figures are contradictory.
         """
         row = int(operation.sequence)
         if not 0 <= row < self.capacity or self.is_open[row]:
@@ -151,7 +152,7 @@ class Sequences:
         self._set_stop_tokens(row, operation.stop.token_ids)
 
     def forget_table(self, table_row: int) -> None:
-        """The table was dropped: sequences that still append to it find no room in it."""
+        """The table was dropped: sequences that still append to it have no free slots."""
         self.table[self.table == table_row] = NO_TABLE
 
     def extend(self, sequence: int, limit: int) -> None:
@@ -170,7 +171,7 @@ class Sequences:
         return still
 
     def append(self, sequences: I64, counts: I64) -> None:
-        """So many tokens stand in their slots: cursors and positions move."""
+        """Advance cursors and positions by ``counts`` tokens that were written."""
         self.cursor[sequences] += counts
         self.position[sequences] += counts
 

@@ -1,6 +1,6 @@
-"""The safetensors files of a model directory and the tensors they hold; trusts neither.
+"""The safetensors files of a model directory and the tensors in them; trusts neither.
 
-Pickles are never opened. Knows nothing of what a model wants.
+Never opens pickles. Does not know which tensors a model needs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 
 class Shards:
-    """The open shards of one model directory. Use as a context manager; closes them at the end."""
+    """The open shards of one model directory. A context manager that closes them."""
 
     def __init__(self, directory: ModelDirectory) -> None:
         self.directory = directory
@@ -48,7 +48,7 @@ class Shards:
 
     @cached_property
     def headers(self) -> dict[str, Header]:
-        """Shape and dtype of every tensor, as the shards themselves say.
+        """Shape and dtype of every tensor, from the shards' own headers.
 
         Raises:
             ModelFormatError: the index names tensors that its shards lack, or two shards hold one.
@@ -173,6 +173,6 @@ def _open_shard(path: Path) -> Any:
 
 
 def _is_pointer(path: Path) -> bool:
-    """What a clone leaves in the place of a large file when Git LFS is not installed."""
+    """Whether the file is the placeholder that a clone leaves when Git LFS is not installed."""
     with path.open("rb") as file:
         return file.read(len(_LFS_POINTER)) == _LFS_POINTER

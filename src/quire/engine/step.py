@@ -1,4 +1,4 @@
-"""One message from beginning to end: the stages of ``quire.core.batch``, in order."""
+"""Executes one message: the stages of ``quire.core.batch``, in order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from quire.engine.vision.encoder import ImageEncoder
 I64 = NDArray[np.int64]
 
 _SCORE_ROWS = 64
-"""Score rows whose logits are held at a time; all of a long prompt would be gigabytes."""
+"""Score rows whose logits are held at a time; those of a whole long prompt would take gigabytes."""
 
 
 class StepExecutor:
@@ -93,7 +93,7 @@ class StepExecutor:
         result: BatchResult,
         failures: RowFailures,
     ) -> None:
-        """Stage 5. ``report`` is that of the sequences in stage 3, if there was one."""
+        """Stage 5. ``report``: that of the sequences in stage 3, if there was one."""
         if report is None:
             if batch.advance is None:
                 return
@@ -166,7 +166,7 @@ class StepExecutor:
     def _mass(
         self, rows: ForwardRows, checked: CheckedRows, ragged: AttentionRows
     ) -> AttentionMass | None:
-        """Room for the mass of the executable rows that ask for it; None if none does."""
+        """Buffers for the mass of the executable rows that ask for it; None if no row does."""
         members = np.flatnonzero(np.isin(checked.kept, rows.attention_rows)).tolist()
         if not members:
             return None
@@ -185,7 +185,7 @@ class StepExecutor:
     def _first_tokens(
         self, rows: ForwardRows, kept: I64, row_starts: I64, report: SequenceReport
     ) -> tuple[I64, I64]:
-        """Entries that sample behind a prompt row, and the places of those rows' last tokens."""
+        """Entries that sample after a prompt row, and the indices of those rows' last tokens."""
         place_of_row = {row: int(end) - 1 for row, end in zip(kept, row_starts[1:], strict=True)}
         first, last = [], []
         entries = report.entries

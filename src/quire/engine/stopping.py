@@ -1,6 +1,6 @@
-"""Stop predicates that look at sampled tokens: ids and budgets as columns, byte strings as objects.
+"""Stop conditions on sampled tokens: ids and token limits as columns, byte strings as objects.
 
-The order of precedence is that of the contract: stop token, stop string, grammar, budget.
+The order of precedence is that of the contract: stop token, stop string, grammar, token limit.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ _NOT_FOUND = -1
 
 
 class ByteStopMatcher:
-    """Finds the first stop string in a growing output, looking only at its unseen end.
+    """Finds the first stop string in a growing output, searching only its new end.
 
-    ``push`` keeps as many bytes as the longest string needs to straddle a token boundary.
+    ``push`` keeps as many bytes as a string could use across a token boundary.
     """
 
     __slots__ = ("_keep", "_strings", "_tail")

@@ -1,7 +1,7 @@
 """Text to tokens and back for one model directory. Imports no torch, so that the edge can use it.
 
 Owns the mapping from token ids to the bytes they add, for byte-level and SentencePiece-style
-vocabularies. Knows nothing of chat templates.
+vocabularies. Does not know chat templates.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from quire.engine.model_card import eos_token_ids
 from quire.engine.model_directory import MAX_JSON_BYTES, locate
 
 _PANIC = "PanicException"
-"""Of a module that cannot be imported, and derived from ``BaseException``."""
+"""The name of the library's exception for panics, which cannot be imported and is a
+``BaseException``."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -64,7 +65,8 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def _literal(self) -> tokenizers.Tokenizer:
-        """Only an edge encodes what users wrote, and making one takes as long as all the rest."""
+        """Created on demand: only an edge encodes users' text, and creating it doubles the loading
+        time."""
         tokenizer = tokenizers.Tokenizer.from_str(self._recognising.to_str())
         tokenizer.encode_special_tokens = True
         return tokenizer
@@ -79,7 +81,7 @@ class HuggingFaceTokenizer:
 
     @cached_property
     def text_start(self) -> tuple[int, ...]:
-        """What the tokenizer's post-processor puts before a text: a BOS, or nothing."""
+        """The tokens that the tokenizer's post-processor puts before a text: a BOS, or none."""
         encoded = self._recognising.encode("a", add_special_tokens=True)
         marked = zip(encoded.ids, encoded.special_tokens_mask, strict=True)
         return tuple(token_id for token_id, _ in takewhile(itemgetter(1), marked))
@@ -87,7 +89,8 @@ class HuggingFaceTokenizer:
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Token ids of ``text``; nothing (no BOS) is added to it.
 
-        ``special``: literal special tokens are recognised in it, else they are ordinary text.
+        ``special``: special tokens spelled out in it are recognised; otherwise they are ordinary
+        text.
 
         Raises:
             InvalidArgument: the model's own rules cannot split it.
@@ -115,8 +118,9 @@ class HuggingFaceTokenizer:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """The library panics where a rule of the model fails, such as a regular expression that gives
-    up: an exception outside of ``Exception``, which would pass through all that answer errors."""
+    """Turn the library's panics into errors. It panics where a rule of the model fails, such as a
+    regular expression that gives up, and its exception is not an ``Exception``, so that error
+    handlers would miss it."""
     try:
         yield
     except BaseException as exc:
@@ -155,7 +159,8 @@ def _names_byte_level(component: Any) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins: the visible Latin-1 characters, then code points from 256 on."""
+    """GPT-2's printable substitutes for bytes: visible Latin-1 characters, then code points from
+    256 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(visible)]
     alphabet = {chr(byte): byte for byte in visible}
@@ -164,8 +169,8 @@ def _byte_alphabet() -> dict[str, int]:
 
 
 class _ToLatin1(dict[int, int]):
-    """For ``str.translate``: a stand-in becomes the character with its byte's number, anything else
-    one that Latin-1 does not have."""
+    """For ``str.translate``: maps a substitute to the character with its byte's number, any other
+    character to one outside of Latin-1."""
 
     def __missing__(self, character: int) -> int:
         return 0x100

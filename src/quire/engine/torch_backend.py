@@ -1,4 +1,4 @@
-"""The PyTorch backend: any model on any device; the definition of every result."""
+"""The PyTorch backend: runs any model on any device, and defines every result."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ I64 = NDArray[np.int64]
 
 
 class TorchRunner:
-    """``ModelRunner`` over a ``CausalLM`` and an attention backend, on any device of PyTorch's."""
+    """``ModelRunner`` over a ``CausalLM`` and an attention backend, on any PyTorch device."""
 
     serves_scores = True
 
@@ -86,7 +86,8 @@ class TorchRunner:
         return plan if rows.adapters is None else AdaptedDecodePlan(plan, rows.adapters)
 
     def run_decode(self, plan: DecodePlan, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
-        """Hidden states ``[R, H]`` of one token per row, under a plan that was advanced to it."""
+        """Hidden states ``[R, H]`` of one token per row, under a plan whose ``advance`` was called
+        for this step."""
         self.pool.positions_AS[:, slots_R] = positions_R
         if self._adapters is not None:
             adapters = plan.adapters_R if isinstance(plan, AdaptedDecodePlan) else None

@@ -1,8 +1,8 @@
-"""Swaps that messages have begun: copied between messages, a slice at a time.
+"""Transfers that messages have begun: copied between messages, one slice at a time.
 
-Owns what is left to copy and in which order, not the blocks: control keeps them untouched until it
-is told of the end. On a CPU both tiers are main memory and every core computes a message, so a copy
-beside it would only slow it down; the time between an answer and the next message is free.
+Owns the remaining copies and their order, but not the blocks, which control leaves untouched until
+a transfer ends. On a CPU both tiers are main memory and every core computes a message, so a
+parallel copy would only slow it down; the time between an answer and the next message is free.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from quire.core.batch import I32, SwapIn, SwapOut, TransfersEnded
 from quire.engine.kv_cache.pool import KVPool
 
 SLICE_BYTES = 16 << 20
-"""A few milliseconds of copying: so long a message may have to wait for one that has begun."""
+"""A few milliseconds of copying: the longest that a message waits for a slice."""
 
 
 @dataclass(slots=True)
 class _Copying:
-    """What is left of one operation: ``copy(source, target)`` of whole blocks."""
+    """The rest of one operation: ``copy(source, target)`` of whole blocks."""
 
     copy: Callable[[I32, I32], None]
     transfers: I32
@@ -29,7 +29,7 @@ class _Copying:
 
 
 class TransferQueue:
-    """The first begun goes first."""
+    """Transfers in order of their beginning."""
 
     def __init__(self, pool: KVPool) -> None:
         self._pool = pool

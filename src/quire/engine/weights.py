@@ -1,7 +1,7 @@
-"""Loads a checkpoint into a model's parameters, dequantising where it is quantised.
+"""Loads a checkpoint into a model's parameters, dequantising it if needed.
 
 Presence, shape and dtype of every tensor are checked from the files' headers before any memory is
-allocated. Owns also the digest that identifies an engine's weights.
+allocated. Also owns the digest that identifies an engine's weights.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from quire.engine.quantization.scheme import FLOATS, Scheme, Shape, StoredPart
 from quire.engine.shards import Shards
 
 Progress = Callable[[int, int], None]
-"""Called with (tensors loaded, tensors in all)."""
+"""Called with (tensors loaded, total)."""
 
 _DERIVED = re.compile(r".*rotary_emb\.inv_freq$")
-"""Buffers of old checkpoints that a model computes by itself."""
+"""Buffers of old checkpoints that a model computes itself."""
 
 _PLAIN = "plain"
 _CHECKED_ELEMENTS = 1 << 24
-"""A tensor is looked through in pieces, so that a large one needs no second copy of itself."""
+"""A tensor is checked in pieces, so that a large one needs no second copy."""
 
 _WHOLE_HASH_BYTES = 4 << 30
 _SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 20, 64 << 20
 
 
 class Checkpoint:
-    """The weights of one model directory. Use as a context manager; closes its files at the end.
+    """The weights of one model directory. A context manager that closes its files.
 
     ``scheme``: how weights are packed, None if they are plain.
     """
@@ -63,9 +63,9 @@ class Checkpoint:
         wanted: Mapping[str, Destination],
         ignored: Callable[[str], bool] = lambda name: False,
     ) -> None:
-        """Compare names, shapes and dtypes with what a model wants; reads headers only.
+        """Compare names, shapes and dtypes with the model's; reads headers only.
 
-        ``ignored``: stored tensors that the model knows and does not want.
+        ``ignored``: stored tensors that the model knows but does not need.
 
         Raises:
             ModelFormatError: tensors missing, unexpected or of another shape, all named.
@@ -94,7 +94,7 @@ class Checkpoint:
             self._check_part(part)
 
     def has_any(self, prefix: str) -> bool:
-        """Whether the name of a stored tensor begins so."""
+        """Whether any stored tensor's name begins with ``prefix``."""
         return any(name.startswith(prefix) for name in self._shards.headers)
 
     def dtype_of(self, name: str) -> torch.dtype:
@@ -105,7 +105,7 @@ class Checkpoint:
     def load(
         self, destinations: Mapping[str, Destination], progress: Progress | None = None
     ) -> None:
-        """Copy every destination's tensor into it, converted to its dtype. ``check`` comes first.
+        """Copy every destination's tensor into it, converted to its dtype. Requires ``check``.
 
         Raises:
             ModelFormatError: a tensor that cannot be read, or is not finite in the dtype served.
@@ -155,7 +155,7 @@ class Checkpoint:
             return False
         if self._scheme.unread.fullmatch(name):
             return True
-        # Some quantisers give every projection a bias, of zeros where the model has none.
+        # some quantisers add a zero bias to projections of models without biases
         return name.endswith(".bias") and not self._shards.read(name).any()
 
     def _not_finite(self, name: str, stored: Tensor, served: torch.dtype) -> ModelFormatError:
@@ -172,7 +172,8 @@ class Checkpoint:
 
 def _is_finite(tensor: Tensor) -> bool:
     if tensor.sum().isfinite():
-        return True  # what is not finite spoils any sum; looking at each value takes much longer
+        # a sum is not finite if any value is not, and is much faster than checking each value
+        return True
     step = max(1, _CHECKED_ELEMENTS // max(1, tensor[:1].numel()))
     return all(
         bool(torch.isfinite(tensor[row : row + step]).all()) for row in range(0, len(tensor), step)
@@ -187,10 +188,11 @@ def _listing(kind: str, names: list[str], shown: int = 5) -> str:
 
 
 def weights_digest(files: list[Path], config: Mapping[str, Any], layout: Mapping[str, Any]) -> str:
-    """SHA-256 (hex) of what makes pages interchangeable: config, weights, dtype, KV layout.
+    """SHA-256 (hex) of everything that pages depend on: config, weights, dtype, KV layout.
 
-    Up to 4 GiB of shards are hashed whole; beyond that their sizes and 1 MiB of every 64 MiB (which
-    includes the header), so that a large model does not take a minute longer to start.
+    Up to 4 GiB of shards are hashed whole. Beyond that, their sizes and 1 MiB of every 64 MiB
+    (which includes the header) are hashed, so that a large model does not take a minute longer to
+    start.
     """
     digest = hashlib.sha256(json.dumps([config, layout], sort_keys=True).encode())
     whole = sum(path.stat().st_size for path in files) <= _WHOLE_HASH_BYTES

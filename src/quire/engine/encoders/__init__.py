@@ -1,1 +1,1 @@
-"""Embedding models and cross-encoders: bidirectional transformers that keep nothing."""
+"""Embedding models and cross-encoders: bidirectional transformers without state between batches."""

@@ -1,4 +1,4 @@
-"""Which model and which score each family of encoders is made of, and their names in the files."""
+"""The model and the score function of each encoder family, and their names in the files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quire.engine.weights import Checkpoint
 
 
 class Body(Protocol):
-    """Tokens, their types and which of them count [B, L], to hidden states [B, L, H]."""
+    """Tokens, their types and which of them are not padding [B, L], to hidden states [B, L, H]."""
 
     def __call__(self, tokens_BL: Tensor, types_BL: Tensor, visible_BL: Tensor) -> Tensor: ...
 
@@ -45,7 +45,7 @@ def make_body(
 ) -> tuple[Body, Score | None]:
     """The model, and the score of a cross-encoder; their weights are loaded later.
 
-    Checkpoints of a bare model leave the first part of every name out.
+    Checkpoints of a model without head omit the first part of every tensor name.
 
     Raises:
         ModelError: a configuration or tokenizer that cannot be served.

@@ -1,7 +1,7 @@
-"""What an encoder's ``config.json`` says, within bounds. Knows no tensors and imports no torch.
+"""Reads an encoder's ``config.json`` within bounds. Knows no tensors and imports no torch.
 
 Families: BERT (Devlin et al. 2018), RoBERTa (Liu et al. 2019), of which XLM-RoBERTa is one, and
-MPNet (Song et al. 2020), which differ in how positions are told and in the head of a classifier;
+MPNet (Song et al. 2020), which differ in how positions are encoded and in the head of a classifier;
 ModernBERT (Warner et al. 2024); decoders that embed or rerank (Qwen3-Embedding, Qwen3-Reranker).
 """
 
@@ -39,8 +39,8 @@ ARCHITECTURES: Mapping[str, tuple[EncoderFamily, HeadKind]] = {
     "Qwen3ForCausalLM": ("qwen3", "words"),
     "Qwen3ForSequenceClassification": ("qwen3", "classifier"),
 }
-"""Family and head: none, one score, or the logits of words, which are used where the modules do not
-say that the model embeds (``quire.engine.encoders.modules``)."""
+"""Family and head: none, one score, or language model logits, which are used unless the directory's
+modules say that the model embeds (``quire.engine.encoders.modules``)."""
 
 _MAX = 1 << 20
 _MPNET_PADDING = 1
@@ -48,9 +48,9 @@ _MPNET_PADDING = 1
 
 @dataclass(frozen=True, slots=True)
 class BertShape:
-    """``first_position``: the position of a sequence's first token. ``num_positions`` counts those
-    before it too. ``num_types``: 0 where tokens have none. ``activation``: of the feed-forward
-    part. ``num_buckets``: of distances, each with a bias of its own in every head; 0: none."""
+    """``first_position``: the position of a sequence's first token. ``num_positions`` includes
+    those before it. ``num_types``: 0 where tokens have no types. ``activation``: of the
+    feed-forward layer. ``num_buckets``: distance buckets, each with a bias per head; 0: none."""
 
     vocab_size: int
     hidden_size: int
@@ -126,7 +126,7 @@ def _architecture(reader: ConfigReader) -> tuple[EncoderFamily, HeadKind]:
 
 
 def _instead(architecture: str) -> str:
-    """The nearest that is served, by how the name begins."""
+    """The nearest served family, by prefix of the name."""
     if architecture.endswith("ForCausalLM"):
         return "; load what generates with --model"
     found = nearest_name(architecture, ARCHITECTURES)

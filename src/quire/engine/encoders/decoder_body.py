@@ -1,7 +1,7 @@
-"""A decoder as an encoder: the hidden states of whole sequences, each token seeing those before it.
+"""A decoder as an encoder: causal hidden states of whole sequences.
 
-Runs the engine's own definition of the family over ragged sequences, without pages: their K and V
-are needed for one layer at a time.
+Runs the engine's own definition of the family over ragged sequences, without pages: K and V are
+kept for one layer at a time.
 
 Suffixes of tensors: T tokens of all sequences, B sequences, L tokens of the longest, H hidden size,
 N heads, K KV heads, D head size.
@@ -25,7 +25,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 
 class WholeSequences:
-    """``AttentionPlan`` of sequences that lie one after the other in the cache's slots."""
+    """``AttentionPlan`` of sequences that are adjacent in the cache's slots."""
 
     def __init__(self, lengths: list[int]) -> None:
         self._lengths = lengths
@@ -62,8 +62,8 @@ def _attend(q_LND: Tensor, k_LKD: Tensor, v_LKD: Tensor, attributes: AttentionAt
 
 
 class DecoderBody:
-    """``prefix``: of the tensors' names in the checkpoint, as ``model`` or nothing. ``has_output``:
-    the output projection is there too.
+    """``prefix``: of the tensors' names in the checkpoint, as ``model`` or empty. ``has_output``:
+    whether the checkpoint includes the output projection.
 
     Raises:
         UnsupportedModel: attention with soft-caps or sinks.
@@ -79,8 +79,8 @@ class DecoderBody:
         self.decoder = Decoder(replace(config, prefix=prefix, tie_embeddings=tied), parameters)
 
     def __call__(self, tokens_BL: Tensor, types_BL: Tensor, visible_BL: Tensor) -> Tensor:
-        """Hidden states [B, L, H] after the last norm; zeros where ``visible_BL`` hides."""
-        del types_BL  # it has none
+        """Hidden states [B, L, H] after the last norm; zeros where ``visible_BL`` is false."""
+        del types_BL  # decoders have no token types
         lengths_B = visible_BL.sum(1)
         places_BL = torch.arange(tokens_BL.shape[1], device=tokens_BL.device).expand_as(tokens_BL)
         hidden_TH = self._run(tokens_BL[visible_BL], places_BL[visible_BL], lengths_B.tolist())
@@ -96,7 +96,7 @@ class DecoderBody:
         slots_T = torch.arange(len(tokens_T), device=tokens_T.device)
         step = ModelStep(
             rotations=self.decoder.rotations(positions_T),
-            caches=[cache] * config.num_layers,  # each layer is done with it before the next one
+            caches=[cache] * config.num_layers,  # layers use it one after another
             groups=[GroupStep(slots_T, WholeSequences(lengths))],
         )
         return self.decoder.forward(x_TH, step)

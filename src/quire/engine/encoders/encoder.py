@@ -1,7 +1,7 @@
 """An encoder loaded from a directory: batches of sequences in, rows of numbers out.
 
-Owns the weights and how a ragged batch is padded: sequences are sorted by length and run in groups,
-so that a short one is not padded to the longest of all.
+Owns the weights and the padding of ragged batches: sequences are sorted by length and run in
+groups, so that a short one is not padded to the longest of all.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DTYPES = {
     "float16": torch.float16,
 }
 _MAX_PADDING = 1.25
-"""A group is at most so much larger with its padding than without."""
+"""The largest allowed ratio of a group's size with padding to its size without."""
 
 
 class TorchEncoder:
@@ -149,7 +149,7 @@ class TorchEncoder:
 
 
 def _groups(lengths: np.ndarray) -> Iterator[np.ndarray]:
-    """Places of sequences that run together, longest first."""
+    """Indices of sequences that run together, longest first."""
     order = np.argsort(-lengths, kind="stable")
     start = 0
     while start < len(order):

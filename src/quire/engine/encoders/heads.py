@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 class Head(Protocol):
-    """Hidden states [B, L, H] and which of them count [B, L], to rows [B, D]."""
+    """Hidden states [B, L, H] and which of them are not padding [B, L], to rows [B, D]."""
 
     dimensions: int
 
@@ -53,7 +53,7 @@ class EmbeddingHead:
 
 
 def pooled(mode: str, hidden_BLH: Tensor, visible_BL: Tensor) -> Tensor:
-    """One row per sequence [B, H]."""
+    """One pooled row per sequence [B, H]."""
     if mode == "cls_token":
         return hidden_BLH[:, 0]
     if mode == "lasttoken":

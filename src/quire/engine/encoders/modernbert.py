@@ -1,4 +1,4 @@
-"""ModernBERT (Warner et al. 2024): norms in front, rotations, gated MLPs, windows in most layers.
+"""ModernBERT (Warner et al. 2024): pre-norm, rotary positions, gated MLPs, windows in most layers.
 
 Suffixes of tensors: B sequences, L tokens of the longest, H hidden size, N heads, D head size.
 """
@@ -21,7 +21,7 @@ class _Layer:
     ) -> None:
         size = shape.hidden_size
         eps, bias = shape.norm_eps, shape.norm_bias
-        self._norm = (  # the embeddings' own norm stands before the first layer
+        self._norm = (  # the first layer has none, because the embeddings' norm precedes it
             LayerNorm(parameters, f"{name}.attn_norm", size, eps, bias=bias) if number else None
         )
         has_bias = shape.attention_bias
@@ -55,7 +55,7 @@ class _Layer:
 
 
 class ModernBert:
-    """``prefix``: of the tensors' names in the checkpoint, as ``model.`` or nothing."""
+    """``prefix``: of the tensors' names in the checkpoint, as ``model.`` or empty."""
 
     def __init__(self, parameters: Parameters, prefix: str, shape: ModernBertShape) -> None:
         self._shape = shape
@@ -71,8 +71,8 @@ class ModernBert:
         self._last_norm = LayerNorm(parameters, f"{prefix}final_norm", size, eps, bias=bias)
 
     def __call__(self, tokens_BL: Tensor, types_BL: Tensor, visible_BL: Tensor) -> Tensor:
-        """Hidden states [B, L, H]; those of places that ``visible_BL`` hides mean nothing."""
-        del types_BL  # it has none
+        """Hidden states [B, L, H], undefined where ``visible_BL`` is false."""
+        del types_BL  # ModernBERT has no token types
         x_BLH = self._norm(self._words_VH[tokens_BL])
         length = tokens_BL.shape[1]
         head_dim = self._shape.hidden_size // self._shape.num_heads
@@ -94,12 +94,12 @@ def _mask(visible_BL: Tensor, reach: int | None) -> Tensor | None:
     places_L = torch.arange(length, device=visible_BL.device)
     near_LL = (places_L[:, None] - places_L[None, :]).abs() <= reach
     itself_LL = torch.eye(length, dtype=torch.bool, device=visible_BL.device)
-    # A hidden query sees itself at least: a row without any key has no softmax.
+    # a hidden query sees at least itself, because softmax needs one key
     return (seen_B11L & near_LL) | itself_LL
 
 
 def _rotation(theta: float, length: int, head_dim: int, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine and sine [L, D] of the first positions, in float32."""
+    """Cosine and sine [L, D] of the positions from 0 on, in float32."""
     exponents = torch.arange(0, head_dim, 2, device=like.device).float() / head_dim
     positions_L = torch.arange(length, device=like.device).float()
     angles_LD = (positions_L[:, None] / theta**exponents).repeat(1, 2)

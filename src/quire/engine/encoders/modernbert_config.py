@@ -1,4 +1,4 @@
-"""What a ModernBERT's ``config.json`` says. Knows no tensors."""
+"""Reads a ModernBERT's ``config.json``. Knows no tensors."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _KINDS = ("full_attention", "sliding_attention")
 @dataclass(frozen=True, slots=True)
 class ModernBertShape:
     """``reaches``: how many tokens to either side each layer sees, None: all. ``thetas``: of the
-    rotation in layers that see all, and in those that do not. The last three say which products
-    and norms have biases; ``mean_pooled``: a classifier reads the mean, not the first token."""
+    rotation in layers with full attention, and in the others. The last three say which products and
+    norms have biases; ``mean_pooled``: a classifier reads the mean, not the first token."""
 
     vocab_size: int
     hidden_size: int
@@ -35,7 +35,8 @@ class ModernBertShape:
 
 
 def read_modernbert(reader: ConfigReader) -> ModernBertShape:
-    """Raises ``UnsupportedModel`` or ``ModelFormatError`` for what is not served or damaged."""
+    """Raises ``UnsupportedModel`` or ``ModelFormatError`` for unserved or damaged
+    configurations."""
     hidden_size = reader.integer("hidden_size", 1 << 16)
     num_heads = reader.integer("num_attention_heads", 1024)
     pooling = reader.text("classifier_pooling", "cls")

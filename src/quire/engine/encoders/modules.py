@@ -1,7 +1,8 @@
 """The modules of a sentence-transformers directory (``modules.json``), as data. Imports no torch.
 
-Owns what an encoder is for: a directory whose modules pool embeds, one whose modules compare logits
-scores pairs. A decoder without modules scores pairs, as Qwen3-Reranker's checkpoints do.
+Owns the decision what an encoder is for: with pooling modules it embeds, with a module that
+compares logits it scores pairs. A decoder without modules scores pairs, as Qwen3-Reranker's
+checkpoints do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from quire.engine.encoders.config import EncoderShape
 from quire.engine.model_directory import ModelDirectory
 
 POOLING_MODES = ("cls_token", "max_tokens", "mean_tokens", "mean_sqrt_len_tokens", "lasttoken")
-"""In the order in which several are joined, unless a list says another."""
+"""In the order in which several are concatenated, unless a list gives another order."""
 
 _NEW_NAMES = {
     "cls": "cls_token",
@@ -36,7 +37,7 @@ class EncoderModule:
 
 
 def read_modules(directory: ModelDirectory) -> list[EncoderModule]:
-    """Raises ``ModelFormatError``: no list of modules, or a folder outside the directory."""
+    """Raises ``ModelFormatError``: not a list of modules, or a folder outside the directory."""
     if not directory.has("modules.json"):
         return []
     listed = json.loads(directory.read_text("modules.json"))
@@ -52,7 +53,7 @@ def read_modules(directory: ModelDirectory) -> list[EncoderModule]:
 
 
 def kind_of(shape: EncoderShape, modules: list[EncoderModule]) -> EncoderKind:
-    """What the encoder is for."""
+    """Whether the encoder embeds texts or scores pairs."""
     scores = any(module.kind == "LogitScore" for module in modules)
     if shape.head == "classifier" or scores or (shape.head == "words" and not modules):
         return "cross_encoder"
@@ -60,10 +61,10 @@ def kind_of(shape: EncoderShape, modules: list[EncoderModule]) -> EncoderKind:
 
 
 def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
-    """The ways of pooling whose rows are joined.
+    """The pooling modes whose rows are concatenated.
 
     Raises:
-        UnsupportedModel: one that is not served, or none.
+        UnsupportedModel: a mode that is not served, or none.
     """
     if not reader.flag("include_prompt", True):
         raise UnsupportedModel(
@@ -71,7 +72,7 @@ def read_pooling(reader: ConfigReader) -> tuple[str, ...]:
             "prompt too"
         )
     mode = reader.raw("pooling_mode")
-    if mode is not None:  # since version 5 one name or a list of them
+    if mode is not None:  # since version 5: one name or a list of names
         listed = mode if isinstance(mode, list) else [mode]
         wanted = [_NEW_NAMES.get(str(one), str(one)[:80]) for one in listed]
         reader.set_aside(*(name for name in reader.values if name.startswith("pooling_mode_")))

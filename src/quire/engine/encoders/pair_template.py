@@ -1,6 +1,6 @@
-"""How Qwen3-Reranker reads a query and a document: one chat prompt, answered by yes or no.
+"""The prompt in which Qwen3-Reranker reads a query and a document, to be answered by yes or no.
 
-Owns the words of that prompt, as its makers publish them. Knows no tokens.
+Owns the text of that prompt, as its authors publish it. Knows no tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ YES, NO = "yes", "no"
 
 @dataclass(frozen=True, slots=True)
 class PairTemplate:
-    """``prefix`` and ``suffix`` hold special tokens; what stands between them holds none."""
+    """``prefix`` and ``suffix`` contain special tokens; the text between them contains none."""
 
     prefix: str
     suffix: str

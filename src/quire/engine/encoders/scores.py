@@ -1,6 +1,6 @@
-"""What becomes of an encoder's hidden states for a cross-encoder: one score for each pair.
+"""A cross-encoder's scores from hidden states: one for each pair.
 
-From 0 to 1, unless the directory says that scores are used as they are.
+Scores are from 0 to 1, unless the directory asks for raw scores.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from quire.engine.models.decoder import Decoder
 logger = logging.getLogger(__name__)
 
 Score = Callable[[Tensor, Tensor], Tensor]
-"""Hidden states [B, L, H] and which of them count [B, L], to one number each [B, 1]."""
+"""Hidden states [B, L, H] and which of them are not padding [B, L], to one score each [B, 1]."""
 
 
 class ScoreHead:
-    """``score``, and a sigmoid behind it if ``activate``."""
+    """``score``, followed by a sigmoid if ``activate``."""
 
     dimensions = 1
 
@@ -85,7 +85,7 @@ def last_token_score(parameters: Parameters, hidden_size: int) -> Score:
 
 
 def word_score(decoder: Decoder, directory: ModelDirectory, modules: list[EncoderModule]) -> Score:
-    """How much likelier a decoder's next token is yes than no, as the difference of their logits.
+    """The difference of a decoder's next-token logits for yes and no.
 
     Raises:
         UnsupportedModel: the tokenizer has no such tokens, or the modules name others.
@@ -124,7 +124,7 @@ def _check_tokens(directory: ModelDirectory, yes: int, no: int) -> None:
 
 
 def is_activated(directory: ModelDirectory, config: dict[str, Any]) -> bool:
-    """Whether scores go through a sigmoid.
+    """Whether a sigmoid is applied to scores.
 
     Raises:
         UnsupportedModel: another function.

@@ -1,7 +1,7 @@
 """Texts to an encoder's sequences: special tokens, types of pairs, limits. Imports no torch.
 
-Owns what a sentence-transformers directory says about its texts: the longest sequence and the
-prompts that stand before them.
+Owns the text settings of a sentence-transformers directory: the longest sequence and the prompts
+that are put before texts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from quire.engine.model_directory import MAX_JSON_BYTES, ModelDirectory, locate
 logger = logging.getLogger(__name__)
 
 _MAX_PAIR_TOKENS = 1 << 22
-"""Of all pairs of a request: the first text stands in each of them."""
+"""Tokens of all pairs of a request together: the first text is repeated in each pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class EncodedText:
 class EncoderTexts:
     """Thread-safe: each call uses a tokenizer without state of its own.
 
-    ``prompt`` stands before a text where no other of ``prompts`` is asked for by name.
-    ``template``: how a pair is written down; None: as two segments with special tokens.
+    ``prompt`` is put before a text unless another of ``prompts`` is chosen by name. ``template``:
+    the prompt format of a pair; None: two segments with special tokens.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class EncoderTexts:
                 tuple(tokenizer.encode(part, add_special_tokens=False).ids)
                 for part in (template.prefix, template.suffix)
             )
-        tokenizer.encode_special_tokens = True  # a text cannot contain the marks around it
+        tokenizer.encode_special_tokens = True  # in texts they are plain text
         self._tokenizer = tokenizer
         self.max_tokens = max_tokens
         self.prompt = prompt
@@ -68,7 +68,7 @@ class EncoderTexts:
         self._num_special_of_pair = tokenizer.num_special_tokens_to_add(is_pair=True)
 
     def encode(self, texts: Sequence[str], prompt_name: str | None = None) -> list[EncodedText]:
-        """Each text behind the prompt of that name, or the model's own, between its special tokens.
+        """Each text with the prompt of that name, or the model's default, and its special tokens.
 
         Raises:
             InvalidArgument: there is no prompt of that name.
@@ -88,7 +88,7 @@ class EncoderTexts:
         return self.prompts[name]
 
     def encode_tokens(self, token_ids: Sequence[int]) -> EncodedText:
-        """Tokens that the client has made, as they are."""
+        """Token ids from the client, unchanged."""
         return EncodedText(tuple(token_ids), (0,) * len(token_ids))
 
     def encode_pairs(
@@ -98,17 +98,17 @@ class EncoderTexts:
         max_tokens: int | None = None,
         instruction: str | None = None,
     ) -> list[EncodedText]:
-        """``first`` with each of ``seconds``, as a cross-encoder reads them; the second text is cut
-        so that the pair has ``max_tokens``, if that can be. ``instruction``: what makes a second
-        text fit, for models whose pairs say so.
+        """``first`` with each of ``seconds``, in the cross-encoder's format; the second text is
+        truncated to ``max_tokens`` for the pair, if possible. ``instruction``: the criterion for a
+        match, for models whose prompt has one.
 
-        ``first`` is read once and checked before it is joined with each of the others: a long one
-        would otherwise take its own size for each of them.
+        ``first`` is encoded once and its length checked before pairs are formed, because each pair
+        repeats it.
 
         Raises:
             PromptTooLong: ``first`` alone is longer than the model reads, or all pairs together
                 have too many tokens.
-            InvalidArgument: an instruction for a model that reads none.
+            InvalidArgument: an instruction for a model that takes none.
         """
         if self._template is not None:
             return self._written_pairs(self._template, first, seconds, max_tokens, instruction)
@@ -146,7 +146,8 @@ class EncoderTexts:
         max_tokens: int | None,
         instruction: str | None,
     ) -> list[EncodedText]:
-        """The whole body is read at once: where it is divided, tokens may reach across."""
+        """Tokenizes query and document together, because a token may span the boundary between
+        them."""
         around = len(self._prefix) + len(self._suffix)
         alone = self._tokenizer.encode(
             template.body(first, "", instruction), add_special_tokens=False
@@ -162,7 +163,7 @@ class EncoderTexts:
         ]
 
     def cut(self, text: EncodedText, max_tokens: int) -> EncodedText:
-        """``text`` with its end cut off; what the tokenizer puts last stays last."""
+        """``text`` truncated at its end; the tokenizer's final special tokens are kept."""
         if len(text.tokens) <= max_tokens or max_tokens < self.num_special:
             return text
         tail = 1 if self.num_special else 0
@@ -202,8 +203,8 @@ def _reader(directory: ModelDirectory, name: str) -> ConfigReader:
 
 
 def _max_tokens(directory: ModelDirectory, texts: ConfigReader, shape: EncoderShape) -> int:
-    """What the directory says of the longest sequence, else its tokenizer; at most what the model
-    has positions for."""
+    """The longest sequence according to the directory, else to its tokenizer; at most the model's
+    number of positions."""
     longest = texts.raw("max_seq_length")
     if longest is None:
         tokenizer = directory.read_json_if_present("tokenizer_config.json")
@@ -226,7 +227,7 @@ def _tokenizer(directory: ModelDirectory) -> tokenizers.Tokenizer:
 
 
 def _prompts(settings: ConfigReader) -> tuple[dict[str, str], str]:
-    """All prompts by name, and the one that stands before a text unless another is named."""
+    """All prompts by name, and the default one."""
     given = settings.raw("prompts")
     prompts = {
         name: text
@@ -238,7 +239,7 @@ def _prompts(settings: ConfigReader) -> tuple[dict[str, str], str]:
 
 
 def _cut_pair(pair: EncodedText, max_tokens: int) -> EncodedText:
-    """The last special token stays last."""
+    """Truncates a pair; its last special token is kept."""
     if len(pair.tokens) <= max_tokens:
         return pair
     room = max_tokens - 1

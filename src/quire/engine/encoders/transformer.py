@@ -1,7 +1,7 @@
-"""The encoder itself: embeddings and layers whose norms stand behind each part (post-LN).
+"""BERT-like encoders: embeddings, and layers with a norm after each part (post-LN).
 
-BERT and RoBERTa add what stands for positions to the embeddings; MPNet adds a bias for each
-distance of two tokens to the scores of attention besides.
+BERT and RoBERTa add position embeddings to the token embeddings; MPNet also adds a bias to the
+attention scores that depends on the distance of two tokens.
 
 Suffixes of tensors: B sequences, L tokens of the longest, H hidden size, N heads, D head size.
 """
@@ -53,7 +53,7 @@ class _Layer:
         self._activate = activation_function(shape.activation)
 
     def __call__(self, x_BLH: Tensor, mask: Tensor | None) -> Tensor:
-        """``mask``: which keys are seen, or what is added to their scores; None: all are."""
+        """``mask``: which keys are seen, or a bias for their scores; None: all are seen."""
         x_BLH = self._norm(x_BLH + self._out(self._attend(x_BLH, mask)))
         return self._last_norm(x_BLH + self._down(self._activate(self._up(x_BLH))))
 
@@ -72,8 +72,9 @@ _MPNET_NAMES = (("attn.q", "attn.k", "attn.v"), "attn.o", "LayerNorm")
 
 
 class DistanceBias:
-    """What MPNet adds to the score of two tokens, by head and by a bucket of their distance: each
-    small distance has its own, larger ones share in steps that grow, for each direction."""
+    """MPNet's bias for the attention score of two tokens, by head and distance bucket. Each small
+    distance has its own bucket, larger ones share buckets of growing width, separately for each
+    direction."""
 
     _FURTHEST = 128
 
@@ -82,7 +83,7 @@ class DistanceBias:
         self._half = num_buckets // 2
 
     def __call__(self, length: int) -> Tensor:
-        """[N, L, L] of queries and keys."""
+        """[N, L, L] by query and key."""
         places_L = torch.arange(length, device=self._bias_KN.device)
         ahead_LL = places_L[None, :] - places_L[:, None]
         distance_LL, exact = ahead_LL.abs(), self._half // 2
@@ -93,7 +94,7 @@ class DistanceBias:
 
 
 class Transformer:
-    """``prefix``: of the tensors' names in the checkpoint, as ``bert.`` or nothing."""
+    """``prefix``: of the tensors' names in the checkpoint, as ``bert.`` or empty."""
 
     def __init__(self, parameters: Parameters, prefix: str, shape: BertShape) -> None:
         size = shape.hidden_size
@@ -125,7 +126,7 @@ class Transformer:
         self._first_position = shape.first_position
 
     def __call__(self, tokens_BL: Tensor, types_BL: Tensor, visible_BL: Tensor) -> Tensor:
-        """Hidden states [B, L, H]; those of places that ``visible_BL`` hides mean nothing."""
+        """Hidden states [B, L, H], undefined where ``visible_BL`` is false."""
         first = self._first_position
         positions_LH = self._positions_PH[first : first + tokens_BL.shape[1]]
         x_BLH = self._words_VH[tokens_BL] + positions_LH
@@ -148,7 +149,8 @@ class Transformer:
 
 
 def ignored_tensor(name: str) -> bool:
-    """Tensors of checkpoints that no head here uses: a language model's head, position ids."""
+    """Whether a checkpoint tensor is used by no head here: a language model's head, position
+    ids."""
     parts = ("cls.predictions", "cls.seq_relationship", "lm_head.", "pooler.")
     return (
         name.endswith("position_ids")
@@ -186,7 +188,7 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def activation_of(name: str) -> torch.nn.Module | None:
-    """The activation that a sentence-transformers module names by its class; None if unknown."""
+    """The activation for a class name in a sentence-transformers module; None if unknown."""
     known = {
         "Tanh": torch.nn.Tanh,
         "Identity": torch.nn.Identity,

@@ -1,8 +1,8 @@
 """Resident page tables: which blocks a holder sees, and which of their slots.
 
-Control changes them by operations; a sequence that appends sets the bits of its new slots here.
-All tables lie in flat arrays, one row each, so that a step gathers any number of them without a
-loop, and a kernel reads them where they are. A table's row is looked up once, when it is named.
+Control changes them by operations; a sequence that appends sets the bits of its new slots here. All
+tables are rows of flat arrays, so that a step gathers any number of them without a loop, and a
+kernel reads them in place. A table id is resolved to its row once.
 
 Shapes: T rows of the arrays, P entries of the longest table, R rows of a step, S slots.
 """
@@ -20,10 +20,10 @@ from quire.core.errors import InvalidArgument, UnknownHandle
 I64 = NDArray[np.int64]
 
 NO_TABLE = -1
-"""In place of a row: a table without entries."""
+"""Used instead of a row: a table without entries."""
 
 UNKNOWN_TABLE = -2
-"""In place of a row: no table of that id is resident."""
+"""Used instead of a row: no table with that id is resident."""
 
 _FIRST_ROWS = 16
 _FIRST_ENTRIES = 8
@@ -59,7 +59,8 @@ class PageTables:
         return len(self._rows)
 
     def row(self, table: int) -> int:
-        """Where the table of that id lies, until it is dropped; else ``UnknownHandle``."""
+        """The row of the table with that id, valid until it is dropped. Raises
+        ``UnknownHandle``."""
         try:
             return self._rows[table]
         except KeyError:
@@ -68,7 +69,8 @@ class PageTables:
             ) from None
 
     def find_rows(self, tables: NDArray[np.integer]) -> I64:
-        """Rows of several tables; ``NO_TABLE`` for negative ids, ``UNKNOWN_TABLE`` if not here."""
+        """Rows of several tables; ``NO_TABLE`` for negative ids, ``UNKNOWN_TABLE`` if not
+        resident."""
         rows = self._rows
         found = [
             NO_TABLE if table < 0 else rows.get(table, UNKNOWN_TABLE) for table in tables.tolist()
@@ -76,7 +78,7 @@ class PageTables:
         return np.array(found, np.int64)
 
     def write(self, table: int, start: int, blocks: I32, visible: U64) -> None:
-        """Entries from ``start`` on become these; creates the table when ``start`` is 0."""
+        """Replace the entries from ``start`` on; creates the table when ``start`` is 0."""
         row = self._rows.get(table)
         num_pages = int(self.num_pages_T[row]) if row is not None else 0
         if not 0 <= start <= num_pages:
@@ -119,7 +121,7 @@ class PageTables:
         return self.visible_TP[row, : self.num_pages_T[row]]
 
     def slots(self, rows_S: I64, table_slots_S: I64, page_size: int) -> I64:
-        """Flat slots that table slots (entry * page_size + offset) stand for."""
+        """The flat slots of table slots (entry * page_size + offset)."""
         entry_S, offset_S = table_slots_S // page_size, table_slots_S % page_size
         slots: I64 = self.blocks_TP[rows_S, entry_S].astype(np.int64) * page_size + offset_S
         return slots
@@ -131,7 +133,7 @@ class PageTables:
         np.bitwise_or.at(self.visible_TP, (rows_S, entry_S), bits_S)
 
     def page_lists(self, rows_R: I64) -> PageLists:
-        """The pages of the tables in these rows; ``NO_TABLE`` stands for no pages."""
+        """The pages of the tables in these rows; ``NO_TABLE`` means no pages."""
         counts_R = np.where(rows_R >= 0, self.num_pages_T[rows_R], 0)
         starts = np.zeros(len(rows_R) + 1, np.int64)
         np.cumsum(counts_R, out=starts[1:])
@@ -161,9 +163,9 @@ class PageTables:
 
 
 class TablePages:
-    """The pages of a step's rows as rows of ``tables``; reads as ``PageLists`` when asked.
+    """The pages of a step's rows as rows of ``tables``; converted to ``PageLists`` on demand.
 
-    What it reads is a copy of the tables as they were when first asked.
+    The conversion copies the tables as they are at the first access.
     """
 
     def __init__(self, tables: PageTables, rows_R: I64) -> None:

@@ -1,9 +1,10 @@
-"""What the engine asks of its cache: the blocks of one layer group, on the device and on the host.
+"""The interface of the engine's cache: the blocks of one layer group, on the device and on the
+host.
 
-Flat slots: block ``b`` holds slots ``b * page_size`` to ``(b + 1) * page_size - 1``. Behind the
-blocks lie scratch slots, where tokens that nobody keeps put K and V for the length of a step, and
-one null slot that is never written and pads gathers (so that padding can never be NaN). How K and V
-lie in memory is each backend's own matter.
+Flat slots: block ``b`` holds slots ``b * page_size`` to ``(b + 1) * page_size - 1``. After the
+blocks follow scratch slots, which hold K and V of tokens that are not kept for the duration of a
+step, and one null slot that is never written and pads gathers (so that padding can never be NaN).
+The memory layout of K and V is up to each backend.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quire.core.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class BlockShape:
-    """What one token costs in each of a group's ``num_layers`` layers."""
+    """The memory of one token in each of a group's ``num_layers`` layers."""
 
     num_layers: int
     num_kv_heads: int
@@ -40,7 +41,7 @@ class BlockShape:
         """Device blocks that the configuration asks for.
 
         Raises:
-            ConfigError: not even one.
+            ConfigError: less than one block.
         """
         asked = config.kv_cache_bytes
         num_bytes = DEFAULT_CACHE_BYTES if asked is None else asked
@@ -56,7 +57,7 @@ class BlockShape:
         return config.host_cache_bytes // self.bytes_per_block
 
     def too_large(self, num_blocks: int, num_host_blocks: int, cause: Exception) -> ConfigError:
-        """What to raise when the system has no memory for so many blocks."""
+        """The error for an allocation of this many blocks that the system refused."""
         return ConfigError(
             f"{num_blocks} device and {num_host_blocks} host blocks of {self.bytes_per_block} "
             f"bytes cannot be allocated ({cause}): lower kv_cache_bytes or host_cache_bytes"
@@ -64,7 +65,7 @@ class BlockShape:
 
 
 def slots_of(blocks: I32, page_size: int) -> NDArray[np.int64]:
-    """The flat slots of whole blocks, in their order."""
+    """The flat slots of whole blocks, in order."""
     starts = np.asarray(blocks, np.int64)[:, None] * page_size
     return (starts + np.arange(page_size)).reshape(-1)
 

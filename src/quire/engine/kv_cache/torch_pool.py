@@ -63,10 +63,10 @@ class TorchKVPool:
 
     @classmethod
     def allocate(cls, shape: BlockShape, config: EngineConfig, device: torch.device) -> Self:
-        """A pool for text, as large as ``config`` asks for.
+        """A pool for text, with the sizes of ``config``.
 
         Raises:
-            ConfigError: that is not even one block, or more than there is memory for.
+            ConfigError: less than one block, or more than there is memory for.
         """
         num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
         try:

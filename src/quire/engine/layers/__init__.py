@@ -1,1 +1,1 @@
-"""Layers that model families share. Plain objects holding tensors; inference only."""
+"""Layers that model families share. Plain objects with tensors; inference only."""

@@ -1,6 +1,6 @@
-"""The attention layer: projections, rotation, cache write; the backend does the rest.
+"""The attention layer: projections, rotation, cache write; the backend computes attention.
 
-Knows its own index and layer group, nothing of rows, pages or masks: those are in the step.
+Knows its own index and layer group, but no rows, pages or masks: those are in the step.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.engine.layers.rotary import Rotation, rotate
 
 @dataclass(frozen=True, slots=True)
 class GroupStep:
-    """What the layers of one layer group need for a step: where to write, how to attend."""
+    """The step of one layer group: the slots to write, and the attention plan."""
 
     slots_T: Tensor
     plan: AttentionPlan
@@ -27,9 +27,9 @@ class GroupStep:
 
 @dataclass(frozen=True, slots=True)
 class ModelStep:
-    """One step's tokens as the layers see them.
+    """One step's tokens, as input of the layers.
 
-    ``rotations`` are those of the model's ropes, in their order. ``caches`` is indexed by layer,
+    ``rotations`` are those of the model's ropes, in order. ``caches`` is indexed by layer,
     ``groups`` by layer group.
     """
 
@@ -40,7 +40,7 @@ class ModelStep:
 
 @dataclass(frozen=True, slots=True)
 class AttentionConfig:
-    """What the attention of all layers of a model has in common.
+    """The parameters that the attention of all layers of a model shares.
 
     ``head_dim`` need not be ``hidden_size / num_heads``. ``scale``, ``softcap`` and ``sinks``: see
     ``AttentionAttributes``. ``qk_norm``: see ``QKNorm``. ``fused``: the checkpoint stores queries,
@@ -62,9 +62,9 @@ class AttentionConfig:
 class Attention:
     """Grouped-query attention over paged K and V.
 
-    ``qkv.weight_OI`` is ``[(N + 2 * K) * D, H]``: query heads, then key heads, then value heads
-    (N heads, K KV heads of size D). ``output.weight_OI`` is ``[H, N * D]``. ``qk_norm`` is None or
-    comes before the rotation. ``rope`` is the number of the layer's rotation.
+    ``qkv.weight_OI`` is ``[(N + 2 * K) * D, H]``: query heads, then key heads, then value heads (N
+    heads, K KV heads of size D). ``output.weight_OI`` is ``[H, N * D]``. ``qk_norm`` is None or
+    applied before the rotation. ``rope``: index of the layer's rotation.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Attention:
         return self.output(self.heads(x_TH, step))
 
     def heads(self, x_TH: Tensor, step: ModelStep) -> Tensor:
-        """What the output projection reads, ``[T, N * D]``."""
+        """The input of the output projection, ``[T, N * D]``."""
         num_rotated = self.num_heads + self.num_kv_heads
         qkv_THD = self.qkv(x_TH).view(x_TH.shape[0], -1, self.head_dim)
         qk_THD = qkv_THD[:, :num_rotated]

@@ -22,10 +22,10 @@ ExpertStorage = Literal["mixtral", "qwen3_moe", "gpt_oss"]
 
 @dataclass(frozen=True, slots=True)
 class ExpertsConfig:
-    """``scoring``: a softmax over all experts and then the best (``all``), or the best logits and
-    then a softmax over these (``chosen``). ``normalize`` makes a token's weights sum to one (with
-    ``chosen`` they do anyway). ``storage`` says how the checkpoint names and shapes the tensors;
-    the built layer is the same for all."""
+    """``scoring``: a softmax over all experts before choosing the best (``all``), or choosing the
+    best logits before a softmax over these (``chosen``). ``normalize`` makes a token's weights sum
+    to one (with ``chosen`` they always do). ``storage``: how the checkpoint names and shapes the
+    tensors; the built layer is the same for all."""
 
     num_experts: int
     top_k: int
@@ -41,7 +41,7 @@ class ExpertsConfig:
 class Experts:
     """``sum over chosen experts of weight * down(activation(gate(x)) * up(x))``.
 
-    ``router``: ``weight_OI`` is ``[E, H]``. ``gate_up_EOI`` is ``[E, 2 * I, H]``, gate above up;
+    ``router``: ``weight_OI`` is ``[E, H]``. ``gate_up_EOI`` is ``[E, 2 * I, H]``, gate first;
     ``down_EOI`` is ``[E, H, I]``; ``gate_up_bias_EO`` and ``down_bias_EO`` are None without biases.
     """
 
@@ -76,7 +76,7 @@ class Experts:
         return torch.zeros_like(x_TH).index_add_(0, tokens_P, out_PH.to(x_TH.dtype))
 
     def route(self, x_TH: Tensor) -> tuple[Tensor, Tensor]:
-        """Weights and expert numbers of every token, ``[T, A]`` each; weights in float32."""
+        """Weights and expert indices of every token, ``[T, A]`` each; weights in float32."""
         logits_TE = self.router(x_TH).float()
         if self.config.scoring == "chosen":
             best_TA, experts_TA = logits_TE.topk(self.config.top_k, dim=-1)
@@ -115,7 +115,7 @@ class Experts:
             parameters.fill(f"{one}.{names.down}.weight", self.down_EOI[expert])
 
     def _fill_transposed(self, parameters: Parameters, prefix: str) -> None:
-        """All experts in one tensor, input axis first, gate and up taking turns."""
+        """All experts in one tensor, input axis first, gate and up interleaved."""
         count, doubled, size = self.gate_up_EOI.shape
         width = doubled // 2
         parameters.fill(

@@ -12,10 +12,10 @@ from quire.engine.layers.parameters import Parameters
 
 
 class ProjectionDelta(Protocol):
-    """What adapters add to a projection for the tokens of the step at hand."""
+    """The adapters' contribution to a projection for the tokens of the current step."""
 
     def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
-        """``y_TO``, changed in place."""
+        """Add to ``y_TO`` in place and return it."""
         ...
 
 
@@ -23,7 +23,7 @@ class Linear:
     """``y = x W^T + b`` for one or several projections of the same input.
 
     ``parts`` maps checkpoint prefixes to output sizes; their outputs are concatenated in order.
-    ``delta`` is None unless an adapter touches one of them.
+    ``delta`` is None unless an adapter modifies one of them.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ _SLOPE = 1.702
 
 
 def activate(kind: Activation, gate: Tensor, up: Tensor) -> Tensor:
-    """What the down projection reads. ``clamped_swiglu`` is that of gpt-oss: both inputs are
-    clamped at 7, and one is added to ``up``, which lets the gate through by itself."""
+    """The input of the down projection. ``clamped_swiglu`` is that of gpt-oss: both inputs are
+    clamped at 7, and 1 is added to ``up``, so that the gate alone passes where ``up`` is 0."""
     if kind == "silu":
         return F.silu(gate) * up
     if kind == "gelu_tanh":
@@ -42,7 +42,7 @@ class MLPConfig:
 class GatedMLP:
     """``down(activation(gate(x)) * up(x))``.
 
-    ``gate_up.weight_OI`` is ``[2 * I, H]``, gate above up; ``down.weight_OI`` is ``[H, I]``.
+    ``gate_up.weight_OI`` is ``[2 * I, H]``, gate first; ``down.weight_OI`` is ``[H, I]``.
     """
 
     def __init__(self, parameters: Parameters, prefix: str, size: int, config: MLPConfig) -> None:
@@ -60,6 +60,6 @@ class GatedMLP:
         return self.down(self.hidden(x_TH))
 
     def hidden(self, x_TH: Tensor) -> Tensor:
-        """What the down projection reads, ``[T, I]``."""
+        """The input of the down projection, ``[T, I]``."""
         gate, up = self.gate_up(x_TH).chunk(2, dim=-1)
         return activate(self.activation, gate, up)

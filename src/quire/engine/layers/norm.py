@@ -58,9 +58,9 @@ class LayerNorm:
 class QKNorm:
     """RMS normalisation of queries and keys before the rotation.
 
-    ``head``: every head by itself; ``query_weight`` and ``key_weight`` are ``[D]``, the same for
-    all heads (Qwen3, Gemma 3). ``whole``: all heads of a token together; the weights are
-    ``[N * D]`` and ``[K * D]`` (OLMo 2).
+    ``head``: every head separately; ``query_weight`` and ``key_weight`` are ``[D]``, the same for
+    all heads (Qwen3, Gemma 3). ``whole``: all heads of a token together; the weights are ``[N *
+    D]`` and ``[K * D]`` (OLMo 2).
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class QKNorm:
         self.eps = config.eps
 
     def __call__(self, qk_THD: Tensor) -> Tensor:
-        """Queries and keys side by side, ``[T, N + K, D]``."""
+        """Normalises queries and keys, concatenated as ``[T, N + K, D]``."""
         if self.kind == "head":
             normed = F.rms_norm(qk_THD, self.query_weight.shape, None, self.eps)
             normed[:, : self.num_heads] *= self.query_weight

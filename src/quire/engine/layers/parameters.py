@@ -15,11 +15,11 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Destination:
-    """Where one tensor of a checkpoint goes: ``target`` is a view into a tensor of the model.
+    """The destination of one checkpoint tensor: ``target`` is a view into a tensor of the model.
 
     The checkpoint stores it with ``shape``. ``target`` holds as many elements in the same order,
-    possibly with other axes and any strides. ``offset`` is added to what is stored. ``pick`` takes
-    from what is stored the part that this process holds (None: all).
+    possibly with other axes and any strides. ``offset`` is added to the stored values. ``pick``
+    selects the part of the stored tensor that this process holds (None: all).
     """
 
     target: Tensor
@@ -32,7 +32,7 @@ class Destination:
         if self.pick is not None:
             stored = self.pick(stored)
         self.target.copy_(stored.reshape(self.target.shape))
-        if self.offset:  # in the target's own dtype, which is the more exact one
+        if self.offset:  # in the target's dtype, which is the more exact one
             self.target.add_(self.offset)
 
 
@@ -49,7 +49,7 @@ class Parameters:
         self.destinations: dict[str, Destination] = {}
 
     def tensor(self, name: str, *shape: int) -> Tensor:
-        """A tensor that the checkpoint's ``name`` fills."""
+        """A tensor that is filled from the checkpoint's ``name``."""
         return self.fused({name: shape[0]}, *shape[1:])
 
     def fused(self, num_rows: Mapping[str, int], *row_shape: int) -> Tensor:
@@ -62,7 +62,7 @@ class Parameters:
         return whole
 
     def norm_weight(self, name: str, size: int, offset: float = 0.0) -> Tensor:
-        """The weight of a norm: what is stored plus ``offset``.
+        """The weight of a norm: the stored values plus ``offset``.
 
         With an offset it is float32: small deviations from one would be lost in bfloat16.
         """
@@ -71,7 +71,7 @@ class Parameters:
         return weight_H
 
     def empty(self, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor of the model that ``fill`` describes part by part."""
+        """A tensor of the model that several calls of ``fill`` describe part by part."""
         return torch.empty(*shape, device=self.device, dtype=dtype or self.dtype)
 
     def fill(
@@ -81,8 +81,8 @@ class Parameters:
         shape: tuple[int, ...] | None = None,
         offset: float = 0.0,
     ) -> None:
-        """Record that the checkpoint's ``name``, stored with ``shape`` (that of ``target`` unless
-        told), fills ``target``."""
+        """Record that the checkpoint's ``name``, stored with ``shape`` (default: that of
+        ``target``), fills ``target``."""
         self.destinations[name] = Destination(target, shape or tuple(target.shape), offset)
 
     @property

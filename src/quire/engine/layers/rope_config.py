@@ -1,11 +1,11 @@
-"""The configuration of rotary position embedding: which rule scales it, and with what.
+"""The configuration of rotary position embedding: the scaling rule and its parameters.
 
-Reads it in the spellings of both major versions of transformers. Knows the rules by name only; what
-they do to frequencies is in ``quire.engine.layers.rope_frequencies``.
+Reads it in the spellings of both major versions of transformers. Knows the rules by name only;
+``quire.engine.layers.rope_frequencies`` applies them.
 
 Two rules depend on a length: LongRoPE has one set of factors for short and one for long contexts,
 dynamic NTK stretches its base as the context grows. Keys keep the rotation that they were written
-with and are shared between requests, so here the length that the engine serves decides, once
+with and are shared between requests, so the length that the engine serves decides, once
 (``RopeConfig.for_length``).
 """
 
@@ -33,14 +33,14 @@ _KINDS: dict[str, RopeKind] = {
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """``factor`` and what follows matter to scaled kinds only; lengths are in tokens.
+    """``factor`` and the following fields apply to scaled kinds only; lengths are in tokens.
 
     Kind ``none`` rotates nothing: its frequencies are zero. ``rotary_fraction``: the share of every
     head that is rotated. ``plane_factors``: divisors of each plane's frequency (LongRoPE), those in
-    force; ``long_factors`` take their place beyond ``original_length``. ``length``: what is served
+    use; ``long_factors`` replace them beyond ``original_length``. ``length``: the served length
     (dynamic NTK); 0 is the original length. ``query_beta``: queries at position p are multiplied by
     ``1 + query_beta * log(1 + floor(p / original_length))`` after the rotation (Llama 4's scale,
-    which Ministral 3 has).
+    also used by Ministral 3).
     """
 
     theta: float
@@ -63,8 +63,8 @@ class RopeConfig:
         return int(head_dim * self.rotary_fraction)
 
     def longest(self, max_positions: int) -> int:
-        """The longest context, given the configuration's ``max_position_embeddings``: YaRN and
-        dynamic NTK reach further than a model whose file was not adapted says."""
+        """The longest context, given the configuration's ``max_position_embeddings``. YaRN and
+        dynamic NTK extend it beyond a ``max_position_embeddings`` that was not adapted."""
         if self.kind not in ("yarn", "dynamic"):
             return max_positions
         return max(max_positions, min(int(self.original_length * self.factor), MAX_POSITIONS))
@@ -88,7 +88,7 @@ def read_rope(
 ) -> RopeConfig:
     """The rotation of a ``config.json``, in either of transformers' two spellings.
 
-    ``scaling``: the section to read, for models with several; else it is looked up.
+    ``scaling``: the section to read, for models with several; by default it is looked up.
 
     Raises:
         UnsupportedModel: a scaling rule that is not built in.
@@ -127,7 +127,7 @@ def rope_section(config: ConfigReader) -> ConfigReader | None:
     """The rotation's own section, under its newer or its older name; None: there is none.
 
     Raises:
-        ModelFormatError: it is there under both, and they differ.
+        ModelFormatError: it exists under both names, and they differ.
     """
     new, old = config.section("rope_parameters"), config.section("rope_scaling")
     if new is None or old is None:
@@ -232,7 +232,7 @@ def _first(
     high: float,
     default: float,
 ) -> float:
-    """``name`` of the rope's own section, else of the whole configuration."""
+    """``name`` in the rope's own section, else in the whole configuration."""
     if source.has(name):
         config.set_aside(name)
     return (source if source.has(name) else config).number(

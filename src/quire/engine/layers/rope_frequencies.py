@@ -32,7 +32,7 @@ def inverse_frequencies(rope: RopeConfig, rotary_dim: int) -> Tensor:
 
 
 def _base(rope: RopeConfig, rotary_dim: int) -> float:
-    """``theta``, stretched to the length that is served (dynamic NTK)."""
+    """``theta``, stretched to the served length (dynamic NTK)."""
     if rope.kind != "dynamic" or rope.length <= rope.original_length or rotary_dim <= 2:
         return rope.theta
     stretch = rope.factor * rope.length / rope.original_length - (rope.factor - 1)

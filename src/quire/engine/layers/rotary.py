@@ -18,7 +18,7 @@ from quire.engine.layers.rope_frequencies import inverse_frequencies
 class Rotation:
     """Cosine and signed sine of a step's tokens, each ``[T, 1, rotary_dim]``.
 
-    ``query_scale_T11``: what the rotated queries are multiplied by; None: nothing.
+    ``query_scale_T11``: factor of the rotated queries; None: 1.
     """
 
     cos_T1D: Tensor
@@ -30,11 +30,11 @@ class RotaryEmbedding:
     """Cosine and signed sine of a step's positions, computed once per step for all layers.
 
     ``rotate(x) = x * cos + roll(x, half) * signed_sin`` equals the usual form with a negated half,
-    in three operations instead of five. Computed rather than looked up: a table would be sized by
-    the checkpoint's word for its longest position.
+    in three operations instead of five. Computed rather than looked up: the size of a table would
+    be determined by the checkpoint's claim of its longest position.
 
     ``frequencies_F``: radians per position of the ``rotary_dim / 2`` planes, float32 on the CPU.
-    ``scale``: cosine and sine are multiplied by it. ``query_beta`` and ``query_length``: see
+    ``scale``: factor of cosine and sine. ``query_beta`` and ``query_length``: see
     ``RopeConfig.query_beta``.
     """
 
@@ -66,7 +66,7 @@ class RotaryEmbedding:
 
 
 def rotate(x_THD: Tensor, rotation: Rotation) -> Tensor:
-    """The first ``rotary_dim`` elements of every head rotated, the others as they are."""
+    """The first ``rotary_dim`` elements of every head rotated, the others unchanged."""
     rotary_dim = rotation.cos_T1D.shape[-1]
     if rotary_dim == x_THD.shape[-1]:
         return _rotate(x_THD, rotation)

@@ -1,1 +1,1 @@
-"""Model families: one readable definition each over the shared ``quire.engine.layers``."""
+"""Model families: one definition each over the shared ``quire.engine.layers``."""

@@ -1,7 +1,7 @@
 """Reads the fields of ``config.json`` that the families spell in the same way.
 
-``read_decoder`` gives the plain pre-norm decoder of them; a family replaces the parts in which it
-differs. Every value is bounded, because sizes come from outside and become allocations.
+``read_decoder`` returns a plain pre-norm decoder; a family replaces the parts in which it differs.
+Every value is bounded, because sizes come from untrusted files and determine allocations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 MAX_SIZE = 1 << 20
 _MAX_EXPERTS = 1 << 16
-"""Of all layers together; the largest published models have less than half as many."""
+"""Of all layers together; the largest published models have less than half of it."""
 _MAX_LAYERS = 1024
 _MAX_HEADS = 4096
 
@@ -91,10 +91,10 @@ def read_activation(
 
 
 def refuse_windows(config: ConfigReader) -> None:
-    """For families that have no windows: a configuration that asks for some is not served without.
+    """For families without windows: refuse a configuration that asks for one.
 
     Raises:
-        UnsupportedModel: it does.
+        UnsupportedModel: it asks for a window.
     """
     kinds = config.raw("layer_types") or []
     windowed = not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}
@@ -122,10 +122,10 @@ def read_layers(
     window: int | None,
     is_windowed: Callable[[int], bool],
 ) -> tuple[LayerConfig, ...]:
-    """Layers with and without ``window`` as ``layer_types`` says, else ``is_windowed(layer)``.
+    """Layers with and without ``window`` by ``layer_types``, else by ``is_windowed(layer)``.
 
     Raises:
-        ModelFormatError: ``layer_types`` is no list of one kind for every layer.
+        ModelFormatError: ``layer_types`` is not a list with one kind for every layer.
         UnsupportedModel: it names a kind that is not served.
     """
     kinds = read_layer_types(config, num_layers)
@@ -167,10 +167,10 @@ def with_local_rope(
     local_theta: float,
     local_name: str,
 ) -> DecoderConfig:
-    """Layers with a window get a rotation of their own, the second one; in either spelling.
+    """Give layers with a window a second rotation of their own; reads either spelling.
 
-    The thetas are the family's defaults. In the older spelling that of local layers is
-    ``local_name``, and scaling is for full attention only.
+    The thetas are the family's defaults. In the older spelling the theta of local layers is
+    ``local_name``, and scaling applies to full attention only.
     """
     size, longest = decoder.head_dim, decoder.max_positions
     local = RopeConfig(config.number(local_name, low=1.0, high=1e12, default=local_theta))
@@ -214,9 +214,9 @@ def with_local_rope(
 
 
 def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig]) -> DecoderConfig:
-    """The decoder of a checkpoint that sees images too: its vision tower is left unread.
+    """The decoder of a checkpoint that also takes images; its vision tower is not read.
 
-    ``tie_word_embeddings`` may stand beside the text part.
+    ``tie_word_embeddings`` may be outside of the text part.
 
     Raises:
         ModelFormatError: there is no ``text_config``.
@@ -235,7 +235,7 @@ def text_part(config: ConfigReader, read: Callable[[ConfigReader], DecoderConfig
 
 
 def read_num_experts(config: ConfigReader, name: str, *, default_top_k: int) -> tuple[int, int]:
-    """How many experts there are (under ``name``), and how many a token takes."""
+    """The number of experts (under ``name``), and the number per token."""
     num_layers = config.integer("num_hidden_layers", _MAX_LAYERS)
     num_experts = config.integer(name, _MAX_EXPERTS // num_layers)
     top_k = config.integer("num_experts_per_tok", num_experts, default=default_top_k)

@@ -1,11 +1,11 @@
 """The decoder that all families share, in PyTorch: the definition that other backends must equal.
 
-A family is a ``DecoderConfig``, read by its own module; one that differs in structure beyond it
-brings its own class with the same interface (``CausalLM``).
+A family is a ``DecoderConfig``, read by its own module. A family whose structure it cannot express
+defines its own class with the same interface (``CausalLM``).
 
-Backends that keep weights in a form of their own walk a built ``Decoder``: every attribute named in
-the docstrings of the layers is final when loading has ended (fused, dequantised, transposed and
-with norm offsets added), and may be replaced by an empty tensor once it has been taken over.
+Backends that convert weights traverse a built ``Decoder``: every attribute named in the docstrings
+of the layers is final after loading (fused, dequantised, transposed and with norm offsets added),
+and may be replaced by an empty tensor once it has been taken over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 
 class CausalLM(Protocol):
-    """What the step loop asks of a model. T tokens, H hidden size, V vocabulary, N rows."""
+    """The step loop's interface to a model. T tokens, H hidden size, V vocabulary, N rows."""
 
     def embed(self, tokens_T: Tensor) -> Tensor:
         """Input embeddings ``[T, H]``."""
@@ -48,10 +48,10 @@ class CausalLM(Protocol):
 class DecoderLayer:
     """Attention, then an MLP or experts, each added to the residual stream.
 
-    ``attention_norm`` and ``mlp_norm`` stand before them, ``attention_output_norm`` and
-    ``mlp_output_norm`` behind; which of the four exist follows from ``norm_placement``.
+    ``attention_norm`` and ``mlp_norm`` precede them, ``attention_output_norm`` and
+    ``mlp_output_norm`` follow them; ``norm_placement`` determines which of the four exist.
 
-    ``combine`` makes one sum of the partial ones of tensor-parallel ranks; None: there is one rank.
+    ``combine`` sums the partial results of tensor-parallel ranks; None: there is one rank.
     """
 
     def __init__(self, config: DecoderConfig, parameters: Parameters, number: int) -> None:
@@ -113,7 +113,7 @@ _NORM_NAMES = {
         "mlp_output_norm": "post_feedforward_layernorm",
     },
 }
-"""The checkpoint's names of a layer's norms; one name means two things."""
+"""The checkpoint's names of a layer's norms; one name is used for two different norms."""
 
 
 def _make_mlp(
@@ -136,8 +136,8 @@ class Decoder:
 
     ``embedding_VH`` and ``output_VH`` are one tensor where embeddings are tied. ``layers`` are
     ``DecoderLayer``; ``norm`` is the last norm; ``ropes`` are ``RotaryEmbedding``, indexed by
-    ``LayerConfig.rope``. ``project`` multiplies by ``output_VH``, in place of which a backend may
-    put its own product.
+    ``LayerConfig.rope``. ``project`` multiplies by ``output_VH``; a backend may replace it by its
+    own product.
     """
 
     def __init__(self, config: DecoderConfig, parameters: Parameters) -> None:

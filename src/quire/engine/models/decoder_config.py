@@ -1,7 +1,7 @@
 """The whole specification of a decoder, as plain data that every backend reads.
 
-A family's module makes one of these from ``config.json``; ``quire.engine.models.decoder`` is its
-definition in PyTorch. Nothing here depends on a device or on weights.
+A family's module builds it from ``config.json``; ``quire.engine.models.decoder`` is its definition
+in PyTorch. Nothing here depends on a device or on weights.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ NormPlacement = Literal["pre", "post", "sandwich"]
 
 @dataclass(frozen=True, slots=True)
 class LayerConfig:
-    """What may differ from layer to layer.
+    """The parameters that may differ from layer to layer.
 
     ``window``: see ``AttentionAttributes``. ``rope``: index into ``DecoderConfig.ropes``.
-    ``experts``: a mixture of experts stands in place of the MLP.
+    ``experts``: a mixture of experts replaces the MLP.
     """
 
     window: int | None = None
@@ -38,12 +38,12 @@ class DecoderConfig:
     With attention and MLP as ``f``, a layer adds to the residual stream ``f(norm(x))`` (placement
     ``pre``), ``norm(f(x))`` (``post``, OLMo 2) or ``norm(f(norm(x)))`` (``sandwich``, Gemma 2),
     times ``residual_multiplier``. Embeddings are multiplied by ``embedding_multiplier``; logits by
-    ``logit_multiplier`` and then, with ``logit_softcap`` c, made ``c * tanh(logits / c)``.
+    ``logit_multiplier`` and then, with ``logit_softcap`` c, replaced by ``c * tanh(logits / c)``.
 
-    ``max_positions``: the longest context that may be served; ``default_positions`` is what is
-    served unless asked for more (None: the same). ``mlp`` and ``experts`` are None where no layer
-    has them. ``prefix``: where the decoder lies in its checkpoint, without the last dot (empty: it
-    is all that lies there); ``other_parts``: how the names of what else lies there begin.
+    ``max_positions``: the longest context that may be served; ``default_positions``: the length
+    served by default (None: the same). ``mlp`` and ``experts`` are None where no layer has them.
+    ``prefix``: of the decoder's tensors in the checkpoint, without the last dot (empty: it holds
+    nothing else); ``other_parts``: name prefixes of the checkpoint's other tensors.
     """
 
     vocab_size: int
@@ -82,7 +82,7 @@ class DecoderConfig:
         return self.attention.head_dim
 
     def ignores(self, name: str) -> bool:
-        """Whether a checkpoint may hold tensor ``name`` although the decoder has no use for it."""
+        """Whether a checkpoint may hold tensor ``name`` although the decoder does not use it."""
         if name == self.output_name:
             return self.tie_embeddings
         return name.startswith(self.other_parts)
@@ -93,7 +93,8 @@ class DecoderConfig:
 
     @property
     def output_name(self) -> str:
-        """The checkpoint's name for the output projection, which stands beside the decoder."""
+        """The checkpoint's name for the output projection, which is outside of the decoder's
+        prefix."""
         return f"{self.prefix.removesuffix('model')}lm_head.weight"
 
     def for_length(self, num_tokens: int) -> DecoderConfig:

@@ -1,4 +1,4 @@
-"""Gemma: Llama's decoder with norm weights around one, scaled embeddings and a GELU."""
+"""Gemma: Llama's decoder with norm weights stored minus one, scaled embeddings and a GELU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 
 def read_gemma(config: ConfigReader) -> DecoderConfig:
-    """The published files say ``gelu`` and mean its tanh form."""
+    """The published files say ``gelu``, but the models use its tanh form."""
     config = config.over({"head_dim": 256, "max_position_embeddings": 8192})
     return read_any_gemma(config, "hidden_activation" if config.has("hidden_activation") else None)
 
@@ -25,7 +25,7 @@ def read_any_gemma(
     qk_norm: QKNormKind | None = None,
     theta: float = 10000.0,
 ) -> DecoderConfig:
-    """What all versions have in common. Norm weights are stored as deviations from one."""
+    """The fields that all versions share. Norm weights are stored as deviations from one."""
     if config.flag("use_bidirectional_attention", False):
         raise UnsupportedModel(
             f"{config.where} asks for attention in both directions (an embedding model); served "

@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after, soft-caps, every other layer behind a window."""
+"""Gemma 2: norms before and after, soft-caps, a window in every other layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def read_gemma2(config: ConfigReader) -> DecoderConfig:
 def between_norms(
     config: ConfigReader, gemma: DecoderConfig, is_windowed: Callable[[int], bool]
 ) -> DecoderConfig:
-    """What Gemma 2 and 3 add: norms on both sides, windows, and a scale of their own."""
+    """The additions of Gemma 2 and 3: norms on both sides, windows, and a query scale of their
+    own."""
     divisor = config.number("query_pre_attn_scalar", low=1e-3, high=MAX_SIZE, default=256)
     return replace(
         gemma,
@@ -35,7 +36,7 @@ def between_norms(
 
 
 def read_softcap(config: ConfigReader, name: str, default: float | None) -> float | None:
-    """None where the configuration says null."""
+    """The soft-cap; None where the configuration says null."""
     if not config.has(name) and (config.is_null(name) or default is None):
         return None
     return config.number(name, low=1e-3, high=1e6, default=default)

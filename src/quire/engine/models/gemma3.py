@@ -1,6 +1,7 @@
-"""Gemma 3 (text): normed heads, and five local layers with a rotation of their own to one global.
+"""Gemma 3 (text): normalised heads, and for each global layer five local ones with their own
+rotation.
 
-Of the checkpoints that see images too, the text part is served.
+Of checkpoints that also take images, the text part is served.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""gpt-oss: experts with biases, attention sinks, every other layer behind a short window."""
+"""gpt-oss: experts with biases, attention sinks, a short window in every other layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROPE = {
 
 
 def read_gpt_oss(config: ConfigReader) -> DecoderConfig:
-    """``hidden_act`` says silu; what is meant is the clamped form of the published code."""
+    """``hidden_act`` says silu, but the published code uses the clamped form."""
     read_activation(config, SILU)
     _check_clamp(config)
     if not config.has("rope_parameters") and not config.has("rope_scaling"):

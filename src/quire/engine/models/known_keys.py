@@ -1,6 +1,6 @@
 """Keys of a generative model's ``config.json`` that its family may leave unread, and why.
 
-To serve a key, read it in the family's module; a key that a family has read is not looked up here.
+To serve a key, read it in the family's module; keys that were read are not looked up here.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ ANY_MODEL = KeyScope(
     },
     sections={"quantization_config": QUANTIZATION, "compression_config": QUANTIZATION},
 )
-"""What transformers may write into the configuration of any model."""
+"""Keys that transformers may write into the configuration of any model."""
 
 
 def _full_attention(value: Any) -> bool:
@@ -96,7 +96,7 @@ ROPE = KeyScope(
         "finetuned": absent("another rule of rotation", False),
     },
 )
-"""``sections``: of families in which layers with a window have a rotation of their own."""
+"""``sections``: for families in which layers with a window have their own rotation."""
 
 _ROPES = KeyScope(
     harmless=ROPE.harmless,
@@ -143,7 +143,7 @@ DECODER = merged(
         ),
     ]
 )
-"""A decoder by itself, or the text part of a model that sees images."""
+"""A decoder alone, or the text part of a model that takes images."""
 
 _IMAGES = KeyScope(
     harmless={
@@ -174,4 +174,4 @@ _TOWER = merged(
 WITH_IMAGES = merged(
     [ANY_MODEL, _IMAGES, KeyScope(sections={"text_config": DECODER, "vision_config": _TOWER})]
 )
-"""A model that sees images, of which the text part is served, or both."""
+"""A model that takes images, of which the text part or both parts are served."""

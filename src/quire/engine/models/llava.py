@@ -1,7 +1,7 @@
 """LLaVA 1.5 and checkpoints of its layout: a CLIP or SigLIP tower, a projector, a plain decoder.
 
-An image is one run of input embeddings among those of the text, at positions like theirs. The
-decoder is of a family of its own, named in ``text_config``.
+An image is one run of input embeddings between those of the text, at consecutive positions. The
+decoder belongs to another family, named in ``text_config``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "vocab_size": 32000,
     },
 }
-"""Published configurations leave out of the text part what its family has by default."""
+"""Published configurations leave out values of the text part that are its family's defaults."""
 
 
 def read_llava(config: ConfigReader) -> DecoderConfig:

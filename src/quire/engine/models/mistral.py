@@ -1,6 +1,5 @@
-"""Mistral: Llama's decoder with a window in every layer; Ministral: in some of them; Ministral 3:
-queries are scaled by the position.
-"""
+"""Mistral: Llama's decoder with a window in every layer. Ministral: a window in some layers.
+Ministral 3: queries are scaled by position."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ _MINISTRAL_3 = {
         "llama_4_scaling_beta": 0.1,
     },
 }
-"""What a configuration means that leaves these out."""
+"""Defaults for configurations that leave these out."""
 
 
 def read_mistral(config: ConfigReader) -> DecoderConfig:
@@ -73,7 +72,7 @@ _TEXT_PARTS: Mapping[str, Callable[[ConfigReader], DecoderConfig]] = {
 
 
 def read_mistral_text_part(config: ConfigReader) -> DecoderConfig:
-    """Mistral Small 3.1 and later and Ministral 3, which see images too."""
+    """Mistral Small 3.1 and later and Ministral 3, which also take images."""
     return text_part(config, _read_text)
 
 

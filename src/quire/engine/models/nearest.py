@@ -1,7 +1,7 @@
-"""Which served family is nearest to one that is not, for the message that refuses it.
+"""The served family that is nearest to an unserved one, for the message that refuses it.
 
-Knows names alone. A table has families whose name does not say what they are like; others are
-nearest to the one whose name begins in the same way.
+Works on names only. A table covers families whose name does not tell; others are matched by the
+longest common prefix.
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ _LEAST_COMMON = 3
 
 
 def nearest(model_type: str, served: Iterable[str]) -> str | None:
-    """The ``model_type`` of the served family that is most like ``model_type``; None: none is."""
+    """The ``model_type`` of the served family that is most similar; None: no family is."""
     name = model_type.lower()
     return _RELATED.get(name) or nearest_name(name, served)
 
 
 def nearest_name(name: str, served: Iterable[str]) -> str | None:
-    """The longest of ``served`` with which ``name`` begins, else the shortest of those that begin
-    most like it; None: none has more than a few characters in common."""
+    """The longest of ``served`` that is a prefix of ``name``, else the shortest of those with the
+    longest common prefix; None: no common prefix of more than a few characters."""
     candidates = list(served)
     begins = [one for one in candidates if name.startswith(one)]
     if begins:
@@ -89,6 +89,6 @@ def nearest_name(name: str, served: Iterable[str]) -> str | None:
 
 
 def _num_common(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """The length of the common prefix."""
     pairs = zip(one, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

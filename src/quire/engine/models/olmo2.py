@@ -1,4 +1,5 @@
-"""OLMo 2: norms behind attention and MLP only, and over all heads of queries and of keys."""
+"""OLMo 2: norms after attention and MLP only, and over all query heads and all key heads
+together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with three of four layers behind a window, whose rotation is not scaled."""
+"""OLMo 3: OLMo 2 with a window in three of four layers, whose rotation is not scaled."""
 
 from __future__ import annotations
 

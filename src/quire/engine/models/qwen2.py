@@ -27,7 +27,7 @@ def read_qwen(
     output_bias: bool,
     qk_norm: QKNormKind | None = None,
 ) -> DecoderConfig:
-    """Windows, which most checkpoints have switched off, begin at layer ``max_window_layers``."""
+    """Windows, which most checkpoints disable, begin at layer ``max_window_layers``."""
     plain = read_decoder(
         config,
         qkv_bias=qkv_bias,

@@ -19,7 +19,7 @@ from quire.engine.models.decoder_config import DecoderConfig, LayerConfig
 
 
 def read_qwen3_moe(config: ConfigReader) -> DecoderConfig:
-    """A window, where it is switched on, is in every layer."""
+    """A window, if enabled, applies to every layer."""
     bias = config.flag("attention_bias", False)
     activation = read_activation(config, SILU)
     plain = read_decoder(

@@ -1,4 +1,4 @@
-"""Which family serves which ``model_type``. To add one, write its module and name it here."""
+"""Maps each ``model_type`` to its family. To add one, write its module and add it here."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from quire.engine.models.smollm3 import read_smollm3
 class ModelFamily:
     """One architecture: how its configuration is read and how its model is built.
 
-    ``sees_images``: its configuration describes a vision tower that is served too. ``keys``: what
-    ``read`` may leave unread.
+    ``sees_images``: its configuration describes a vision tower that is served too. ``keys``: the
+    keys that ``read`` may leave unread.
     """
 
     name: str
@@ -110,7 +110,7 @@ def family_of(config: dict[str, Any], where: str) -> ModelFamily:
 
 
 def _instead(model_type: Any, architectures: Any) -> str:
-    """What to do about a family that is not served."""
+    """The remedy for a family that is not served."""
     if _names_one_of(architectures or [], tuple(ARCHITECTURES)):
         return "It is an encoder: load it with --encoder."
     found = nearest(model_type, FAMILIES) if isinstance(model_type, str) else None

@@ -1,4 +1,4 @@
-"""SmolLM3: Llama's decoder, every fourth layer of which does not rotate queries and keys."""
+"""SmolLM3: Llama's decoder without rotation in every fourth layer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire.engine.models.decoder_config import DecoderConfig
 
 
 def read_smollm3(config: ConfigReader) -> DecoderConfig:
-    """Windows, which published checkpoints do not use, are in the layers that do not rotate."""
+    """Windows, which published checkpoints do not use, apply to the layers without rotation."""
     bias = config.flag("attention_bias", False)
     plain = read_decoder(
         config,

@@ -1,7 +1,7 @@
 """Frames over a pair of connected sockets between rank 0 and one other rank.
 
 A message is its number of frames and their lengths, then the frames. Never pickle. The end of the
-stream means that the other side is gone.
+stream means that the peer has ended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_FRAMES = 1 << 16
 
 
 class Gone(Exception):
-    """The other side has closed its end."""
+    """The peer has closed its end."""
 
 
 class RankChannel:
@@ -28,7 +28,7 @@ class RankChannel:
         self._socket = end
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """Raises ``Gone`` when nobody reads any more."""
+        """Raises ``Gone`` when the peer does not read any more."""
         lengths = [len(frame) for frame in frames]
         header = _COUNT.pack(len(frames)) + b"".join(_LENGTH.pack(length) for length in lengths)
         try:

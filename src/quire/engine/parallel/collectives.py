@@ -1,7 +1,7 @@
-"""What the ranks of one model exchange; the one module that uses ``torch.distributed``.
+"""The collectives of a model's ranks; the only module that uses ``torch.distributed``.
 
-gloo on CPUs, NCCL on CUDA. One group per process (torch keeps it for the process), so a process
-holds one tensor-parallel engine at a time.
+gloo on CPUs, NCCL on CUDA. torch keeps one group per process, so a process holds one
+tensor-parallel engine at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COLLECTIVE_S = 600.0
 
 
 class Collectives:
-    """The group of one rank. Every rank calls the same functions in the same order."""
+    """The group, as seen by one rank. Every rank calls the same functions in the same order."""
 
     def __init__(self, shard: Shard, device: torch.device, store: TCPStore) -> None:
         self.shard = shard
@@ -38,7 +38,7 @@ class Collectives:
         )
 
     def sum(self, partial: Tensor) -> Tensor:
-        """The sum over all ranks, on every one, bit for bit the same; may reuse ``partial``."""
+        """The sum over all ranks, bit-identical on each; may reuse ``partial``."""
         if self._sums_in_float32 and partial.dtype != torch.float32:
             whole = partial.float()
             dist.all_reduce(whole)
@@ -48,7 +48,7 @@ class Collectives:
         return partial
 
     def gather(self, part: Tensor) -> list[Tensor]:
-        """On rank 0 every rank's ``part`` (of one shape), in order; elsewhere nothing."""
+        """On rank 0: every rank's ``part`` (of one shape), in order; elsewhere: an empty list."""
         part = part.contiguous()
         if self.shard.rank:
             dist.gather(part, None, dst=0)
@@ -58,7 +58,7 @@ class Collectives:
         return parts
 
     def share(self, values: Tensor) -> Tensor:
-        """Rank 0's ``values`` on every rank; elsewhere they are overwritten."""
+        """Broadcasts rank 0's ``values``; on other ranks they are overwritten."""
         values = values.contiguous()
         dist.broadcast(values, src=0)
         return values
@@ -69,10 +69,10 @@ class Collectives:
 
 
 def host_store(size: int) -> TCPStore:
-    """Rank 0's meeting point, on a free port of this host.
+    """Rank 0's rendezvous store, on a free port of this host.
 
     Raises:
-        ConfigError: this process has a group already.
+        ConfigError: this process already has a group.
     """
     if dist.is_initialized():
         raise ConfigError(
@@ -85,5 +85,5 @@ def host_store(size: int) -> TCPStore:
 
 
 def join_store(port: int, size: int) -> TCPStore:
-    """Another rank's view of it."""
+    """Another rank's connection to the store."""
     return TCPStore(HOST, port, size, is_master=False, timeout=timedelta(seconds=_JOIN_S))

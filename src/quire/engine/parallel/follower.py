@@ -1,4 +1,4 @@
-"""A rank that follows: its part of the model, and rank 0's calls carried out on it."""
+"""A following rank: executes rank 0's calls on its part of the model."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from quire.engine.torch_runner import TorchRunner
 
 
 class FollowingRank:
-    """Executes calls in order. What they return is only of use on rank 0, and dropped here.
+    """Executes calls in order. Their results matter on rank 0 only, and are dropped here.
 
-    Received arrays are read-only; torch takes only those it could write to, so these are copied.
+    Received arrays are read-only, which torch does not accept, so they are copied.
     """
 
     def __init__(self, collectives: Collectives, device: torch.device) -> None:
@@ -32,7 +32,7 @@ class FollowingRank:
         self._plan: DecodePlan | None = None
 
     def execute(self, call: m.AnyCall) -> m.Answer | None:
-        """Carry ``call`` out; the answer, if it has one."""
+        """Execute ``call``; returns its answer, if it has one."""
         if isinstance(call, m.Load):
             return self._load(call.config)
         runner = self._runner
@@ -78,7 +78,7 @@ class FollowingRank:
         return loaded_answer(loaded, runner)
 
     def _empty(self, num_rows: int) -> Tensor:
-        """Where hidden states of rank 0 go."""
+        """A buffer for hidden states that rank 0 broadcasts."""
         loaded = self._loaded
         assert loaded is not None
         size = (num_rows, loaded.config.hidden_size)
@@ -86,7 +86,7 @@ class FollowingRank:
 
 
 def loaded_answer(loaded: LoadedModel, runner: TorchRunner) -> m.Loaded:
-    """What all ranks of a model must agree on."""
+    """The properties on which all ranks of a model must agree."""
     pool = runner.pool
     adapters = () if loaded.adapters is None else loaded.adapters.infos
     return m.Loaded(

@@ -1,7 +1,8 @@
-"""``RankGroup``: rank 0's hold on the other ranks, from their start to their end.
+"""``RankGroup``: rank 0's control of the other ranks, from their start to their end.
 
-Owns the processes and the way to them. A rank that ends ends the group: rank 0's next call raises
-``EngineFault`` with the reason, and whoever supervises the engine starts a new one with new ranks.
+Owns the processes and the channels to them. When a rank ends, the group ends: rank 0's next call
+raises ``EngineFault`` with the reason, and the engine's supervisor starts a new engine with new
+ranks.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _END_S = 2.0
 
 @dataclass(slots=True)
 class Follower:
-    """One rank but the first. ``code``: its exit status once it is known to have ended."""
+    """One rank other than rank 0. ``code``: its exit status once it is known to have ended."""
 
     rank: int
     process: subprocess.Popen[bytes]
@@ -65,7 +66,7 @@ class Follower:
 
 
 class RankGroup:
-    """``size`` ranks, of which this process is the first. Use ``start``."""
+    """``size`` ranks, of which this process is rank 0. Use ``start``."""
 
     def __init__(self, size: int, device: torch.device) -> None:
         self.size = size
@@ -76,10 +77,10 @@ class RankGroup:
 
     @classmethod
     def start(cls, config: EngineConfig) -> RankGroup:
-        """Start the other ranks and meet them.
+        """Start the other ranks and wait until they join.
 
         Raises:
-            ConfigError: fewer devices than ranks, or this process has a group already.
+            ConfigError: fewer devices than ranks, or this process already has a group.
             EngineFault: a rank ended before it had joined.
         """
         size, device = config.tensor_parallel, device_of_rank(config, 0)
@@ -106,11 +107,11 @@ class RankGroup:
 
     @property
     def pids(self) -> list[int]:
-        """Processes of the other ranks."""
+        """Process ids of the other ranks."""
         return [follower.process.pid for follower in self._followers]
 
     def tell(self, call: AnyCall) -> None:
-        """Send ``call`` to every other rank; the caller then takes part in it."""
+        """Send ``call`` to every other rank; the caller then takes part in its collectives."""
         frames = self._calls.encode(call)
         for follower in self._followers:
             follower.channel.send(frames)
@@ -124,7 +125,7 @@ class RankGroup:
         """Wait for the others' models.
 
         Raises:
-            QuireError: a rank could not load, or has come to other sizes than this one.
+            QuireError: a rank could not load, or its sizes differ from this rank's.
         """
         for follower, answer in zip(self._followers, self.hear_loads(), strict=True):
             assert isinstance(answer, Loaded)
@@ -137,13 +138,13 @@ class RankGroup:
                 )
 
     def hear_loads(self) -> list[Answer]:
-        """What became of the others' models, in order of rank."""
+        """The results of the others' loads, in order of rank."""
         with self.guard():
             return self._hear(Loaded)
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Around what needs the others: says which of them is gone when it fails."""
+        """Wraps operations that need the other ranks: an error names the rank that has ended."""
         try:
             yield
         except (Gone, RuntimeError, OSError) as exc:
@@ -155,7 +156,7 @@ class RankGroup:
             ) from exc
 
     def close(self) -> None:
-        """End the other ranks; returns when they are gone. Idempotent."""
+        """End the other ranks; returns when they have ended. Idempotent."""
         for follower in self._followers:
             follower.channel.close()
         for end in (None, subprocess.Popen.terminate, subprocess.Popen.kill):
@@ -181,7 +182,7 @@ class RankGroup:
         self._followers.append(Follower(rank, process, RankChannel(ours)))
 
     def _await_ends(self, limit_s: float) -> None:
-        """Give ranks that are ending the time to be seen as ended."""
+        """Wait until ranks that are ending have ended, at most ``limit_s``."""
         ends_s = time.monotonic() + limit_s
         for follower in self._followers:
             with contextlib.suppress(subprocess.TimeoutExpired):

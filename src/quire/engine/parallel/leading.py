@@ -1,4 +1,4 @@
-"""Rank 0 of a tensor-parallel engine: its model and its runner, the other ranks behind them."""
+"""Loads the model of a tensor-parallel engine on rank 0, together with the other ranks."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def lead(
     """Load the model on every rank.
 
     Raises:
-        ConfigError: the ranks cannot share it, or a backend is asked for that does not split.
-        EngineFault: a rank is gone.
+        ConfigError: the ranks cannot share it, or the requested backend does not support ranks.
+        EngineFault: a rank has ended.
     """
     if config.backend not in ("auto", TorchBackend.name):
         raise ConfigError(
@@ -40,7 +40,7 @@ def lead(
         torch.set_num_threads(choose_num_threads(local.num_threads, loaded.num_parameters))
         runner = TorchBackend().make_runner(local, loaded)
     except QuireError:
-        group.hear_loads()  # theirs failed alike; the group is ready for another model
+        group.hear_loads()  # the others failed in the same way; the group can load another model
         raise
     group.end_load(loaded_answer(loaded, runner))
     return loaded, LeadingRunner(runner, group)

@@ -1,4 +1,4 @@
-"""Rank 0's runner: does its part of every call and lets the other ranks do theirs."""
+"""Rank 0's runner: sends every call to the other ranks and executes its own part."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class LeadingRunner:
     """Implements ``ModelRunner`` over a group of ranks; ``runner`` is rank 0's own.
 
     Raises (every call):
-        EngineFault: a rank is gone.
+        EngineFault: a rank has ended.
     """
 
     serves_scores = False  # a rank has the probabilities of its own heads only
@@ -82,7 +82,7 @@ class LeadingRunner:
         return None
 
     def logits(self, hidden_NH: Tensor) -> Tensor:
-        """What the others project is what rank 0 has, not what they have themselves."""
+        """The other ranks project the hidden states of rank 0, which it broadcasts."""
         with self._group.guard():
             self._group.tell(m.Logits(num_rows=len(hidden_NH)))
             return self._runner.logits(self._group.collectives.share(hidden_NH))
@@ -98,7 +98,7 @@ class LeadingRunner:
 
 
 class LeadingPlan:
-    """``StepPlan`` of a group. The others advance theirs as they run a step of it."""
+    """``StepPlan`` of a group. The other ranks advance their plans when they run a step."""
 
     def __init__(self, plan: DecodePlan, group: RankGroup) -> None:
         self.plan = plan
@@ -114,7 +114,7 @@ class LeadingPlan:
 
 
 class LeadingPool:
-    """``KVPool`` of a group: every rank has the same slots, with its own heads in them."""
+    """``KVPool`` of a group: every rank has the same slots, for its own heads."""
 
     def __init__(self, pool: KVPool, group: RankGroup) -> None:
         self._pool = pool
@@ -141,7 +141,7 @@ class LeadingPool:
 
 
 class LeadingEmbeds(EmbedSlots):
-    """Embed slots that every rank has a copy of; rank 0 writes them all."""
+    """Embed slots that are replicated on every rank; rank 0 writes all copies."""
 
     def __init__(self, embeds: EmbedSlots, group: RankGroup) -> None:
         self.num_embeds = embeds.num_embeds

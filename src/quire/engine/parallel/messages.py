@@ -1,7 +1,7 @@
-"""What rank 0 tells the other ranks: the calls of its runner as data, in order.
+"""Messages from rank 0 to the other ranks: the calls of its runner as data, in order.
 
-Only rank 0 decides. A follower executes call by call and meets the others inside of each, in the
-collectives; it answers ``Load`` and nothing else.
+Only rank 0 decides. The other ranks execute call by call, taking part in each call's collectives;
+only ``Load`` and ``Join`` are answered.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ U8 = NDArray[np.uint8]
 
 
 class RankCall(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of what rank 0 sends."""
+    """Base of the messages that rank 0 sends."""
 
 
 class Join(RankCall, frozen=True, kw_only=True):
-    """Meet the others at rank 0's port; the first message."""
+    """Join the group at rank 0's port; the first message."""
 
     port: int
     device: str
 
 
 class Load(RankCall, frozen=True, kw_only=True):
-    """Take this model in place of the one that there was, if any."""
+    """Load this model in place of the current one, if any."""
 
     config: EngineConfig
 
@@ -47,7 +47,7 @@ class RankRowMask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankRows(msgspec.Struct, frozen=True, kw_only=True):
-    """``AttentionRows`` without what every rank has itself."""
+    """``AttentionRows`` without the parts that every rank has itself."""
 
     row_starts: I64
     positions: I32
@@ -64,7 +64,7 @@ class RankEmbed(RankCall, frozen=True, kw_only=True):
 
 
 class WriteEmbeds(RankCall, frozen=True, kw_only=True):
-    """The vectors follow from rank 0 as a collective."""
+    """The vectors follow as a broadcast from rank 0."""
 
     embeds: I32
 
@@ -93,7 +93,7 @@ class KeepRows(RankCall, frozen=True, kw_only=True):
 
 
 class Logits(RankCall, frozen=True, kw_only=True):
-    """The hidden states follow from rank 0 as a collective."""
+    """The hidden states follow as a broadcast from rank 0."""
 
     num_rows: int
 
@@ -130,11 +130,11 @@ AnyCall = (
 
 
 class Joined(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The rank is in the group."""
+    """The rank has joined the group."""
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to ``Load``; the digests and pool sizes must be rank 0's."""
+    """The answer to ``Load``; digests and pool sizes must equal rank 0's."""
 
     digest: str = ""
     adapter_digests: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
-"""What runs in every rank but the first: ``python -m quire.engine.parallel.rank_process``.
+"""The process of every rank except rank 0: ``python -m quire.engine.parallel.rank_process``.
 
-Given a socket's number, its rank and the number of ranks by rank 0, which is its parent. Ends with
-its parent: by the end of the socket, and on Linux by a signal even while stuck in native code. An
-exception ends it too, which the others see.
+Rank 0, its parent, passes a socket's file descriptor, the rank and the number of ranks. The process
+ends with its parent: when the socket closes, and on Linux by a signal even while stuck in native
+code. An exception also ends it, which the other ranks notice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run(channel: RankChannel, shard: Shard) -> None:
-    """Join the group and follow until the channel ends."""
+    """Join the group and execute calls until the channel closes."""
     calls, answers = call_codec(), answer_codec()
     join = calls.decode(channel.receive())
     assert isinstance(join, Join), f"expected Join, got {type(join).__name__}"
@@ -54,7 +54,7 @@ def main() -> None:
     try:
         run(RankChannel(socket.socket(fileno=number)), Shard(rank, size))
     except Gone:
-        os._exit(0)  # no clean-up: rank 0 waits for the end, and memory goes with us
+        os._exit(0)  # no clean-up: rank 0 waits for the exit, and memory is freed with the process
     except Exception:
         logger.exception("the rank failed, and with it the group")
         os._exit(1)

@@ -1,10 +1,10 @@
-"""Which part of a model one rank holds.
+"""The part of a model that one rank holds.
 
 Attention is split by heads, MLPs and every expert by their intermediate size, embedding and output
-by the vocabulary; norms and routers are whole on every rank. A projection back to the hidden size
-gives a partial sum, to which rank 0 alone adds the bias.
+by the vocabulary; norms and routers are replicated. A projection back to the hidden size gives a
+partial sum, to which only rank 0 adds the bias.
 
-Owns the rules; knows nothing of processes.
+Owns the rules; does not know processes.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Shard:
     size: int = 1
 
     def span(self, count: int) -> Span:
-        """This rank's equal part of ``count``, which ``size`` divides."""
+        """This rank's equal part of ``count``, which must be a multiple of ``size``."""
         width = count // self.size
         return self.rank * width, (self.rank + 1) * width
 
     def vocabulary(self, vocab_size: int) -> Span:
-        """This rank's tokens: equal parts, but that the last may be shorter."""
+        """This rank's tokens: equal parts, except that the last may be shorter."""
         width = -(-vocab_size // self.size)
         return min(self.rank * width, vocab_size), min((self.rank + 1) * width, vocab_size)
 
@@ -74,10 +74,10 @@ def _fits(size: int, counts: list[int], kv_heads: int) -> bool:
 
 
 def local_config(config: DecoderConfig, shard: Shard) -> DecoderConfig:
-    """The decoder that one rank builds; all ranks' have the same shape.
+    """The decoder that one rank builds; those of all ranks have the same shape.
 
     Raises:
-        ConfigError: the model cannot be shared by so many ranks.
+        ConfigError: the model cannot be divided among this many ranks.
     """
     size = shard.size
     if size == 1:
@@ -103,8 +103,8 @@ def local_destinations(
     config: DecoderConfig,
     shard: Shard,
 ) -> dict[str, Destination]:
-    """``local`` with what each takes of the checkpoint's tensor. ``whole``: those of the model
-    that is not split, whose ``config`` this is."""
+    """``local``, each with the part that it takes of the checkpoint's tensor. ``whole``: the
+    destinations of the undivided model, whose ``config`` this is."""
     if shard.size == 1:
         return dict(local)
     return {
@@ -120,7 +120,7 @@ def local_destinations(
 def picker(
     name: str, whole: Shape, local: Shape, config: DecoderConfig, shard: Shard
 ) -> Callable[[Tensor], Tensor] | None:
-    """What this rank takes of the tensor ``name``: of shape ``whole``, made ``local``."""
+    """Selects this rank's part of the tensor ``name``: from shape ``whole`` to shape ``local``."""
     module = _module_of(name)
     if whole == local:
         is_bias = name.endswith("bias")
@@ -133,7 +133,7 @@ def picker(
         parts = [stored.narrow(axis, start, stop - start) for start, stop in spans]
         part = torch.cat(parts, axis) if len(parts) > 1 else parts[0]
         missing = local[axis] - part.shape[axis]
-        if missing:  # behind the end of the vocabulary
+        if missing:  # rows after the end of the vocabulary
             part = F.pad(part, [0, 0] * (part.dim() - 1 - axis) + [0, missing])
         return part
 
@@ -148,7 +148,7 @@ def _module_of(name: str) -> str:
 
 
 def _spans(module: str, whole: int, local: int, config: DecoderConfig, shard: Shard) -> list[Span]:
-    """The parts of an axis of ``whole`` elements that make up this rank's ``local``."""
+    """The ranges of an axis of ``whole`` elements that make up this rank's ``local``."""
     attention, dim = config.attention, config.attention.head_dim
     queries, keys = attention.num_heads * dim, attention.num_kv_heads * dim
     if module in ("k_proj", "v_proj", "k_norm"):
@@ -170,7 +170,8 @@ def _spans(module: str, whole: int, local: int, config: DecoderConfig, shard: Sh
 
 
 def _kv_span(config: DecoderConfig, shard: Shard) -> Span:
-    """Rows of this rank's KV heads; several ranks hold the same head where there are too few."""
+    """Rows of this rank's KV heads; several ranks hold the same head if there are fewer heads than
+    ranks."""
     kv_heads, dim = config.attention.num_kv_heads, config.attention.head_dim
     width = max(1, kv_heads // shard.size)
     first = shard.rank * kv_heads // shard.size

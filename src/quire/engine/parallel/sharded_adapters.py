@@ -1,7 +1,7 @@
-"""The part of an adapter that one rank holds: split as the projections are that it adds to.
+"""The part of an adapter that one rank holds, split like the projections that it modifies.
 
-Where a projection's outputs are split, so is ``up``; where its inputs are, ``down`` is, and the
-ranks' partial sums contain the adapter's.
+``up`` is split where a projection's outputs are; ``down`` is split where its inputs are, and the
+ranks' partial sums then include the adapter's.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def local_adapter(
     config: DecoderConfig,
     shard: Shard,
 ) -> AdapterWeights:
-    """``whole`` and ``local``: the projections of the model that is not split, and of this rank's.
-    ``config`` is that of the former."""
+    """``whole`` and ``local``: the projections of the undivided model, and of this rank. ``config``
+    is that of the undivided model."""
     if shard.size == 1:
         return adapter
 

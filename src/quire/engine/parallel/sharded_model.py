@@ -1,4 +1,5 @@
-"""One rank's ``CausalLM``: a decoder of local shape, joined to the others at the right places."""
+"""One rank's ``CausalLM``: a decoder of local shape with collectives where ranks must combine
+results."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from quire.engine.parallel.collectives import Collectives
 
 
 class ShardedDecoder:
-    """Implements ``CausalLM`` on one rank. ``config`` is that of the whole model.
+    """Implements ``CausalLM`` on one rank. ``config`` is that of the undivided model.
 
-    Hidden states are the same on every rank; logits are whole on rank 0 and in parts elsewhere.
+    Hidden states are the same on every rank; logits are complete on rank 0 and partial elsewhere.
     """
 
     def __init__(self, decoder: CausalLM, config: DecoderConfig, ranks: Collectives) -> None:
@@ -54,8 +55,8 @@ class ShardedDecoder:
 
 
 class WholeQKNorm(QKNorm):
-    """``QKNorm`` of kind ``whole`` where the heads of a token lie on several ranks: the mean of
-    squares is that of all of them. A KV head that several ranks hold counts once."""
+    """``QKNorm`` of kind ``whole`` where the heads of a token are divided among ranks: the mean of
+    squares is taken over all of them. A KV head that several ranks hold counts once."""
 
     def __init__(self, norm: QKNorm, config: DecoderConfig, ranks: Collectives) -> None:
         self.kind, self.eps = norm.kind, norm.eps

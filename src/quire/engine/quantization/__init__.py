@@ -1,1 +1,2 @@
-"""Quantised checkpoints: how their tensors are packed, and how they become plain floats at load."""
+"""Quantised checkpoints: how their tensors are packed, and their conversion to plain floats at
+load."""

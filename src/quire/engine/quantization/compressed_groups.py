@@ -1,6 +1,6 @@
-"""What a ``config_groups`` section of compressed-tensors says of weights and activations.
+"""Reads a ``config_groups`` section of compressed-tensors: its weights and activations.
 
-Most of it stands in the shapes of the tensors; what does not is checked here.
+Most of it is also implied by the shapes of the tensors; the rest is checked here.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from quire.engine.config_reader import ConfigReader
 
 _MAX_BITS = 64
 _LEAST_ACTIVATION_BITS = 8
-"""With fewer, the model was made for coarse activations; with 8, they stand for the wide ones."""
+"""Models trained for fewer bits expect coarse activations; 8-bit ones may be computed in full
+precision."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightGroups:
-    """``block``: rows and columns that share a scale; None: no blocks. ``is_reordered``: groups of
-    inputs are not in the order of the inputs."""
+    """``block``: rows and columns that share a scale; None: no blocks. ``is_reordered``: whether
+    groups are not consecutive inputs."""
 
     block: tuple[int, int] | None = None
     is_reordered: bool = False

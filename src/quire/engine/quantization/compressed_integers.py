@@ -1,9 +1,9 @@
 """The ``pack-quantized`` format of compressed-tensors: signed integers packed into int32.
 
-``weight_packed [out, in * bits / 32]`` lies along the inputs, lowest bits first; values, and zeros
-where there are some, are stored plus half of their range. ``weight_scale [out, groups]``;
-``weight_zero_point [out * bits / 32, groups]`` lies along the outputs; ``weight_g_idx [in]`` is the
-group of every input, if they are not in order.
+``weight_packed [out, in * bits / 32]`` is packed along the inputs, lowest bits first; values, and
+zeros if there are any, are stored with half of their range added. ``weight_scale [out, groups]``;
+``weight_zero_point [out * bits / 32, groups]`` is packed along the outputs; ``weight_g_idx [in]``
+is the group of every input, if groups are not consecutive.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _BITS = (4, 8)
 
 
 class CompressedIntegers:
-    """Bits and groups are those that the tensors' shapes say; layers may differ in them. Where the
-    configuration says that inputs are reordered, the file must tell the group of every input."""
+    """Bits and groups are derived from the tensors' shapes; they may differ between layers. If the
+    configuration says that inputs are reordered, the file must contain the group of every input."""
 
     name = "compressed-tensors"
     unread = re.compile(r".*\.weight_shape$")

@@ -1,4 +1,4 @@
-"""FP8 weights (E4M3 or E5M2) with a scale for the tensor, for every output, or for every block.
+"""FP8 weights (E4M3 or E5M2) with a scale per tensor, per output, or per block.
 
 Scales multiply, whatever the checkpoint calls them: ``weight_scale`` (per tensor or output) or
 ``weight_scale_inv`` (per block).
@@ -27,7 +27,7 @@ class Float8:
     unread = re.compile(
         r".*\.(input_scale|activation_scale|weight_scale_2|k_scale|v_scale|q_scale)$"
     )
-    """Scales for activations and caches that are kept in FP8 too; here they are not."""
+    """Scales of FP8 activations and caches, which are not used here."""
 
     def __init__(self, config: ConfigReader) -> None:
         self._block = read_groups(config, "float").block or (_BLOCK, _BLOCK)

@@ -26,7 +26,7 @@ _ARGUMENTS = KeyScope(
         _MAKING: names("observer observer_kwargs actorder dynamic is_mx"),
     },
 )
-"""Of weights or activations in a group of compressed-tensors."""
+"""The arguments of weights or activations in a group of compressed-tensors."""
 
 _GROUP = KeyScope(
     harmless={_PLACES: names("targets"), _FILE: names("format")},

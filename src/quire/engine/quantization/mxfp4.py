@@ -1,7 +1,7 @@
-"""MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 four-bit floats with a power of two each.
+"""MXFP4 (OCP Microscaling Formats 1.0): blocks of 32 four-bit floats with one power of two each.
 
-The experts of gpt-oss are stored so: ``NAME_blocks [E, out, in / 32, 16]`` holds two values in a
-byte, the first in its low half, and ``NAME_scales [E, out, in / 32]`` exponents with a bias of 127.
+Used for the experts of gpt-oss: ``NAME_blocks [E, out, in / 32, 16]`` holds two values per byte,
+the first in its low half, and ``NAME_scales [E, out, in / 32]`` exponents with a bias of 127.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.engine.quantization.scheme import Header, Shape, StoredPart, check_di
 _BLOCK = 32
 _BYTES = frozenset({"U8"})
 _VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""E2M1 without its sign, which is the highest of the four bits."""
+"""E2M1 without the sign, which is the highest of the four bits."""
 
 
 class MXFP4:
@@ -44,11 +44,11 @@ class MXFP4:
         }
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
-        """In bfloat16, which holds every value exactly."""
+        """Returns bfloat16, which represents every value exactly."""
         values = torch.tensor([*_VALUES, *(-one for one in _VALUES)], dtype=torch.bfloat16)
         count, inputs, size = shape
         plain_EOI = torch.empty(count, size, inputs, dtype=torch.bfloat16)
-        for expert, blocks in enumerate(parts["blocks"]):  # one at a time: they are large
+        for expert, blocks in enumerate(parts["blocks"]):  # one at a time, because they are large
             pairs = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(-2)
             exponents = parts["scales"][expert].int() - 127
             plain_EOI[expert] = torch.ldexp(values[pairs.int()], exponents[..., None]).flatten(-2)

@@ -1,7 +1,7 @@
 """AWQ (Lin et al., 2023) and GPTQ (Frantar et al., 2022): small integers packed into int32.
 
-Both store ``weight[out, in] = (q - zero) * scale`` with one zero and scale for every output column
-and group of inputs, everything transposed: inputs are rows, outputs columns.
+Both store ``weight[out, in] = (q - zero) * scale`` with one zero and scale for every output and
+group of inputs. Tensors are transposed: inputs are rows, outputs columns.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from quire.engine.quantization.scheme import (
 INT32 = frozenset({"I32"})
 _MAX_GROUP = 1 << 20
 _AWQ_ORDER = [0, 4, 1, 5, 2, 6, 3, 7]
-"""Column c of eight lies in nibble ``_AWQ_ORDER[c]`` of its word (even columns first)."""
+"""Column c of eight is in nibble ``_AWQ_ORDER[c]`` of its word (even columns first)."""
 
 
 def unpack(words: Tensor, bits: int) -> Tensor:
-    """int32 ``[R, C]`` to its unsigned integers ``[R, C, 32 / bits]``, uint8, lowest bits first."""
+    """Unpacks int32 ``[R, C]`` into unsigned integers ``[R, C, 32 / bits]``, uint8, lowest bits
+    first."""
     octets = words.contiguous().view(torch.uint8).view(*words.shape, 4)  # lowest first
     mask = (1 << bits) - 1
     parts = [(octets >> shift) & mask for shift in range(0, 8, bits)]
@@ -40,9 +41,9 @@ def unpack(words: Tensor, bits: int) -> Tensor:
 def scaled(
     weights_OI: Tensor, zeros_OG: Tensor, scales_OG: Tensor, groups_I: Tensor | None
 ) -> Tensor:
-    """``(weights - zeros) * scales`` in float32; groups follow one another if ``groups_I`` is None.
+    """``(weights - zeros) * scales`` in float32; groups are consecutive if ``groups_I`` is None.
 
-    In place as far as possible: a checkpoint of billions of weights passes through here.
+    In place as far as possible, because checkpoints have billions of weights.
     """
     size, inputs = weights_OI.shape
     zeros_OG, scales_OG = zeros_OG.float(), scales_OG.float()
@@ -56,7 +57,7 @@ def check_groups(name: str, groups_I: Tensor, num_groups: int) -> Tensor:
     """The stored group of every input, as an index.
 
     Raises:
-        ModelFormatError: one that does not exist.
+        ModelFormatError: an index out of range.
     """
     if int(groups_I.min()) < 0 or int(groups_I.max()) >= num_groups:
         raise ModelFormatError(
@@ -108,9 +109,9 @@ class AWQ:
 class GPTQ:
     """``qweight [in * bits / 32, out]`` is packed along the inputs, ``qzeros [groups, out * bits /
     32]`` along the outputs; ``scales [groups, out]``. ``g_idx [in]`` is the group of every input,
-    which need not be in order (``desc_act``).
+    not necessarily in order (``desc_act``).
 
-    The first form of the format stores zeros less one.
+    The first version of the format stores each zero minus one.
     """
 
     name = "gptq"
@@ -157,7 +158,7 @@ class GPTQ:
     def _groups(
         self, name: str, num_inputs: int, num_groups: int, stored_I: Tensor | None
     ) -> Tensor | None:
-        """The group of every input; None if they follow one another, all of one size."""
+        """The group of every input; None if groups are consecutive and of one size."""
         group_size = self._group_size or num_inputs
         ordered_I = torch.arange(num_inputs) // group_size
         groups_I = ordered_I if stored_I is None else check_groups(name, stored_I, num_groups)
@@ -166,6 +167,6 @@ class GPTQ:
 
 
 def _read_group_size(config: ConfigReader) -> int | None:
-    """Inputs of a group; None if all form one (``-1``)."""
+    """The number of inputs per group; None if all inputs form one group (``-1``)."""
     size = config.integer("group_size", _MAX_GROUP, low=-1, default=128)
     return size if size > 0 else None

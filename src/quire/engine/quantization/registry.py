@@ -1,4 +1,4 @@
-"""Which scheme a checkpoint's ``quantization_config`` names. To add one, name it here."""
+"""Maps a checkpoint's ``quantization_config`` to its scheme. To add a scheme, add it here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def scheme_of(config: ConfigReader) -> Scheme | None:
     """The scheme of a ``config.json``; None if its weights are plain.
 
     Raises:
-        UnsupportedModel: a scheme that is not read, or not in this form.
+        UnsupportedModel: an unsupported scheme, or an unsupported variant of one.
     """
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:

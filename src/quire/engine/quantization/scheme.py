@@ -1,8 +1,8 @@
-"""What a quantisation scheme tells the loader. Knows nothing of files or of models.
+"""The interface between quantisation schemes and the loader. Does not know files or models.
 
-A model asks for plain tensors by name. A scheme says which stored tensors make up one of them, what
-these must look like (checked from the files' headers, before memory is taken), and turns them into
-the plain one.
+A model asks for plain tensors by name. A scheme says which stored tensors make up a plain one and
+which shapes and dtypes they must have (checked from the files' headers, before memory is
+allocated), and converts them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class StoredPart:
-    """One stored tensor that a plain one is made of, and what it must look like."""
+    """One stored tensor that is part of a plain one, with its required shape and dtypes."""
 
     name: str
     shape: Shape
@@ -42,7 +42,7 @@ class StoredPart:
 class Scheme(Protocol):
     """One way to pack weights, with the parameters of one checkpoint.
 
-    ``unread``: names of stored tensors that dequantising does not need.
+    ``unread``: names of stored tensors that dequantisation does not need.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Scheme(Protocol):
     def parts(
         self, name: str, shape: Shape, stored: Mapping[str, Header]
     ) -> dict[str, StoredPart] | None:
-        """What makes up the plain tensor ``name``, by role; None if it is stored as it is.
+        """The parts of the plain tensor ``name``, by role; None if it is stored plain.
 
         Raises:
             ModelFormatError: the shape cannot be packed in this way.
@@ -59,7 +59,7 @@ class Scheme(Protocol):
         ...
 
     def dequantize(self, name: str, shape: Shape, parts: Mapping[str, Tensor]) -> Tensor:
-        """The plain tensor, in a dtype that loses nothing.
+        """The plain tensor, in a dtype that represents every value exactly.
 
         Raises:
             ModelFormatError: values that contradict each other.
@@ -68,7 +68,7 @@ class Scheme(Protocol):
 
 
 def module_of(name: str, shape: Shape) -> str | None:
-    """The module whose weight matrix ``name`` is; None if it is no such thing."""
+    """The module whose weight matrix is ``name``; None if it is not a weight matrix."""
     if len(shape) != 2 or not name.endswith(".weight"):
         return None
     return name.removesuffix(".weight")

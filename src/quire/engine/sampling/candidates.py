@@ -1,4 +1,4 @@
-"""The tokens still in play for a group of rows, and the final choice among them.
+"""The remaining candidate tokens of a group of rows, and the final choice among them.
 
 Shapes: S rows, V vocabulary, C candidates per row.
 """
@@ -19,11 +19,11 @@ _BLOCK = 128
 
 
 class Candidates:
-    """``scores_SC`` in float32, ``-inf`` for what is excluded.
+    """``scores_SC`` in float32, ``-inf`` for excluded tokens.
 
-    ``ids_SC`` is None while the candidates are the whole vocabulary in order (C = V); a top-k cuts
-    them down, so that what follows costs k and not V. The logits that a group begins with belong to
-    somebody else: they are copied before the first write.
+    ``ids_SC`` is None while the candidates are the whole vocabulary in order (C = V); a top-k
+    reduces them, so that later processors cost k and not V. The initial logits belong to the caller
+    and are copied before the first write.
     """
 
     __slots__ = ("_is_own", "_masses_SC", "ids_SC", "scores_SC", "vocab_size")
@@ -36,7 +36,7 @@ class Candidates:
         self._is_own = False
 
     def rescore(self, scores_SC: Tensor) -> None:
-        """Give the same candidates other scores, in a new tensor."""
+        """Replace the scores of the same candidates, in a new tensor."""
         self.scores_SC = scores_SC
         self._masses_SC = None
         self._is_own = True
@@ -54,7 +54,8 @@ class Candidates:
         self._masses_SC = None
 
     def exclude(self, excluded_SC: Tensor) -> None:
-        """Take candidates out. The best one of a row must stay: masses are relative to it."""
+        """Exclude candidates. The best one of a row must remain, because masses are relative to
+        it."""
         self.scores_SC = self.scores_SC.masked_fill(excluded_SC, -math.inf)
         self._is_own = True
         if self._masses_SC is not None:
@@ -67,8 +68,8 @@ class Candidates:
         return self._masses_SC
 
     def is_worth_a_guess(self, count: int) -> bool:
-        """Whether trying the best ``count`` first may spare work. Not where looking whether the
-        guess was right would make the host wait for a device."""
+        """Whether trying only the best ``count`` first may save work. Not on a device, where
+        checking the guess would make the host wait."""
         return self.scores_SC.device.type == "cpu" and self.scores_SC.shape[1] > 4 * count
 
     def keep_best(self, k: int) -> None:
@@ -83,14 +84,14 @@ class Candidates:
             self.take(self.ids_SC.argsort(dim=-1))
 
     def over_vocabulary(self) -> Tensor:
-        """Scores of all tokens ``[S, V]``, ``-inf`` for those that are no candidates."""
+        """Scores of all tokens ``[S, V]``, ``-inf`` for tokens that are not candidates."""
         if self.ids_SC is None:
             return self.scores_SC
         full = self.scores_SC.new_full((len(self.scores_SC), self.vocab_size), -math.inf)
         return full.scatter_(1, self.ids_SC, self.scores_SC)
 
     def replace_all(self, scores_SV: Tensor) -> None:
-        """Give every token of the vocabulary a score; all are candidates again."""
+        """Set the score of every token of the vocabulary; all are candidates again."""
         self.ids_SC = None
         self.rescore(scores_SV)
 
@@ -98,7 +99,7 @@ class Candidates:
         """The best token of each row ``[S]``, and whether there was one."""
         self.in_id_order()
         if self.scores_SC.device.type == "cpu":
-            # numpy finds the first maximum ten times as fast as torch does here
+            # numpy finds the first maximum ten times as fast as torch
             column_S = torch.from_numpy(self.scores_SC.numpy().argmax(axis=1))
         else:
             column_S = self.scores_SC.argmax(dim=-1)
@@ -106,7 +107,7 @@ class Candidates:
         return self._ids_at(column_S), torch.isfinite(best_S)
 
     def draw(self, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
-        """A token of each row ``[S]`` by inversion of its distribution in id order, and whether any
+        """A token of each row ``[S]`` by inversion of its distribution in id order, and whether one
         could be drawn. ``uniforms_S`` in float64."""
         self.in_id_order()
         num_rows = len(self.scores_SC)
@@ -135,10 +136,11 @@ class Candidates:
 
 
 def invert(masses_SC: Tensor, uniforms_S: Tensor) -> tuple[Tensor, Tensor]:
-    """The first column of each row whose cumulated mass exceeds floor(uniform * total); the totals.
+    """The first column of each row whose cumulative mass exceeds floor(uniform * total); the
+    totals.
 
-    In two levels, blocks and then columns, which changes nothing: masses are integers and sum
-    exactly. Columns of mass zero are never chosen. Rows that are not numbers give some column.
+    Searches blocks first and then columns, with the same result: masses are integers and sum
+    exactly. Columns of mass zero are never chosen. Rows with NaN return an arbitrary column.
     """
     num_rows, num_columns = masses_SC.shape
     blocks_SBW = F.pad(masses_SC, (0, -num_columns % _BLOCK)).view(num_rows, -1, _BLOCK)

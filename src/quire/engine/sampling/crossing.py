@@ -1,6 +1,7 @@
-"""Where the cumulated mass of ranked candidates reaches a limit, without ranking all of them.
+"""Finds where the cumulative mass of ranked candidates reaches a limit, without ranking all of
+them.
 
-Shapes: S rows, C candidates per row, B buckets, N candidates in the bucket that matters.
+Shapes: S rows, C candidates per row, B buckets, N candidates in the bucket that contains the limit.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from torch import Tensor
 
 _NUM_BUCKETS = 2048
 _BUCKETS_PER_UNIT = 64.0
-"""Keys are logarithms of probabilities: 2048 / 64 = 32 units of them is all that has mass."""
+"""Keys are logarithms of probabilities: tokens beyond 2048 / 64 = 32 units have no mass."""
 
 _SMALL = 1024
-"""Up to so many candidates, sorting is the fastest."""
+"""Up to this number of candidates, sorting is fastest."""
 
 
 def crossing(keys_SC: Tensor, masses_SC: Tensor, limits_S1: Tensor) -> tuple[Tensor, Tensor]:
-    """The first candidate, in ascending order of (key, column), with which the masses up to it sum
-    to the limit: its column ``[S, 1]``, and whether there is one ``[S, 1]``.
+    """In ascending order of (key, column), the first candidate at which the cumulative mass reaches
+    the limit: its column ``[S, 1]``, and whether there is one ``[S, 1]``.
 
-    Masses are integers, so sums are exact. Rows that are not numbers give some column.
+    Masses are integers, so sums are exact. Rows with NaN return an arbitrary column.
     """
     if keys_SC.device.type != "cpu" or keys_SC.shape[1] <= _SMALL:
-        # on other devices sorting is fast, and looking at counts would make the host wait
+        # on other devices sorting is fast, and reading counts would make the host wait
         ordered_SC, columns_SC = keys_SC.sort(dim=-1, stable=True)
         del ordered_SC
         reached_SC = masses_SC.gather(1, columns_SC).cumsum(dim=-1, dtype=torch.float64)
@@ -34,7 +35,7 @@ def crossing(keys_SC: Tensor, masses_SC: Tensor, limits_S1: Tensor) -> tuple[Ten
 
 
 def _by_buckets(keys_SC: Tensor, masses_SC: Tensor, limits_S1: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum up masses in buckets of keys, then rank the candidates of one bucket alone."""
+    """Sum masses per bucket of keys, then rank the candidates of one bucket only."""
     num_rows = len(keys_SC)
     buckets_SC = _buckets(keys_SC)
     first_S1 = torch.arange(num_rows)[:, None] * _NUM_BUCKETS
@@ -68,7 +69,7 @@ def _by_buckets(keys_SC: Tensor, masses_SC: Tensor, limits_S1: Tensor) -> tuple[
 
 
 def _buckets(keys_SC: Tensor) -> Tensor:
-    """A bucket for each key that never falls as keys grow."""
+    """The bucket of each key, non-decreasing in the key."""
     distance_SC = keys_SC - keys_SC.amin(dim=-1, keepdim=True)
     distance_SC.mul_(_BUCKETS_PER_UNIT).clamp_(max=_NUM_BUCKETS - 1)
     return distance_SC.nan_to_num_(0.0).to(torch.int64)

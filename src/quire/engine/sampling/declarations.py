@@ -1,6 +1,6 @@
-"""What the parameters of a processor may be, as data: checked where a sampler arrives.
+"""The parameters that a processor accepts, as data; checked when a sampler arrives.
 
-Owns kinds of parameters, their checks and their words. Knows no processor.
+Owns the types of parameters, their checks and their descriptions in messages. Knows no processor.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from quire.core.decoding import Params
 from quire.core.errors import InvalidArgument
 
 MAX_LIST = 1 << 16
-"""Entries of one list; longer ones would cost every step of the batch."""
+"""Entries of one list; longer lists would slow every step of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def check_params(
 
 
 def with_defaults(declared: Mapping[str, Parameter], params: Params) -> Params:
-    """``params`` with every declared parameter that was left out."""
+    """``params`` completed with the defaults of declared parameters."""
     defaults: Params = {}
     for key, one in declared.items():
         if key not in params and one.default is not None:

@@ -1,4 +1,4 @@
-"""The best of the distribution that logits stand for.
+"""The best tokens of the distribution given by logits.
 
 Shapes: S rows, V vocabulary, K best.
 """
@@ -12,11 +12,11 @@ from quire.engine.sampling.selection import top_k
 
 
 def best_of_logits(logits_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Ids and probabilities ``[S, K]`` of the ``k`` best tokens, best first by their logits, ties
-    to the lower id.
+    """Ids and probabilities ``[S, K]`` of the ``k`` best tokens, by descending logit, ties to the
+    lower id.
 
-    A row whose largest logit is not a finite number has no distribution: its probabilities are not
-    numbers, of the first ``k`` tokens.
+    A row whose largest logit is not finite has no distribution: it returns the first ``k`` tokens
+    with probabilities NaN.
     """
     probs_SV = logits_SV.softmax(dim=-1)
     _, ids_SK = top_k(logits_SV, k)

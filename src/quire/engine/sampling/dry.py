@@ -1,4 +1,4 @@
-"""DRY, "don't repeat yourself" (p-e-w, 2024): makes it the harder to go on with a repetition, the
+"""DRY, "don't repeat yourself" (p-e-w, 2024): penalises continuing a repetition, the more the
 longer it is.
 
 For every token t that followed an earlier occurrence of the history's last n >= ``allowed_length``
@@ -22,12 +22,12 @@ from quire.engine.sampling.group_memory import GroupMemory
 from quire.engine.sampling.protocol import Rows
 
 _MAX_PENALTY = 1e30
-"""Where a longer match changes nothing any more; keeps scores finite."""
+"""The largest penalty, which keeps scores finite; more would not change the choice."""
 
 
 class Dry:
     """Parameters: ``multiplier``, ``base``, ``allowed_length``, ``range`` (0: the whole history;
-    else only the last so many tokens are looked at), ``breakers``."""
+    else only this number of last tokens is searched), ``breakers``."""
 
     def __init__(self, params: Sequence[Params], rows: Rows) -> None:
         device = rows.device

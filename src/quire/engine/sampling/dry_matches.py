@@ -1,10 +1,10 @@
-"""For DRY: how far the end of a row's history repeats what ends at each earlier place.
+"""Match lengths for DRY: how long a suffix of the history ends at each earlier place.
 
-``match[i]`` is the largest n such that the n tokens that end at place i are the last n tokens of
-the history and none of them breaks sequences. One new token moves every match by a place and
-lengthens it or ends it, so a step costs the length of the history however long the repetition is.
+``match[i]`` is the largest n such that the n tokens ending at place i equal the last n tokens of
+the history and contain no sequence breaker. A new token shifts every match by one place and extends
+or ends it, so the cost of a step is proportional to the history, however long the repetition is.
 
-Shapes: R table rows, S rows asked for, L tokens, B sequence breakers.
+Shapes: R table rows, S requested rows, L tokens, B sequence breakers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class DryMatches:
             self._matches_RL[row, : len(tokens)] = matches.to(self._device)
 
     def append(self, index_S: Tensor, before: History, tokens_S: Tensor) -> None:
-        """One more token of each row; ``before`` is the history without it."""
+        """Add one token to each row; ``before`` is the history without it."""
         width = before.tokens_SL.shape[1]
         self._reserve(0, width + 1, 0)
         old_SL = self._matches_RL[:, :width].index_select(0, index_S)

@@ -1,10 +1,10 @@
 """Constraints on the output: llguidance matchers over a model's own vocabulary.
 
-Owns compilation and the library's limits. Runs in the processes of ``grammar_process`` alone: some
-grammars take minutes and gigabytes, in one call that nothing but the end of its process stops. The
-library's fuel counts the work of regular expressions and the items of a parse, so that the same
-grammar fails at the same token on every machine; it sees neither what compilation takes nor how
-long an ambiguous grammar's items are sought.
+Owns compilation and the library's limits. Runs only in the processes of ``grammar_process``,
+because some grammars take minutes and gigabytes in a single call, which can be stopped only by
+ending the process. The library's fuel counts the work of regular expressions and the items of a
+parse, so that a grammar fails at the same token on every machine. It covers neither compilation nor
+the time in which an ambiguous grammar's items are computed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from quire.engine.sampling.json_schema import read_schema, read_schemas_in_lark
 from quire.engine.tokenizer import HuggingFaceTokenizer
 
 MAX_SOURCE_BYTES = 1 << 18
-"""Larger schemas exist, but none that a decode should wait for."""
+"""Larger schemas exist, but compiling them would delay a decode too long."""
 
 _LEXER_FUEL = 200_000
 """A fifth of llguidance's default: nested repetitions fail in tenths of a second, not seconds."""
 
 STEP_LEXER_FUEL = 200_000
-"""Of one mask: about 15 ms of derivatives of regular expressions, at 14 000 per millisecond."""
+"""Per mask: about 15 ms of derivatives of regular expressions, at 14 000 per millisecond."""
 
 STEP_MAX_ITEMS = 50_000
-"""Of one mask: about 3 ms of parsing, at 20 000 Earley items per millisecond."""
+"""Per mask: about 3 ms of parsing, at 20 000 Earley items per millisecond."""
 
 _NAMES = {"json_schema": "JSON schema", "regex": "regular expression", "lark": "Lark grammar"}
 
@@ -42,7 +42,7 @@ class GrammarMatcher:
         self._matcher = matcher
 
     def fork(self) -> GrammarMatcher:
-        """Another matcher in the same state; the two go on by themselves."""
+        """Another matcher in the same state, independent from now on."""
         return GrammarMatcher(self._matcher.deep_copy())
 
     def consume(self, token: int) -> None:
@@ -55,10 +55,10 @@ class GrammarMatcher:
         self._check()
 
     def mask(self) -> bytes:
-        """The tokens that may come next, a bit for each, the first one lowest.
+        """The tokens that may come next as a bit mask, token 0 in the lowest bit.
 
         Raises:
-            GrammarError: a limit was hit.
+            GrammarError: a limit was exceeded.
         """
         allowed: bytes = self._matcher.compute_bitmask()
         self._check()
@@ -91,10 +91,11 @@ class Vocabulary:
 
 
 class _TokenizerView:
-    """What llguidance wants to know of a tokenizer.
+    """A tokenizer in the form that llguidance expects.
 
-    Not its own reading of tokenizer.json: that takes every added token in angle brackets for a
-    special one, and then a grammar cannot say ``<tool_call>``, which models write as text.
+    Does not use llguidance's own reader of tokenizer.json: it treats every added token in angle
+    brackets as special, and then a grammar cannot contain ``<tool_call>``, which models write as
+    text.
     """
 
     bos_token_id = None
@@ -111,7 +112,8 @@ class _TokenizerView:
 
 
 def _chosen_ends(tokenizer: HuggingFaceTokenizer, vocab_size: int) -> list[int]:
-    """The ends that a model can choose: some files name ids that its vocabulary does not have."""
+    """The end-of-text ids that a model can sample: some files name ids outside of its
+    vocabulary."""
     return [token for token in tokenizer.eos_token_ids if token < vocab_size]
 
 

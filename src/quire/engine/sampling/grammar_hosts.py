@@ -1,8 +1,8 @@
-"""Grammars at work outside the process that asks for them: see ``grammar_process``.
+"""Runs grammars outside of the engine's process: see ``grammar_process``.
 
-Owns the processes of one vocabulary: the first, which the first grammar starts, and those with a
-grammar each. Sequences of one grammar share its processes, a few in each; the grammars used last
-stay compiled. Knows nothing of the library.
+Owns the processes of one vocabulary: the template process, which the first grammar starts, and
+forks of it with one grammar each. Sequences with the same grammar share its processes, up to a few
+in each; recently used grammars stay compiled. Does not know the grammar library.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from quire.engine.sampling.grammar_matchers import (
 )
 
 MAX_SEQUENCES = 8
-"""In one process: more would take turns for long, and end together when one ends it."""
+"""Sequences in one process. More would wait for one another, and all end when one exceeds a
+limit."""
 
 MAX_IDLE = 16
-"""Processes that keep a grammar compiled for sequences to come; some 10 MB each."""
+"""Processes that keep a grammar compiled for future sequences; about 10 MB each."""
 
 _PROCESS = "quire.engine.sampling.grammar_process"
 
 
 class FirstProcess:
-    """The process with the vocabulary, from which all others are forked. For any thread.
+    """The process with the vocabulary, from which all others are forked. Thread-safe.
 
     ``source`` and ``vocab_size``: the model's directory and number of ids, else a token for each
-    byte. One that is forgotten ends its process.
+    byte. The process ends when this object is garbage collected.
     """
 
     def __init__(self, limits: GrammarLimits, source: str | None, vocab_size: int) -> None:
@@ -53,11 +54,11 @@ class FirstProcess:
 
     @property
     def pid(self) -> int | None:
-        """While there is one."""
+        """The process id, or None if it is not running."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Now, so that the first fork has not to wait. Idempotent.
+        """Start it in advance, so that the first fork need not wait. Idempotent.
 
         Raises:
             GrammarError: see ``fork``.
@@ -67,14 +68,14 @@ class FirstProcess:
                 self._begin()
 
     def fork(self) -> Link:
-        """To a process without a grammar. It returns before that process is there.
+        """A link to a new process without a grammar. Returns before the process runs.
 
         Raises:
-            GrammarError: the system gives no further process or socket.
+            GrammarError: the system cannot create another process or socket.
         """
         with self._lock:
             if self._link is not None:
-                with suppress(OSError):  # something ended it: another takes its place
+                with suppress(OSError):  # the process has ended: start another
                     return _fork(self._link)
                 self._stop()
             link = self._begin()
@@ -96,7 +97,7 @@ class FirstProcess:
                     self._command,
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    start_new_session=True,  # a terminal's Ctrl-C is not for it
+                    start_new_session=True,  # a terminal's Ctrl-C must not end it
                 )
         except OSError as exc:
             raise _no_process(exc) from exc
@@ -111,8 +112,8 @@ class FirstProcess:
 
 
 class GrammarHosts:
-    """``close`` it. ``try_out`` is for any thread, all else for one; arguments as for
-    ``FirstProcess``."""
+    """Must be closed. ``try_out`` is thread-safe, the other methods are for one thread; arguments
+    as for ``FirstProcess``."""
 
     def __init__(
         self,
@@ -127,16 +128,16 @@ class GrammarHosts:
 
     @property
     def pid(self) -> int | None:
-        """Of the first process, while there is one."""
+        """The id of the first process, or None if it is not running."""
         return self._first.pid
 
     def start(self) -> None:
-        """Start the first process now, so that the first grammar has not to wait for it."""
+        """Start the first process in advance, so that the first grammar need not wait for it."""
         self._first.start()
 
     def open(self, grammar: GrammarSpec, tokens: Sequence[int] = ()) -> ConfinedMatcher:
-        """A matcher behind ``tokens``. It returns while the grammar is being compiled: what is
-        wrong with it is raised by the matcher."""
+        """A matcher for the output after ``tokens``. Returns while the grammar is being compiled;
+        the matcher raises its errors."""
         self._forget_ended()
         host = self._with_room(grammar)
         if host is None:
@@ -146,7 +147,7 @@ class GrammarHosts:
         return ConfinedMatcher(host, tokens)
 
     def advance(self, matchers: Sequence[ConfinedMatcher], tokens: Sequence[int]) -> None:
-        """Each goes on with its token; all are at work when this returns."""
+        """Advance each matcher by its token; the processes work in parallel when this returns."""
         by_host: dict[HostProcess, list[int]] = defaultdict(list)
         for place, matcher in enumerate(matchers):
             by_host[matcher.host].append(place)
@@ -157,7 +158,7 @@ class GrammarHosts:
         """Compile ``grammar``, and take up to ``num_tokens`` steps through it. Blocks.
 
         Raises:
-            GrammarError: it cannot be used within the limits, or at all.
+            GrammarError: it is invalid or exceeds the limits.
         """
         link = self._first.fork()
         try:
@@ -195,12 +196,13 @@ class GrammarHosts:
 
     def _start(self, grammar: GrammarSpec) -> HostProcess:
         link = self._first.fork()
-        with suppress(OSError):  # its end is seen by who hears
+        with suppress(OSError):  # the receiver notices that it has ended
             link.send(Compile(grammar))
         return HostProcess(link, self._limits, self._part)
 
     def _part(self, ended: HostProcess) -> None:
-        """Each sequence of ``ended`` goes on alone: the one that ended it does so again."""
+        """Move each sequence of ``ended`` to a process of its own; the one that ended it will do so
+        again."""
         grammar = self._hosts.pop(ended)
         for matcher in ended.matchers:
             matcher.host = self._start(grammar)

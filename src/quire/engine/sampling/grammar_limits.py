@@ -1,4 +1,4 @@
-"""What a grammar may take."""
+"""The resource limits of a grammar."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GrammarLimits:
-    """``compile_s``: of processor time, once. Large schemas take a tenth of it. ``step_s``: of
-    processor time for each token, which large schemas take a few milliseconds of. ``memory_bytes``:
-    beyond what the vocabulary takes."""
+    """``compile_s``: processor time of compilation; large schemas take a tenth of it. ``step_s``:
+    processor time per token; large schemas take a few milliseconds. ``memory_bytes``: memory beyond
+    the vocabulary's."""
 
     compile_s: float = 0.5
     step_s: float = 0.1

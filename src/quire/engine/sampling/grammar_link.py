@@ -1,7 +1,7 @@
-"""What the processes that hold grammars and those who ask them say to one another.
+"""The messages between grammar processes and their users.
 
-Owns the messages and their frames on a stream socket: a length, then msgpack. A file descriptor may
-come with a frame.
+Owns the messages and their frames on a stream socket: a length, then msgpack. File descriptors may
+accompany a frame.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ _LENGTH = struct.Struct("<I")
 
 
 class Compile(msgspec.Struct, frozen=True, tag="compile"):
-    """Take this grammar. Not answered: what is asked next tells how it went."""
+    """Compile this grammar. Not answered; the answer to the next request reports errors."""
 
     grammar: GrammarSpec
 
 
 class Fork(msgspec.Struct, frozen=True, tag="fork"):
-    """Go on as two. The other answers on the socket that comes with this. Not answered here."""
+    """Fork the process; the child answers on the socket that accompanies this. Not answered
+    here."""
 
 
 class Open(msgspec.Struct, frozen=True, tag="open"):
-    """A sequence begins whose output so far is ``tokens``: answered as ``Advance`` is."""
+    """Begin a sequence whose output so far is ``tokens``. Answered like ``Advance``."""
 
     sequence: int
     tokens: list[int]
@@ -45,31 +46,31 @@ class Advance(msgspec.Struct, frozen=True, tag="advance"):
 
 
 class Close(msgspec.Struct, frozen=True, tag="close"):
-    """The sequence is over. Not answered."""
+    """End the sequence. Not answered."""
 
     sequence: int
 
 
 class Try(msgspec.Struct, frozen=True, tag="try"):
-    """Take up to ``num_tokens`` steps through the grammar: answered by ``GrammarAdvanced``."""
+    """Take up to ``num_tokens`` steps through the grammar. Answered by ``GrammarAdvanced``."""
 
     num_tokens: int
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """The grammar cannot be followed any further, or was never understood."""
+    """The grammar is invalid, or cannot be followed any further."""
 
     message: str
 
 
 class GrammarAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
-    """For each sequence that was asked for: whether nothing can follow."""
+    """For each requested sequence: whether nothing can follow."""
 
     finished: list[bool | Failed]
 
 
 class Masks(msgspec.Struct, frozen=True, tag="masks"):
-    """For each sequence: the tokens that may come next, a bit for each, the first one lowest."""
+    """For each sequence: the tokens that may come next as a bit mask, token 0 in the lowest bit."""
 
     allowed: list[bytes | Failed]
 
@@ -83,7 +84,7 @@ _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
 class Link:
-    """One end of a stream socket, which it owns; one that is forgotten closes it."""
+    """Owns one end of a stream socket; closes it when garbage collected."""
 
     __slots__ = ("__weakref__", "_close", "_end")
 
@@ -92,7 +93,7 @@ class Link:
         self._close = weakref.finalize(self, os.close, self._end)
 
     def send(self, message: Request | Answer, descriptors: Sequence[int] = ()) -> None:
-        """Raises ``OSError``: the other end is gone."""
+        """Raises ``OSError``: the other end is closed."""
         payload = _ENCODER.encode(message)
         frame = memoryview(_LENGTH.pack(len(payload)) + payload)
         if descriptors:
@@ -101,7 +102,7 @@ class Link:
             frame = frame[os.write(self._end, frame) :]
 
     def request(self) -> tuple[Request, list[int]] | None:
-        """The next one, and the descriptors that came with it; None at the end of the stream."""
+        """The next request and the descriptors that accompany it; None at the end of the stream."""
         with self._borrowed() as end:
             head, descriptors, _, _ = socket.recv_fds(end, _LENGTH.size, 1)
         try:
@@ -119,11 +120,12 @@ class Link:
     def close(self) -> None:
         """Idempotent."""
         self._close()
-        self._end = -1  # the system gives the number to others
+        self._end = -1  # the system may reuse the number
 
     @contextmanager
     def _borrowed(self) -> Iterator[socket.socket]:
-        """Descriptors travel through objects of the library alone."""
+        """A socket object for the duration of a call, because only such objects can pass
+        descriptors."""
         end = socket.socket(fileno=self._end)
         try:
             yield end

@@ -1,4 +1,4 @@
-"""From what grammars allow to what the logits lose.
+"""Turns the masks of grammars into excluded tokens.
 
 Shapes: G constrained rows, V vocabulary.
 """
@@ -17,7 +17,7 @@ from quire.engine.sampling.grammar_matchers import ConfinedMatcher
 def forbidden_tokens(
     matchers: Sequence[ConfinedMatcher], vocab_size: int
 ) -> tuple[NDArray[np.bool_], list[GrammarError | None]]:
-    """Tokens that each matcher forbids ``[G, V]``, and why a matcher could not say.
+    """Tokens that each matcher forbids ``[G, V]``, and the errors of matchers that failed.
 
     Tokens beyond the vocabulary that the grammar was compiled for are forbidden.
     """

@@ -1,6 +1,7 @@
-"""Sequences whose grammars are in processes of their own, and those processes as seen from here.
+"""Sequences whose grammars run in other processes, and those processes as seen from the engine.
 
-Owns which sequence is in which process, and what becomes of the others when one ends its process.
+Owns the assignment of sequences to processes, and the recovery of the others when one sequence ends
+its process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from quire.engine.sampling.grammar_link import Advance, Close, Failed, GrammarAd
 
 
 class ConfinedMatcher:
-    """The state of one sequence's constraint. ``close`` it.
+    """The state of one sequence's constraint. Must be closed.
 
-    After each token comes ``settle``, then ``mask``; between them the process is at work, and so
-    are those of others. ``settle`` and ``mask`` raise ``GrammarError`` once the grammar cannot be
-    followed.
+    After each token, call ``settle``, then ``mask``; the process works in between, in parallel with
+    others. ``settle`` and ``mask`` raise ``GrammarError`` once the grammar cannot be followed.
     """
 
     __slots__ = ("allowed", "error", "finished", "host", "num_asked", "tokens")
@@ -43,7 +43,7 @@ class ConfinedMatcher:
         return self.finished
 
     def mask(self) -> bytes:
-        """The tokens that may come next, a bit for each, the first one lowest."""
+        """The tokens that may come next as a bit mask, token 0 in the lowest bit."""
         while self.allowed is None and self.error is None:
             self.host.hear()
         if self.error is not None:
@@ -52,22 +52,22 @@ class ConfinedMatcher:
         return self.allowed
 
     def note(self, answer: bool | bytes) -> None:
-        """What its process says of the output so far."""
+        """Store the process's answer about the output so far."""
         if isinstance(answer, bytes):
             self.allowed = answer
         else:
             self.finished = answer
 
     def close(self) -> None:
-        """Nothing of it is needed any more. Idempotent."""
+        """Release it. Idempotent."""
         self.host.drop(self)
 
 
 class HostProcess:
-    """A process with one grammar and sequences that follow it.
+    """A process with one grammar and the sequences that follow it.
 
-    ``on_end`` is told that it has ended with more than one sequence: which of them ended it cannot
-    be seen, so each moves into a process of its own.
+    ``on_end`` is called when it has ended with more than one sequence: it is unknown which of them
+    ended it, so each moves to a process of its own.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class HostProcess:
         self._next = 0
         self._numbers: dict[ConfinedMatcher, int] = {}
         self._due: deque[list[tuple[ConfinedMatcher, int]]] = deque()
-        """Of each request under way: its matchers, and how many requests of each it was."""
+        """For each pending request: its matchers, each with the number of its request."""
         self._compiled = False
         self.ended = False
 
@@ -93,7 +93,7 @@ class HostProcess:
         self._ask(Open(number, matcher.tokens), [matcher])
 
     def advance(self, matchers: Sequence[ConfinedMatcher], tokens: Sequence[int]) -> None:
-        """Each of ``matchers``, which are here, goes on with its token."""
+        """Advance ``matchers``, all in this process, each by its token."""
         for matcher, token in zip(matchers, tokens, strict=True):
             matcher.tokens.append(token)
         numbers = [self._numbers[matcher] for matcher in matchers]
@@ -102,11 +102,11 @@ class HostProcess:
     def drop(self, matcher: ConfinedMatcher) -> None:
         number = self._numbers.pop(matcher, None)
         if number is not None:
-            with suppress(OSError):  # nothing is left to be dropped
+            with suppress(OSError):  # the process has ended, and the sequence with it
                 self._link.send(Close(number))
 
     def hear(self) -> None:
-        """Wait for the next answer, and note it with its matchers."""
+        """Wait for the next answer, and store it in its matchers."""
         try:
             answer = self._link.answer()
         except EOFError:
@@ -118,13 +118,13 @@ class HostProcess:
         for (matcher, number), value in zip(self._due[0], values, strict=True):
             if isinstance(value, Failed):
                 matcher.error = GrammarError(value.message)
-            elif number == matcher.num_asked:  # else nobody waits for it any more
+            elif number == matcher.num_asked:  # otherwise the answer is outdated
                 matcher.note(value)
         if not isinstance(answer, GrammarAdvanced):
             self._due.popleft()
 
     def close(self) -> None:
-        """End it, whoever is in it. Idempotent."""
+        """End the process, even if it has sequences. Idempotent."""
         self.ended = True
         self._link.close()
 
@@ -132,7 +132,7 @@ class HostProcess:
         for matcher in matchers:
             matcher.finished = matcher.allowed = None
             matcher.num_asked += 1
-        with suppress(OSError):  # it has ended: hearing tells
+        with suppress(OSError):  # it has ended, which the next read reports
             self._link.send(request)
         self._due.append([(matcher, matcher.num_asked) for matcher in matchers])
 
@@ -146,7 +146,7 @@ class HostProcess:
 
 
 def too_expensive(limits: GrammarLimits, *, compiling: bool) -> GrammarError:
-    """Of a grammar whose process the kernel has ended."""
+    """The error for a grammar whose process the kernel has ended."""
     memory = f"{limits.memory_bytes >> 20} MiB of memory"
     if compiling:
         return GrammarError(
@@ -160,7 +160,7 @@ def too_expensive(limits: GrammarLimits, *, compiling: bool) -> GrammarError:
 
 
 def too_expensive_to_try(limits: GrammarLimits) -> GrammarError:
-    """As ``too_expensive``, of one that was compiled and tried in one go."""
+    """Like ``too_expensive``, for a grammar that was compiled and tried in one request."""
     return GrammarError(
         f"the grammar takes more than {limits.compile_s:g} s of processor time to compile, "
         f"{1000 * limits.step_s:g} ms for one token, or {limits.memory_bytes >> 20} MiB of memory: "

@@ -1,9 +1,9 @@
 """A process that holds one grammar: ``python -m quire.engine.sampling.grammar_process``.
 
-The first one has a vocabulary and no grammar, and is forked for each grammar. Owns the limits: a
-call into the library may take only so much processor time, and the memory of a fork grow only so
-far. Beyond either the kernel ends the process, and no other is the worse for it. Ends with its
-socket, which is standard input.
+The first one has a vocabulary and no grammar, and is forked for each grammar. Owns the limits: the
+processor time of each library call and the memory of a fork are bounded. If either is exceeded, the
+kernel ends the process without affecting others. Ends when its socket, which is standard input,
+closes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from quire.engine.tokenizer import load_tokenizer
 
 
 class GrammarHost:
-    """Answers one link until it ends."""
+    """Answers one link until it closes."""
 
     def __init__(self, link: Link, compiler: GrammarCompiler, limits: GrammarLimits) -> None:
         self._link = link
@@ -51,7 +51,7 @@ class GrammarHost:
         self._limits = limits
         self._compiled: GrammarMatcher | Failed = Failed("no grammar was given")
         self._sequences: dict[int, GrammarMatcher | Failed] = {}
-        """Instead of a matcher: why there is none."""
+        """A ``Failed`` in place of a matcher says why there is none."""
 
     def serve(self) -> None:
         while (asked := self._link.request()) is not None:
@@ -64,7 +64,7 @@ class GrammarHost:
     def _fork(self, descriptor: int) -> None:
         try:
             is_parent = os.fork() > 0
-        except OSError:  # no further process: who asked sees the end of its link
+        except OSError:  # no further process: the requester sees its link close
             is_parent = True
         if is_parent:
             os.close(descriptor)
@@ -144,7 +144,7 @@ class GrammarHost:
 
 @contextmanager
 def spending(limit_s: float) -> Iterator[None]:
-    """What takes more processor time ends this process, wherever it is: nobody handles SIGPROF."""
+    """Ends this process when the body takes more processor time: SIGPROF has no handler."""
     signal.setitimer(signal.ITIMER_PROF, limit_s)
     try:
         yield
@@ -153,7 +153,7 @@ def spending(limit_s: float) -> Iterator[None]:
 
 
 def confine(memory_bytes: int) -> None:
-    """So much more address space, no core files, no words about how it ended."""
+    """Limit the growth of address space, and disable core files and crash messages."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     limit = pages * resource.getpagesize() + memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -164,7 +164,8 @@ def confine(memory_bytes: int) -> None:
 
 
 def _last_allowed(mask: bytes) -> int | None:
-    """Letters and open classes rather than closing brackets: they lead further."""
+    """The highest allowed id: usually letters and open classes rather than closing brackets, so
+    that a trial gets further."""
     for index in range(len(mask) - 1, -1, -1):
         if mask[index]:
             return index * 8 + mask[index].bit_length() - 1
@@ -172,13 +173,13 @@ def _last_allowed(mask: bytes) -> int | None:
 
 
 def main() -> None:
-    """Arguments: the limits, and of a model's vocabulary its directory and number of ids."""
+    """Arguments: the limits, and for a model's vocabulary its directory and number of ids."""
     compile_s, step_s, memory_bytes, *model = sys.argv[1:]
     limits = GrammarLimits(float(compile_s), float(step_s), int(memory_bytes))
     vocabulary = Vocabulary(load_tokenizer(model[0]), int(model[1])) if model else Vocabulary()
     compiler = GrammarCompiler(vocabulary)
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # whoever started us may have ignored it
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a fork ended
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # the parent may have set it to be ignored
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the exit status of forks is not collected
     gc.freeze()
     GrammarHost(Link(socket.socket(fileno=0)), compiler, limits).serve()
 

@@ -1,4 +1,4 @@
-"""What the processors of one group of rows may look at in one step, read at most once.
+"""The histories and counts that the processors of one group may read in one step, each read once.
 
 Shapes: S rows, L tokens or distinct tokens per row.
 """

@@ -1,4 +1,4 @@
-"""Processors of installed packages as steps of a group: their faults end their own rows alone.
+"""Runs processors of installed packages as steps of a group: their faults end only their own rows.
 
 Shapes: S rows, V vocabulary.
 """
@@ -17,7 +17,7 @@ from quire.engine.sampling.protocol import History, Rows, SamplingProcessor
 
 
 class ProcessorFault(Exception):
-    """A processor of a package raised, or gave what is no score; ``error`` is for its rows."""
+    """A package's processor raised, or returned invalid scores; ``error`` is for its rows."""
 
     def __init__(self, error: EngineError) -> None:
         super().__init__(error.message)
@@ -33,14 +33,14 @@ class InstalledStep:
         self._rows = rows
         try:
             self._bound = processor.bind(params, rows)
-        except Exception as exc:  # foreign code
+        except Exception as exc:  # third-party code
             raise ProcessorFault(self._failed(exc)) from exc
 
     def __call__(self, candidates: Candidates, memory: GroupMemory) -> None:
         history = memory.history if self._needs_history else self._no_history()
         try:
             scores_SV = self._bound(candidates.over_vocabulary(), history)
-        except Exception as exc:  # foreign code
+        except Exception as exc:  # third-party code
             raise ProcessorFault(self._failed(exc)) from exc
         shape = (self._rows.num_rows, self._rows.vocab_size)
         if not isinstance(scores_SV, torch.Tensor) or scores_SV.shape != shape:
@@ -60,5 +60,5 @@ class InstalledStep:
 
 
 def adapt(processor: SamplingProcessor) -> Callable[[Sequence[Params], Rows], InstalledStep]:
-    """How a group binds ``processor``."""
+    """A function that binds ``processor`` to a group."""
     return lambda params, rows: InstalledStep(processor, params, rows)

@@ -1,9 +1,9 @@
-"""What of a JSON schema a grammar can be held to, and the schema that llguidance gets for it.
+"""Translates a JSON schema into the form that llguidance enforces.
 
-Owns the table of keywords: each is obeyed by the library as it stands, rewritten here, an
-annotation without effect, or refused with its place in the schema. The library itself passes over
-keywords that it does not know. Must not compile, and must not widen what a schema allows: a
-rewritten schema allows the same values or, where the library cannot say them, fewer.
+Owns the table of keywords: each is enforced by the library unchanged, rewritten here, an annotation
+without effect, or refused with its place in the schema. (The library itself ignores keywords that
+it does not know.) Must not compile, and must not widen what a schema allows: a rewritten schema
+allows the same values or, where the library cannot express them, fewer.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ OBEYED = frozenset(
         *("minLength", "maxLength", "pattern", "multipleOf", "$schema", "$id", "id", "$anchor"),
     }
 )
-"""By the library, as they stand."""
+"""Enforced by the library unchanged."""
 
 REWRITTEN = frozenset(
     {*_BOUNDS, "format", "uniqueItems", "minProperties", "propertyNames", "additionalItems"}
 )
-"""Some of their values are refused."""
+"""Rewritten here; some of their values are refused."""
 
 ANNOTATIONS = frozenset(
     {
@@ -41,7 +41,7 @@ ANNOTATIONS = frozenset(
         *("discriminator", "externalDocs", "xml", "$vocabulary"),
     }
 )
-"""Without effect on which values fit; so is what begins with ``x-``."""
+"""Without effect on which values are valid; so are keywords that begin with ``x-``."""
 
 REFUSED = {
     "contains": "describe the items with prefixItems or items",
@@ -62,17 +62,17 @@ REFUSED = {
     "$recursiveAnchor": "write $ref to the root, #",
     "nullable": 'write "null" as one of the types',
 }
-"""Each with what to write instead."""
+"""Refused, each with the alternative to write instead."""
 
 _FORMATS = frozenset(["date", "duration", "hostname", "ipv4", "ipv6", "uuid", "uri"])
-"""Obeyed by the library as they stand."""
+"""Enforced by the library unchanged."""
 
 _NARROWED_FORMATS = {
     "time": r"^..:..:[0-5]",
     "date-time": r"^.{17}[0-5]",
     "email": r"^[^@]{1,64}@[^@]{1,255}$",
 }
-"""With what the library leaves open: leap seconds at any minute, local parts of any length."""
+"""Formats with the restrictions added here: leap seconds only at minute 59, bounded local parts."""
 
 _INTEGER_FORMATS = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -82,17 +82,17 @@ _INTEGER_FORMATS = {
 _NUMBER_FORMATS = frozenset({"float", "double"})
 
 _LARGEST_NUMBER = 10**300
-"""Well within the doubles."""
+"""Well within the range of doubles."""
 
 _PLAIN_NAMES: tuple[Any, ...] = (True, {}, {"type": "string"})
-"""Schemas of property names that every name fits."""
+"""Schemas of property names that allow every name."""
 
 
 def read_schema(source: str) -> str:
-    """``source`` as the library gets it.
+    """The schema in the form for the library.
 
     Raises:
-        GrammarError: it is no JSON, no schema, or has a keyword that answers cannot be held to.
+        GrammarError: it is not JSON, not a schema, or has a keyword that cannot be enforced.
     """
     try:
         schema = json.loads(source, parse_constant=_no_number)
@@ -106,7 +106,7 @@ def read_schema(source: str) -> str:
 
 
 class _Reader:
-    """``lenient``: what cannot be enforced is left out instead of refused."""
+    """``lenient``: keywords that cannot be enforced are dropped instead of refused."""
 
     def __init__(self, *, lenient: bool) -> None:
         self._lenient = lenient
@@ -138,7 +138,7 @@ class _Reader:
         near = difflib.get_close_matches(keyword, [*OBEYED, *REWRITTEN], n=1)
         remedy = f"write {near[0]}" if near else "leave it out"
         self._refuse(place, keyword, "no keyword of JSON Schema", remedy)
-        return True  # a reference may lead into it
+        return True  # a reference may point into it
 
     def _value(self, keyword: str, value: Any, place: str) -> Any:
         if keyword in ("const", "enum"):
@@ -172,7 +172,7 @@ class _Reader:
             )
         rest = schema.get("additionalItems")
         if rest is not None and not isinstance(schema.get("items"), list):
-            if "prefixItems" in schema:  # the library would pass over prefixItems
+            if "prefixItems" in schema:  # the library would ignore prefixItems
                 self._refuse(place, "additionalItems", "not read beside prefixItems", "write items")
             del schema["additionalItems"]
 
@@ -181,7 +181,7 @@ class _Reader:
             self._refuse(
                 place, "propertyNames", "answers cannot be held to it", "write patternProperties"
             )
-        # Names beyond those listed may repeat, so only the first of them is sure to count.
+        # Additional names may repeat in the output, so only the first of them is certain to count.
         sure = len(set(schema.get("required", ()))) + 1
         if schema.get("minProperties", 0) > sure:
             self._refuse(
@@ -224,11 +224,11 @@ class _Reader:
 _IN_LARK = re.compile(
     r'"(?:\\.|[^"\\\n])*"' r"|//[^\n]*" r"|/(?:\\.|[^/\\\n])+/" r"|(?P<embedded>%json\s*)"
 )
-"""Texts, comments and regular expressions, which are passed over, and the word before a schema."""
+"""Texts, comments and regular expressions, which are skipped, and the keyword before a schema."""
 
 
 def read_schemas_in_lark(source: str) -> str:
-    """The Lark grammar ``source`` with its embedded schemas as the library gets them.
+    """The Lark grammar ``source`` with its embedded schemas in the form for the library.
 
     Raises:
         GrammarError: see ``read_schema``.
@@ -242,7 +242,7 @@ def read_schemas_in_lark(source: str) -> str:
 
 
 def _embedded(source: str) -> list[tuple[int, int]]:
-    """Where the embedded schemas begin and end."""
+    """The start and end of each embedded schema."""
     places: list[tuple[int, int]] = []
     at = 0
     while (word := _IN_LARK.search(source, at)) is not None:
@@ -264,7 +264,8 @@ def _is_lenient(schema: Any) -> bool:
 
 
 def _check_exact(value: Any, place: str) -> None:
-    """The library would write the double next to it."""
+    """Refuse an integer that is not exact as a double, because the library would write its
+    neighbour."""
     if isinstance(value, (int, float)) and (abs(value) > _LARGEST_NUMBER or float(value) != value):
         raise GrammarError(
             f"{place[:400]}: {found(value)} is no double-precision number and would be rounded: "
@@ -276,13 +277,13 @@ def _check_exact(value: Any, place: str) -> None:
 
 
 def _types(schema: dict[str, Any]) -> list[str]:
-    """What a value may be, as far as ``type`` says."""
+    """The types that ``type`` allows."""
     types = schema.get("type", ["string"])
     return [types] if isinstance(types, str) else types
 
 
 def _escaped(name: str) -> str:
-    """A step of a JSON pointer."""
+    """A name as a step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

@@ -1,8 +1,8 @@
-"""Bounds of numbers in a JSON schema, as llguidance keeps them.
+"""Rewrites the bounds of numbers in a JSON schema to ones that llguidance enforces.
 
-Owns the rewriting. The library reads bounds as doubles. It lets the whole number of an exclusive
-bound pass, on the side of the bound towards zero, if the other bound has the same whole part,
-which another part of the schema may bring. Such a bound becomes an inclusive one a little inside.
+The library reads bounds as doubles. It lets the integer of an exclusive bound pass, on the side of
+the bound towards zero, if the other bound has the same integer part, and another part of the schema
+may add that bound. Such a bound becomes an inclusive one slightly further inside.
 """
 
 from __future__ import annotations
@@ -16,24 +16,28 @@ _LARGEST = float(2**63 - 1024)
 """The largest double that the library's integers hold."""
 
 _FARTHEST = 1e18
-"""No lower bound above it, no upper one below its negative: the library's digits end there."""
+"""Lower bounds must not exceed it, nor upper ones its negative: the library's digits end there."""
 
 _SMALLEST = 1e-30
-"""What is above 0 begins here: digits of a bound are nested parts of a regular expression."""
+"""The least positive bound: each digit of a bound is a nested part of a regular expression."""
 
 _COARSE = 2.0**49
-"""From here on eight doubles make a step of one."""
+"""From here on eight doubles span one integer."""
 
 _SIDES = (("minimum", "exclusiveMinimum", 1), ("maximum", "exclusiveMaximum", -1))
 
 
 def keep_bounds(schema: dict[str, Any], place: str) -> None:
-    """Replace the bounds in ``schema``, which stands at ``place``.
+    """Replace the bounds in the schema at ``place``.
 
     Raises:
-        GrammarError: a bound beyond those that can be kept.
+        GrammarError: a bound outside of the range that can be enforced.
     """
-    for inclusive, exclusive, sign in _SIDES:  # an upper bound is a lower one of negatives
+    for (
+        inclusive,
+        exclusive,
+        sign,
+    ) in _SIDES:  # upper bounds as lower bounds of negatives
         least, above = schema.pop(inclusive, None), schema.pop(exclusive, None)
         if isinstance(above, bool):  # draft 4: whether the other bound is exclusive
             least, above = (None, least) if above else (least, None)
@@ -47,7 +51,7 @@ def keep_bounds(schema: dict[str, Any], place: str) -> None:
 
 
 def _is_passed(above: float) -> bool:
-    """Whether the library might let an exclusive lower bound pass."""
+    """Whether the library might let the value of an exclusive lower bound pass."""
     if not _SMALLEST <= abs(above) < _COARSE:
         return True
     return above > 0 and float(above).is_integer()
@@ -60,8 +64,8 @@ def _at_least(bound: float) -> float:
 
 
 def _above(bound: float) -> float:
-    """Eight doubles further, for the library misreads the last digits of fractions; the next whole
-    number where eight would pass over it."""
+    """The eighth double after it, because the library misreads the last digits of fractions; the
+    next integer if eight doubles would skip it."""
     if math.isinf(_double(bound)):
         return _double(bound)
     if abs(bound) >= _COARSE:
@@ -70,7 +74,7 @@ def _above(bound: float) -> float:
 
 
 def _kept(bound: float, keyword: str, sign: int, place: str) -> float:
-    """The lower bound, or one above it that the library can keep."""
+    """The lower bound, or a higher one that the library can enforce."""
     if bound >= _FARTHEST:
         raise GrammarError(
             f"{place[:400]}: {keyword}: {sign * bound:g} is beyond {sign * _FARTHEST:g}: "
@@ -89,5 +93,5 @@ def _double(bound: float) -> float:
 
 
 def _plain(bound: float) -> float:
-    """Without a fraction of zero, as people write it."""
+    """Without ``.0``, as people write it."""
     return int(bound) if bound.is_integer() else bound

@@ -1,6 +1,6 @@
-"""What stands behind each keyword of a JSON schema: a schema, a count, a text.
+"""The type of value that each keyword of a JSON schema takes: a schema, a count, a text.
 
-Owns the check of these values. Knows nothing of what the keywords mean.
+Owns the check of these values. Does not know what the keywords mean.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 
 
 class KeywordShape(Enum):
-    """Its value says it in words."""
+    """Each member's value describes it in messages."""
 
     SCHEMA = "a schema"
     SCHEMAS = "a list of schemas"
@@ -31,10 +31,10 @@ class KeywordShape(Enum):
     TYPE = f"one of {', '.join(TYPES)}, or a list of some of them"
 
     def checked(self, value: Any, place: str) -> Any:
-        """``value``, which stands at ``place``; a count as an ``int``.
+        """The value at ``place``; a count as an ``int``.
 
         Raises:
-            GrammarError: it is something else.
+            GrammarError: it has another shape.
         """
         if self is KeywordShape.COUNT and isinstance(value, float) and value.is_integer():
             value = int(value)
@@ -99,6 +99,6 @@ SHAPES = {
 
 
 def found(value: Any) -> str:
-    """``value`` in a message: cut, and told from other types."""
+    """``value`` for a message: truncated, and distinguishable from other types."""
     text = json.dumps(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

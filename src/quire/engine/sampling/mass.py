@@ -1,10 +1,10 @@
-"""Probability mass as integers: the arithmetic that every choice of a token rests on.
+"""Probability mass as integers: the arithmetic under every choice of a token.
 
-Sums of rounded exponentials depend on the order in which they are added, and so on the batch, the
-number of threads and the device. Here a token's mass is an *integer*, so sums are exact whatever
-their order, and a draw is the same in every batch and on every backend. Every operation is one of
-IEEE 754's, rounded by itself; nothing may be contracted into a fused multiply-add. With ``max`` the
-best score of the row and all of this in float32::
+Sums of rounded exponentials depend on the order of addition, and so on the batch, the number of
+threads and the device. Here a token's mass is an *integer*, so sums are exact in any order, and a
+draw is the same in every batch and on every backend. Every operation is an IEEE 754 operation that
+is rounded separately; none may be contracted into a fused multiply-add. With ``max`` the best score
+of the row and everything in float32::
 
     y = max((score - max) * LOG2_E, -64)
     n = floor(y)
@@ -12,13 +12,12 @@ best score of the row and all of this in float32::
     q = ((((C5 * f + C4) * f + C3) * f + C2) * f + C1) * f + 1
     mass = trunc(q * 2^(n + 32))
 
-The best token has the mass 2^32, a token less than 2^-32 times as likely has none. Up to 2^21
-tokens sum exactly in float64. ``q`` is 2^f with a relative error below 2e-7 and never falls as f
-grows. Rows with a score that is not a number, or with infinite ones alone, have masses that are
-not numbers.
+The best token has mass 2^32; a token less than 2^-32 times as likely has mass 0. Up to 2^21 tokens
+sum exactly in float64. ``q`` is 2^f with a relative error below 2e-7 and does not decrease as f
+grows. Rows with a NaN score, or with infinite scores only, have NaN masses.
 
-``docs/reference/sampling.md`` has the same for readers; ``tests/engine/sampling_reference.py`` says
-it again in NumPy.
+``docs/reference/sampling.md`` has the same for readers; ``tests/engine/sampling_reference.py`` is
+the same in NumPy.
 
 Shapes: S rows, C candidates per row.
 """
@@ -40,17 +39,17 @@ COEFFICIENTS = tuple(
         "0x1p+0",
     )
 )
-"""Of f^5 first, down to the constant; each is a float32."""
+"""The coefficient of f^5 first, the constant last; each is a float32."""
 
 MAX_MASS = 2.0**32
-"""The best token's."""
+"""The mass of the best token."""
 
 _CHUNK_ELEMENTS = 1 << 17
-"""Scores worked on at a time on a CPU: twenty passes over them should stay in its cache."""
+"""Scores processed at a time on a CPU, so that about twenty passes over them stay in its cache."""
 
 
 def rows_at_a_time(scores_SC: Tensor) -> int:
-    """How many rows are best worked on together."""
+    """How many rows to process together."""
     if scores_SC.device.type != "cpu":
         return len(scores_SC)
     return max(1, _CHUNK_ELEMENTS // max(1, scores_SC.shape[1]))
@@ -74,7 +73,7 @@ def _masses(scores_SC: Tensor) -> Tensor:
     for coefficient in COEFFICIENTS[1:-1]:
         power.add_(coefficient).mul_(fraction)
     power.add_(COEFFICIENTS[-1])
-    # 2^(n + 32) put together from its bits: n + 32 + 127 is the exponent field
+    # 2^(n + 32) assembled from its bits: n + 32 + 127 is the exponent field
     scale = whole.add_(159.0).to(torch.int32).bitwise_left_shift_(23).view(torch.float32)
     return power.mul_(scale).trunc_()
 

@@ -1,9 +1,9 @@
-"""What samplers remember of rows: the tokens in order, and how often each one occurred.
+"""The samplers' memory of rows: the tokens in order, and how often each one occurred.
 
-Two stores, indexed by table row, that grow as rows need them. Both can be rebuilt from a row's
-history at any time; ``append`` keeps them up to date without the host looking at the tokens.
+Two stores, indexed by table row, that grow on demand. Both can be rebuilt from a row's history at
+any time; ``append`` updates them on the device, without reading tokens on the host.
 
-Shapes: R table rows, S rows asked for, L tokens per row.
+Shapes: R table rows, S requested rows, L tokens per row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MIN_WIDTH = 64
 
 
 class HistoryStore:
-    """The tokens of each row in order, -1 behind them."""
+    """The tokens of each row in order, padded with -1."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -74,8 +74,8 @@ class HistoryStore:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """Distinct tokens of each row ``[S, L]`` with how often each occurred: ``seen`` in the whole
-    history, ``generated`` in what was sampled. Columns beyond a row's last repeat its first, so
-    that writing to all of them is harmless; a row without tokens names token 0 with zeros."""
+    history, ``generated`` in the sampled part. Columns after a row's last repeat its first, so that
+    writing to all of them is harmless; a row without tokens names token 0 with zeros."""
 
     tokens_SL: Tensor
     seen_SL: Tensor
@@ -83,8 +83,8 @@ class Counts:
 
 
 class CountStore:
-    """How often each token of a row occurred, by distinct token: thousands, where a dense count
-    would be the vocabulary for every row."""
+    """How often each token of a row occurred, by distinct token: thousands of entries, where a
+    dense count would take the vocabulary's size for every row."""
 
     def __init__(self, vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
@@ -92,7 +92,7 @@ class CountStore:
         self._tokens_RL = torch.zeros((0, _MIN_WIDTH), dtype=torch.int64, device=device)
         self._counts_2RL = torch.zeros((2, 0, _MIN_WIDTH), device=device)
         self._lengths_R = torch.zeros(0, dtype=torch.int64, device=device)
-        # at most so many distinct tokens, known without asking the device
+        # upper bound of distinct tokens, known without reading from the device
         self._bounds_R = np.zeros(0, np.int64)
 
     def set(self, row: int, seen: I32, num_generated: int) -> None:
@@ -152,7 +152,7 @@ class CountStore:
 
 
 def grown(table_RL: Tensor, num_rows: int, width: int, fill: int) -> Tensor:
-    """The table with room for ``num_rows`` and ``width``, at least doubled where it grows."""
+    """The table enlarged to ``num_rows`` and ``width``, at least doubled where it grows."""
     old_rows, old_width = table_RL.shape
     new_rows = old_rows if num_rows <= old_rows else max(num_rows, 2 * old_rows, 8)
     new_width = old_width if width <= old_width else max(width, 2 * old_width)

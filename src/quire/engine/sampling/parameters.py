@@ -1,4 +1,4 @@
-"""Whether a sampler can be used: its processors' names and parameters, and its seed."""
+"""Checks a sampler: its processors' names and parameters, and its seed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from quire.engine.sampling.declarations import check_params
 from quire.engine.sampling.registry import Registry, installed
 
 MAX_PROCESSORS = 32
-"""Steps of one sampler; each is work in every step of the batch."""
+"""Processors of one sampler; each adds work to every step of the batch."""
 
 
 def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | None = None) -> None:

@@ -1,4 +1,5 @@
-"""Penalties for tokens that occurred before, at the cost of the tokens that did, not of all.
+"""Penalties for tokens that occurred before; the cost depends on the number of these tokens, not on
+the vocabulary.
 
 Arithmetic in float32 on the scores of the tokens concerned; a row whose penalty is neutral keeps
 its scores bit by bit.

@@ -1,7 +1,7 @@
-"""How the next token of each row of a batch is chosen: rows grouped by what is done to them.
+"""How the next token of each row of a batch is chosen: rows are grouped by their processors.
 
-Built for a set of rows and used for as many steps as the set lives. Building it costs a few array
-operations per group, not per row, where samplers are plain (see ``table``).
+Built for a set of rows and used until the set changes. Building it costs a few array operations per
+group, not per row, where samplers are plain (see ``table``).
 
 Shapes: S rows, V vocabulary.
 """
@@ -41,10 +41,10 @@ from quire.engine.sampling.truncation import MinP, Temperature, TopK, TopP
 
 @dataclass(frozen=True, slots=True)
 class CommonParameters:
-    """The samplers of rows that want only what every backend can do by itself: greedy, or top-k,
+    """The samplers of rows that need only what every backend implements itself: greedy, or top-k,
     temperature, min-p, top-p in this order, then a draw. All ``[S]``; see ``mass`` for the choice.
 
-    A ``top_k`` of 2^31, a ``temperature`` or ``top_p`` of 1 and a ``min_p`` of 0 change nothing.
+    No effect: a ``top_k`` of 2^31, a ``temperature`` or ``top_p`` of 1, a ``min_p`` of 0.
     """
 
     greedy: NDArray[np.bool_]
@@ -56,7 +56,7 @@ class CommonParameters:
 
 
 class SamplingGroup:
-    """Rows of a table that share their steps and the kind of choice."""
+    """Rows of a table that share their processors and the kind of choice."""
 
     def __init__(self, table: SamplerTable, rows_S: I64) -> None:
         self._table = table
@@ -73,7 +73,7 @@ class SamplingGroup:
             self.error = fault.error
 
     def choose(self, logits_SV: Tensor, positions_S: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens ``[S]`` and which of them could be chosen."""
+        """Tokens ``[S]``, and for which rows one could be chosen."""
         candidates = Candidates(logits_SV)
         memory = GroupMemory(self._table.stores, self._rows_S, self._index_S)
         if self.error is None:
@@ -90,7 +90,7 @@ class SamplingGroup:
 
 
 def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[ProcessorStep]:
-    """The steps of rows of one kind. Plain rows get every step that one of them needs."""
+    """The steps of rows of one kind. Plain rows get every step that any of them needs."""
     first = table.params(int(rows_S[0]))
     if table.kind[rows_S[0]] > PLAIN_DRAWN:
         of_rows = [table.params(row) for row in rows_S.tolist()]
@@ -111,7 +111,8 @@ def bind_steps(table: SamplerTable, rows_S: I64, rows: Rows) -> list[ProcessorSt
 
 
 class SamplingPlan:
-    """The groups of a set of rows. ``remembers``: one of them looks at tokens before the last."""
+    """The groups of a set of rows. ``remembers``: whether any of them uses tokens before the
+    last."""
 
     def __init__(self, rows: Sequence[SamplingRow], vocab_size: int, device: torch.device) -> None:
         """A plan over a table of its own."""
@@ -135,7 +136,7 @@ class SamplingPlan:
         kinds = np.unique(kinds_S).tolist()
         self._members = [np.flatnonzero(kinds_S == kind) for kind in kinds]
 
-    # Rows that a backend chooses for by itself never come to what follows: made when first used.
+    # made when first used, because rows whose tokens a backend chooses never need it
 
     @cached_property
     def _indices(self) -> list[Tensor]:
@@ -147,7 +148,7 @@ class SamplingPlan:
 
     @cached_property
     def common(self) -> CommonParameters | None:
-        """The parameters as columns if no row wants more than the common subset, else None."""
+        """The parameters as columns if every row is within the common subset, else None."""
         table, rows_S = self._table, self._rows_S
         if table.wants_more(rows_S).any():
             return None
@@ -162,8 +163,8 @@ class SamplingPlan:
         )
 
     def sample(self, logits_SV: Tensor, positions_S: I64) -> tuple[I64, NDArray[np.bool_]]:
-        """One token for each row; ``False`` where every token was excluded, logits are not numbers
-        or a processor failed. ``positions_S`` are those of the sampled tokens. ``logits_SV`` is not
+        """One token for each row; ``False`` where every token was excluded, logits are NaN or a
+        processor failed. ``positions_S`` are those of the sampled tokens. ``logits_SV`` is not
         changed."""
         tokens_S, chosen_S = self.choose(logits_SV, self._table.index(positions_S))
         tokens: I64 = tokens_S.cpu().numpy()
@@ -171,8 +172,8 @@ class SamplingPlan:
         return tokens, chosen
 
     def choose(self, logits_SV: Tensor, positions_S: Tensor) -> tuple[Tensor, Tensor]:
-        """``sample`` with everything on the device: nothing makes the host wait for it, unless a
-        processor of a package does. ``positions_S`` int64."""
+        """``sample`` entirely on the device: nothing makes the host wait, unless an installed
+        package's processor does. ``positions_S`` int64."""
         if len(self._groups) == 1:
             tokens_S, chosen_S = self._groups[0].choose(logits_SV, positions_S)
         else:
@@ -188,7 +189,7 @@ class SamplingPlan:
         return tokens_S, chosen_S
 
     def error_of(self, place: int) -> QuireError | None:
-        """Why row ``place`` could not be chosen for, if a processor failed."""
+        """The error of row ``place``, if a processor failed."""
         for group, members in zip(self._groups, self._members, strict=True):
             if place in members:
                 return group.error
@@ -196,7 +197,8 @@ class SamplingPlan:
 
 
 def _list_params(table: SamplerTable, rows_S: I64) -> dict[str, list[Params]]:
-    """Parameters of ``logit_bias`` and ``bad_words`` by row, of those that any row has."""
+    """Parameters of ``logit_bias`` and ``bad_words`` by row, for those of the two that any row
+    has."""
     found: dict[str, list[Params]] = {}
     nothing: Params = {"tokens": [], "biases": []}
     for place in np.flatnonzero(table.has_lists[rows_S]).tolist():

@@ -1,4 +1,4 @@
-"""What a sampling processor is: the Protocol for packages that add one, and how it is declared.
+"""The Protocol for packages that add sampling processors.
 
 A package names its processors in the entry point group ``quire.processors``; ``registry`` finds
 them. Owns the version, the parameter declarations and what a processor may see of its rows. Must
@@ -20,7 +20,8 @@ from quire.core.decoding import Params
 from quire.engine.sampling.declarations import Parameter
 
 PROTOCOL_VERSION = 1
-"""Raised when a processor written for it would no longer work. Additions do not raise it."""
+"""Raised when processors written for an older version would no longer work, but not for
+additions."""
 
 ENTRY_POINT_GROUP = "quire.processors"
 
@@ -38,8 +39,8 @@ class Rows:
 class History:
     """The tokens of each row so far, prompt and output.
 
-    ``tokens_SL`` int64, row s holds its tokens in columns ``0 .. lengths_S[s] - 1`` and -1 behind
-    them. ``num_generated_S`` of the last ones were sampled. Not to be written to.
+    ``tokens_SL`` int64: row s holds its tokens in columns ``0 .. lengths_S[s] - 1``, followed by
+    -1. The last ``num_generated_S`` of them were sampled. Must not be modified.
     """
 
     tokens_SL: Tensor
@@ -61,18 +62,18 @@ class History:
 
 
 class BoundProcessor(Protocol):
-    """A processor bound to the parameters of some rows; used for as many steps as they stay.
+    """A processor bound to the parameters of some rows; used until the set of rows changes.
 
-    Held by the engine. May keep what it computes from its parameters, and caches of what it read
-    from histories; but what it returns must follow from parameters, scores and history alone, since
-    rows are bound anew whenever the batch changes and after a preemption.
+    Held by the engine. May keep values computed from its parameters, and caches of values read from
+    histories; but its results must depend on parameters, scores and history alone, because rows are
+    bound anew whenever the batch changes and after a preemption.
     """
 
     def __call__(self, scores_SV: Tensor, history: History) -> Tensor:
-        """New scores float32 ``[S, V]``, ``-inf`` for what is excluded.
+        """New scores float32 ``[S, V]``, ``-inf`` for excluded tokens.
 
-        Row s may depend on row s of the arguments and on its parameters alone. The arguments must
-        not be written to. ``history`` is empty unless the processor says ``needs_history``.
+        Row s may depend only on row s of the arguments and on its parameters. The arguments must
+        not be modified. ``history`` is empty unless the processor sets ``needs_history``.
         """
         ...
 
@@ -81,10 +82,9 @@ class BoundProcessor(Protocol):
 class SamplingProcessor(Protocol):
     """A named processor. An entry point names an instance, or a class without arguments.
 
-    ``protocol_version``  the ``PROTOCOL_VERSION`` that it was written for.
-    ``parameters``        declared by name; values are checked before ``bind`` sees them, and
-                          defaults filled in.
-    ``needs_history``     whether it looks at the tokens so far, which cost memory and time.
+    ``protocol_version``  the ``PROTOCOL_VERSION`` that it was written for. ``parameters``
+    declared by name; values are checked and defaults filled in before ``bind``. ``needs_history``
+    whether it uses the tokens so far, which cost memory and time.
     """
 
     @property
@@ -100,7 +100,8 @@ class SamplingProcessor(Protocol):
     def needs_history(self) -> bool: ...
 
     def bind(self, params: Sequence[Params], rows: Rows) -> BoundProcessor:
-        """Prepare for rows with these parameters, one each. Must not fail: they were checked."""
+        """Prepare for rows with these parameters, one set each. Must not fail: they were
+        checked."""
         ...
 
 

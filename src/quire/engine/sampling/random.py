@@ -1,4 +1,4 @@
-"""Counter-based random numbers: one uniform per (seed, position), whatever the batch looks like.
+"""Counter-based random numbers: one uniform per (seed, position), independent of the batch.
 
 SplitMix64's finaliser (Steele, Lea and Flood, 2014) over the pair, in 64-bit words that wrap::
 
@@ -7,8 +7,8 @@ SplitMix64's finaliser (Steele, Lea and Flood, 2014) over the pair, in 64-bit wo
              w ^ (w >> 31)
     uniform = (mix(mix(seed + G) + (position + 1) * G) >> 11) * 2^-53,  G = 0x9E3779B97F4A7C15
 
-No state, so a preempted or re-run sequence draws the same numbers again. Computed where the logits
-are, so that no host has to know the position.
+Stateless, so a preempted or re-run sequence draws the same numbers again. Computed on the logits'
+device, so that the host need not know the position.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def _mix(words: Tensor) -> Tensor:
 
 
 def _shift(words: Tensor, count: int) -> Tensor:
-    """To the right, filling with zeros."""
+    """Logical right shift."""
     return (words >> count) & ((1 << (64 - count)) - 1)

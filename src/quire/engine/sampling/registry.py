@@ -1,8 +1,8 @@
-"""Which processors there are: the standard ones, and those of installed packages.
+"""The available processors: the standard ones, and those of installed packages.
 
 Owns discovery through the entry point group ``quire.processors``. A package that cannot be used is
-named with the reason, and refused where a sampler asks for it; it never stops an engine. Installed
-packages are trusted like the engine itself: they run in its process.
+recorded with the reason, and refused when a sampler asks for it; it never stops an engine.
+Installed packages are trusted like the engine itself: they run in its process.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class ProcessorStep(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One named processor: what it takes, how it is bound, what it looks at.
+    """One named processor: its parameters, how it is bound, and what it reads.
 
-    ``source`` is the package that an installed one comes from, None for the standard ones.
+    ``source`` is the package of an installed processor, None for the standard ones.
     """
 
     parameters: Mapping[str, Parameter]
@@ -109,7 +109,7 @@ STANDARD: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Processors by name, and why some that are installed cannot be used."""
+    """Processors by name, and the reasons why some installed ones cannot be used."""
 
     kinds: Mapping[str, Kind]
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def installed() -> Registry:
 
 
 def load(found: Iterable[EntryPoint]) -> Registry:
-    """The standard processors and those behind entry points."""
+    """The standard processors and those of the entry points ``found``."""
     kinds, refused = dict(STANDARD), dict[str, str]()
     for point in found:
         package = point.dist.name if point.dist is not None else point.value
@@ -141,7 +141,7 @@ def load(found: Iterable[EntryPoint]) -> Registry:
             made = point.load()
             processor = made() if isinstance(made, type) else made
             problem = problem_of(processor, point.name, kinds)
-        except Exception as exc:  # foreign code; whatever it raises is the reason
+        except Exception as exc:  # third-party code; whatever it raises is the reason
             problem = f"loading {point.value} failed: {exc!r}"
         if problem is not None:
             refused[point.name] = f"{problem} (package {package})"

@@ -1,8 +1,8 @@
 """The best k of each row, exactly: ties go to the lower index, on every device and for any k.
 
-``torch.topk`` leaves the order of ties open and looks at whole rows; here a value and its index are
+``torch.topk`` leaves the order of ties open and reads whole rows. Here a value and its index are
 packed into one integer, so that no two are equal, and blocks that cannot hold one of the best are
-never looked at.
+skipped.
 
 Shapes: S rows, V values, K best, B blocks of W values.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 _SMALL = 2048
-"""Rows up to this long are ranked without blocks."""
+"""Rows up to this length are ranked without blocks."""
 
 _INDEX_BITS = 32
 _INDEX_MASK = (1 << _INDEX_BITS) - 1
@@ -22,7 +22,7 @@ _INDEX_MASK = (1 << _INDEX_BITS) - 1
 def top_k(values_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The ``k`` largest of each row and their indices ``[S, K]``, best first, ties by lower index.
 
-    A value that is not a number counts as larger than all others, so that it cannot hide.
+    NaN counts as larger than all other values, so that it is never hidden.
     """
     num_rows, num_values = values_SV.shape
     if 4 * k >= num_values:
@@ -46,7 +46,7 @@ def top_k(values_SV: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def _best_blocks(values_SV: Tensor, width: int, k: int) -> Tensor:
     """Blocks ``[S, K]`` that hold the ``k`` best: those with the best maxima, ties by lower index.
 
-    Whatever lies in another block is beaten by the maxima of these k.
+    Every value of another block is below the maxima of these k.
     """
     num_whole = values_SV.shape[1] // width
     whole_SB = values_SV[:, : num_whole * width].reshape(-1, num_whole, width).amax(dim=-1)
@@ -57,8 +57,8 @@ def _best_blocks(values_SV: Tensor, width: int, k: int) -> Tensor:
 
 
 def _block_width(num_values: int, k: int) -> int:
-    """A power of two near sqrt(V / k), which balances blocks against what is in the best ones, and
-    small enough that there are more than k blocks."""
+    """A power of two near sqrt(V / k), which balances the number of blocks against the size of the
+    best ones, and small enough that there are more than k blocks."""
     width = 128
     while width > 8 and width * width * k > 2 * num_values:
         width //= 2
@@ -72,7 +72,7 @@ def _columns(values_SV: Tensor) -> Tensor:
 
 
 def _pack(values_SV: Tensor, columns: Tensor) -> Tensor:
-    """Integers in the order of (value, then lower column)."""
+    """Integers in the order of values, ties by lower column."""
     # adding 0 makes -0 equal to 0
     bits_SV = torch.nan_to_num(values_SV, torch.inf, torch.inf, -torch.inf).add_(0.0)
     ordered_SV = bits_SV.view(torch.int32)

@@ -1,9 +1,9 @@
-"""The samplers of many rows as columns, and what they remember: a batch is planned by indexing.
+"""The samplers of many rows as columns, with their memory: a batch is planned by indexing.
 
-A row is set when its sampler arrives; batches are then planned without looking at rows one by one,
-as long as their samplers are *plain*: standard processors in the standard order, each at most once.
+A row is set when its sampler arrives; batches are then planned without a loop over rows, as long as
+their samplers are *plain*: standard processors in the standard order, each at most once.
 
-Shapes: R table rows, S rows asked for, V vocabulary.
+Shapes: R table rows, S requested rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PLAIN_ORDER = (
     "min_p",
     "top_p",
 )
-"""The standard order. Rows whose processors are a part of it, in it, are worked on together."""
+"""The standard order. Rows whose processors are a subsequence of it are processed together."""
 
 NEUTRAL: Mapping[str, tuple[str, float]] = {
     "repetition_penalty": ("penalty", 1.0),
@@ -49,22 +49,22 @@ NEUTRAL: Mapping[str, tuple[str, float]] = {
     "min_p": ("p", 0.0),
     "top_p": ("p", 1.0),
 }
-"""The parameter of each plain processor that is one number, and the value that changes no bit."""
+"""The parameter of each plain processor with a single number, and its value without effect."""
 
 TRUNCATIONS = ("top_k", "temperature", "min_p", "top_p")
-"""Those of them that every backend can do by itself, in this order, with rows that want no more."""
+"""The subset that every backend implements itself, in this order, for rows that need no other."""
 
 _PLACE = {name: place for place, name in enumerate(PLAIN_ORDER)}
 
 _MAX_KINDS = 1024
 
 PLAIN_GREEDY, PLAIN_DRAWN = 0, 1
-"""Kinds of rows that are planned by columns; others have kinds of their own, from 2 on."""
+"""Kinds of rows that are planned by columns; other rows have kinds from 2 on."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingRow:
-    """One row: its sampler (checked before) and the tokens that it looks at.
+    """One row: its sampler (checked before) and its tokens.
 
     ``seen`` is the whole history, ``generated`` the sampled part at its end.
     """
@@ -102,7 +102,7 @@ class SamplerTable:
         self._next_kind = PLAIN_DRAWN
 
     def set(self, row: int, what: SamplingRow) -> None:
-        """Give a row its sampler and history, whatever it had before."""
+        """Set the sampler and history of a row, replacing the previous ones."""
         sampler = what.sampler
         named = tuple(
             (one.name, with_defaults(self.registry.find(one.name).parameters, one.params))
@@ -128,7 +128,7 @@ class SamplerTable:
         return self._params[row]
 
     def wants_more(self, rows_S: I64) -> NDArray[np.bool_]:
-        """Which rows want more than a greedy choice, or ``TRUNCATIONS`` and a draw."""
+        """Which rows need more than a greedy choice, or ``TRUNCATIONS`` and a draw."""
         more_S: NDArray[np.bool_] = (self.kind[rows_S] > PLAIN_DRAWN) | self.has_lists[rows_S]
         for name, (_, neutral) in NEUTRAL.items():
             if name not in TRUNCATIONS:
@@ -136,7 +136,8 @@ class SamplerTable:
         return more_S
 
     def record(self, rows_S: I64, tokens_S: Tensor) -> None:
-        """One more token of each row. ``num_recorded`` says how many of a row's are in here."""
+        """Append one token to each row. ``num_recorded``: how many tokens of each row are
+        stored."""
         self.num_recorded[rows_S] += 1
         for needed_R, append in (
             (self.needs_counts, self._count),
@@ -150,7 +151,7 @@ class SamplerTable:
                 append(rows_S[needed_S], tokens_S.index_select(0, places))
 
     def index(self, rows_S: I64) -> Tensor:
-        """Numbers of the host on the device."""
+        """Row numbers as an index tensor on the device."""
         return torch.from_numpy(rows_S).to(self.device)
 
     def _count(self, rows_S: I64, tokens_S: Tensor) -> None:
@@ -172,7 +173,7 @@ class SamplerTable:
         self.needs_history[row] = any(kind.needs_history(params) for kind, params in kinds)
         matching = [params for kind, params in kinds if kind.needs_matches]
         self.needs_matches[row] = bool(matching)
-        # rows that need nothing may be worked on together with rows that do: they have no tokens
+        # a row that needs no counts may be grouped with rows that do: it then has no tokens
         nothing = no_i32(), 0
         everything = what.seen, len(what.generated)
         self.stores.counts.set(row, *(everything if self.needs_counts[row] else nothing))
@@ -187,7 +188,7 @@ class SamplerTable:
         if -1 not in places and all(a < b for a, b in pairwise(places)):
             return PLAIN_GREEDY if greedy else PLAIN_DRAWN
         if len(self._kinds) >= _MAX_KINDS:
-            # clients choose names and order: forget those that no row has any more
+            # clients choose names and order, so kinds without rows are dropped
             live = set(self.kind.tolist())
             self._kinds = {key: kind for key, kind in self._kinds.items() if kind in live}
         key = (greedy, *names)

@@ -1,4 +1,4 @@
-"""Rules about single tokens and words: biases, words that may not be said, tokens that may.
+"""Rules about single tokens and words: biases, forbidden words, allowed tokens.
 
 Shapes: S rows, V vocabulary, N entries of all rows, W words of all rows, P tokens before a word's
 last.
@@ -23,8 +23,8 @@ _ANY = -1
 
 
 class LogitBias:
-    """Adds a value to the scores of given tokens. Several biases of one token are added up first,
-    in float64."""
+    """Adds a value to the scores of given tokens. Several biases of one token are summed first, in
+    float64."""
 
     def __init__(self, params: Sequence[Params], rows: Rows) -> None:
         of_rows, tokens, biases = [], [], []
@@ -52,7 +52,7 @@ class LogitBias:
 
 
 class BadWords:
-    """Excludes tokens, and the last token of a word of several where its others stand right before.
+    """Excludes tokens, and the last token of a word of several tokens when the others precede it.
 
     Tokens of the prompt count too: a word may begin there.
     """
@@ -80,7 +80,7 @@ class BadWords:
             tail_WP = memory.history.last(num_before).index_select(0, self._rows_W)
             follows_WP = (tail_WP == self._before_WP) | (self._before_WP == _ANY)
             exclusions_W.masked_fill_(~follows_WP.all(dim=1), 0.0)
-        # added rather than written: words may share a last token
+        # added rather than assigned: words may share a last token
         candidates.edit(
             lambda scores_SV: scores_SV.index_put_(
                 (self._rows_W, self._last_W), exclusions_W, accumulate=True

@@ -1,6 +1,7 @@
-"""Tries a sampling processor out without an engine: implements the conformance kit's trial.
+"""Tests a sampling processor without an engine: implements the conformance kit's
+``ProcessorTrial``.
 
-For authors of processor packages; nothing in the engine uses it.
+For authors of processor packages; the engine does not use it.
 
 Shapes: S rows, V vocabulary, L tokens of the longest history.
 """
@@ -26,7 +27,7 @@ Histories = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class ProcessorOutcome:
-    """As ``quire.testing.conformance.processor.Applied``."""
+    """Same fields as ``quire.testing.conformance.processor.Applied``."""
 
     scores_SV: NDArray[np.float32]
     inputs_changed: bool
@@ -80,7 +81,7 @@ class Trial:
 
 
 def history_of(histories: Histories, num_prompt: int, device: torch.device) -> History:
-    """Histories as a processor sees them."""
+    """Histories in the form that a processor receives."""
     lengths_S = torch.tensor([len(one) for one in histories])
     tokens_SL = torch.full((len(histories), int(lengths_S.max())), -1, dtype=torch.int64)
     for place, one in enumerate(histories):

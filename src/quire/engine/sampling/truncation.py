@@ -1,7 +1,7 @@
 """Temperature, and the processors that keep the likely part of a distribution.
 
-All but the temperature only exclude; all keep the best token of a row. Probabilities are integer
-masses (see ``mass``), so which tokens are kept does not depend on the order of any sum.
+All but the temperature only exclude tokens, and keep the best one of a row. Probabilities are
+integer masses (see ``mass``), so which tokens are kept does not depend on the order of any sum.
 
 Shapes: S rows, V vocabulary, C candidates per row.
 """
@@ -19,7 +19,7 @@ from quire.engine.sampling.protocol import Rows
 from quire.engine.sampling.selection import top_k
 
 _GUESS = 256
-"""Best tokens that are tried first, before a whole vocabulary is looked at."""
+"""Best tokens that are tried first, before the whole vocabulary is processed."""
 
 _FIXED_POINT = 2.0**32
 
@@ -59,7 +59,7 @@ class MinP:
 
     def __call__(self, candidates: Candidates, memory: GroupMemory) -> None:
         if candidates.is_worth_a_guess(_GUESS):
-            # all that is kept may be among the best few, whose masses need no others
+            # all tokens to keep may be among the best few, whose masses need no others
             best_SK, columns_SK = top_k(candidates.scores_SC, _GUESS)
             if bool((mass.masses(best_SK)[:, -1:] < self._floor_S1).all()):
                 candidates.take(columns_SK)
@@ -68,7 +68,7 @@ class MinP:
 
 class TopP:
     """The nucleus (Holtzman et al., 2020): keeps a token if the masses of all better ones sum to
-    less than p times the total; the best one always, and every token where p is 1."""
+    less than p times the total; always the best token, and every token if p is 1."""
 
     def __init__(self, p_S: F64, rows: Rows) -> None:
         p_S = p_S.copy()
@@ -86,7 +86,7 @@ class TopP:
             if bool((mass.total(mass.masses(best_SK)) >= limit_S1).all()):
                 candidates.take(columns_SK)
         masses_SC = candidates.masses()
-        # the column within each row is the rank of equal scores: best first here, by id else
+        # ties are ranked by column, which is by score after a guess and by id otherwise
         scores_SC = candidates.scores_SC
         last_S1, exists_S1 = crossing(-scores_SC, masses_SC, limit_S1)
         threshold_S1 = scores_SC.gather(1, last_S1)
@@ -99,7 +99,8 @@ class TopP:
 
 class Typical:
     """Locally typical sampling (Meister et al., 2023): keeps the tokens whose surprise is closest
-    to the entropy, the fewest that have the mass p, and all that are as close as the last of them.
+    to the entropy: the fewest with a total mass of at least p, and all that tie with the last of
+    them.
 
     With ``P = mass / total``, surprise ``-ln P`` and entropy, the sum of ``P * surprise`` in units
     of 2^-32 (so that it is exact), all in float64.
@@ -118,6 +119,6 @@ class Typical:
         distance_SC = (surprise_SC - entropy_S1).abs_()
         last_S1, exists_S1 = crossing(distance_SC, masses_SC, self._p_S1 * total_S1)
         threshold_S1 = distance_SC.gather(1, last_S1)
-        # the best token may go as well, and masses are relative to it
+        # the best token may be excluded too, and masses are relative to it
         excluded_SC = (distance_SC > threshold_S1) & exists_S1
         candidates.rescore(candidates.scores_SC.masked_fill(excluded_SC, -torch.inf))

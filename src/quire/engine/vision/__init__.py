@@ -1,1 +1,1 @@
-"""Vision towers: image files into input embeddings of a decoder."""
+"""Vision towers: from image files to a decoder's input embeddings."""

@@ -44,7 +44,7 @@ _DEFAULTS: Mapping[TowerKind, Mapping[str, Any]] = {
         "layer_norm_eps": 1e-6,
     },
 }
-"""What published configurations leave out."""
+"""Values that published configurations leave out."""
 
 _MAX_SIZE = 1 << 16
 _MAX_PATCHES = 1 << 14
@@ -52,12 +52,11 @@ _MAX_PATCHES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class VisionConfig:
-    """A tower of ``num_layers`` (those that are used) over square patches, and what follows it.
+    """A tower of ``num_layers`` (those that are used) over square patches, and its projector.
 
     ``clip`` has a class token before the patches, a norm before the layers and no bias in its patch
-    projection; ``siglip`` has none of the three but the bias. ``drops_first``: the first token (the
-    class token) is left out of what the projector reads. ``image_token`` stands for one embedding
-    of an image in a prompt.
+    projection; ``siglip`` has only the bias. ``drops_first``: the projector does not get the first
+    token (the class token). ``image_token``: placeholder of one image embedding in a prompt.
     """
 
     kind: TowerKind
@@ -81,12 +80,12 @@ class VisionConfig:
 
     @property
     def num_tokens(self) -> int:
-        """What the tower's layers see of an image."""
+        """The number of tokens that the tower's layers process per image."""
         return self.num_patches + (self.kind == "clip")
 
     @property
     def num_embeds(self) -> int:
-        """Input embeddings that an image becomes."""
+        """Input embeddings per image."""
         return self.num_tokens - self.drops_first
 
 
@@ -134,7 +133,7 @@ def read_vision(config: ConfigReader, *, output_size: int, vocab_size: int) -> V
 
 
 def _num_layers(config: ConfigReader, vision: ConfigReader) -> int:
-    """Layers up to the one whose output the projector reads."""
+    """Number of layers up to the one whose output the projector reads."""
     there = vision.integer("num_hidden_layers", 1024)
     layer = config.raw("vision_feature_layer", -2)
     if isinstance(layer, list):

@@ -1,4 +1,4 @@
-"""A loaded tower with its processor: image files to embeddings, one at a time."""
+"""A loaded tower with its image processor: image files to embeddings, one at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from quire.engine.vision.unpacking_worker import FORMATS, MAX_IMAGE_PIXELS
 
 
 class ImageEncoder:
-    """Belongs to one engine, which closes it. ``num_threads``: for the tower's products on a
-    processor."""
+    """Owned by one engine, which closes it. ``num_threads``: for the tower's products on a CPU."""
 
     def __init__(
         self,
@@ -34,7 +33,7 @@ class ImageEncoder:
 
     @property
     def info(self) -> ImageInput:
-        """What an engine's description says of the images that it takes."""
+        """The engine's description of the images that it takes."""
         return ImageInput(
             num_embeds=self._tower.config.num_embeds,
             token=self._tower.config.image_token,
@@ -45,19 +44,19 @@ class ImageEncoder:
         )
 
     def _framing(self) -> ImageFraming | None:
-        """None where the pixels are more than the bytes that a command may have."""
+        """None where the pixels would exceed the size limit of a command."""
         edge = self._tower.config.image_size
         return self._processor.framing if 3 * edge * edge < MAX_IMAGE_BYTES - 32 else None
 
     def close(self) -> None:
-        """End the process that unpacks files. Idempotent."""
+        """End the process that decodes files. Idempotent."""
         self._unpacker.close()
 
     def __call__(self, file: bytes) -> Tensor:
-        """Embeddings ``[E, H]`` of a file, or of pixels that were framed before.
+        """Embeddings ``[E, H]`` of a file, or of pixels that were preprocessed before.
 
         Raises:
-            InvalidArgument: the file is no image that can be read (see ``ImageProcessor``).
+            InvalidArgument: the file is not a readable image (see ``ImageProcessor``).
         """
         pixels = torch.from_numpy(self._processor(file)).to(self._device)
         with _threads(self._num_threads):
@@ -67,7 +66,8 @@ class ImageEncoder:
 
 @contextmanager
 def _threads(count: int) -> Iterator[None]:
-    """PyTorch's threads for a while: beside a kernel with threads of its own it has one."""
+    """PyTorch's thread count within the body: outside, the CPU kernel has its own threads and
+    PyTorch one."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

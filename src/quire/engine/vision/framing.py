@@ -1,7 +1,7 @@
-"""A file's picture as the square of pixels that a model's tower takes, and that square as bytes.
+"""Resizes and crops an image to the square of pixels that a model's tower takes, and encodes it.
 
-Runs in the node as well, without torch: an engine, which everybody waits for, need not wait for the
-process that unpacks one sender's file.
+Also used in the node, without torch, so that the engine, which all programs wait for, need not wait
+for the decoding of one sender's file.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from quire.core.engine_info import ImageFraming
 from quire.engine.vision.unpacker import Pixels, Unpack
 
 _HEADER = re.compile(rb"P6 (\d{1,5}) (\d{1,5}) 255\n")
-"""Netpbm's of plain RGB, the form that needs nobody to be unpacked."""
+"""Netpbm's header for plain RGB, a format that needs no decoding process."""
 
 
 def frame(file: bytes, framing: ImageFraming, unpack: Unpack) -> Pixels:
-    """Pixels ``[S, S, 3]`` of a file; of another shape where ``framing`` leaves all out.
+    """Pixels ``[S, S, 3]`` of a file; of another shape if ``framing`` does neither.
 
     Raises:
         InvalidArgument: see ``unpack``.
     """
-    from quire.engine.vision.unpacking_worker import Resizing  # and Pillow, which few nodes need
+    from quire.engine.vision.unpacking_worker import (
+        Resizing,
+    )  # imports Pillow
 
     resizing = Resizing(framing.shortest_edge, framing.size, framing.resample)
     pixels = unpack(file, resizing)
@@ -32,13 +34,13 @@ def frame(file: bytes, framing: ImageFraming, unpack: Unpack) -> Pixels:
 
 
 def pack(pixels: Pixels) -> bytes:
-    """What ``read_pixels`` reads."""
+    """The pixels as bytes for ``read_pixels``."""
     height, width, _ = pixels.shape
     return b"P6 %d %d 255\n" % (width, height) + pixels.tobytes()
 
 
 def read_pixels(image: bytes) -> Pixels | None:
-    """``[height, width, 3]``; None for anything else than what ``pack`` writes."""
+    """``[height, width, 3]``; None if the bytes are not from ``pack``."""
     header = _HEADER.match(image)
     if header is None:
         return None
@@ -48,7 +50,7 @@ def read_pixels(image: bytes) -> Pixels | None:
 
 
 def _center_crop(pixels: NDArray[np.uint8], edge: int) -> NDArray[np.uint8]:
-    """The square in the middle; what lies outside of the picture is black."""
+    """The square in the middle; black outside of the image."""
     height, width, _ = pixels.shape
     top, left = (height - edge) // 2, (width - edge) // 2
     if top >= 0 and left >= 0:

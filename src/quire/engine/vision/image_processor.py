@@ -1,8 +1,8 @@
-"""Image files to pixels, as the processor in a model's directory says.
+"""Image files to pixels, with the preprocessing that a model's directory configures.
 
 Equal, value for value, to the PIL processors of transformers for CLIP, SigLIP and LLaVA. Files are
-unpacked and resized outside of the engine's process (``unpacker``), within bounds: the format, the
-size in the header before anything is unpacked, and the size that resizing would lead to.
+decoded and resized outside of the engine's process (``unpacker``), within bounds on the format, on
+the size in the header before anything is decoded, and on the size after resizing.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _BICUBIC = 3
 
 @dataclass(frozen=True, slots=True)
 class ImageProcessorConfig:
-    """``shortest_edge``: resize so that the shorter edge has it, else to ``size`` squared (None:
-    not at all) with filter ``resample`` (Pillow's numbers) · ``crop``: cut that square from the
-    middle · then times ``rescale``, minus ``mean``, over ``std`` (None: left out)."""
+    """``shortest_edge``: resize so that the shorter edge has this length, else to ``size`` squared
+    (None: no resizing) with filter ``resample`` (Pillow's numbers) · ``crop``: cut this square
+    from the middle · then multiply by ``rescale``, subtract ``mean``, divide by ``std`` (None:
+    skipped)."""
 
     shortest_edge: int | None
     size: int | None
@@ -40,11 +41,11 @@ class ImageProcessorConfig:
 
 
 def read_image_processor(config: ConfigReader, vision: VisionConfig) -> ImageProcessorConfig:
-    """``preprocessor_config.json``; what it does not say is the default of the tower's kind.
+    """Reads ``preprocessor_config.json``; defaults are those of the tower's kind.
 
     Raises:
         ModelFormatError: a value out of bounds, or images of another size than the tower's.
-        UnsupportedModel: it pads images, or cuts them to what is no square.
+        UnsupportedModel: it pads images, or crops them to a shape that is not square.
     """
     is_clip = vision.kind == "clip"
     if config.flag("do_pad", False):
@@ -77,7 +78,7 @@ def read_image_processor(config: ConfigReader, vision: VisionConfig) -> ImagePro
 def _resized(
     config: ConfigReader, image_size: int, *, default_to_edge: bool
 ) -> tuple[int | None, int | None]:
-    """(shortest edge, size): at most one of them."""
+    """(shortest edge, size): at most one is set."""
     if not config.flag("do_resize", True):
         return None, None
     section = config.raw("size")
@@ -102,8 +103,8 @@ def _square(config: ConfigReader, name: str, default: int) -> int:
 
 
 class ImageProcessor:
-    """Files, or pixels that were framed before, to values ``[3, S, S]``, float32. ``unpack`` opens
-    and resizes files."""
+    """Files, or preprocessed pixels, to values ``[3, S, S]``, float32. ``unpack`` decodes and
+    resizes files."""
 
     def __init__(self, config: ImageProcessorConfig, unpack: Unpack) -> None:
         self.config = config
@@ -111,7 +112,7 @@ class ImageProcessor:
 
     @property
     def framing(self) -> ImageFraming:
-        """What has been done to pixels that come instead of a file."""
+        """The preprocessing that a sender of pixels must have applied."""
         config = self.config
         return ImageFraming(
             shortest_edge=config.shortest_edge,

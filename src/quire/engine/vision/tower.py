@@ -1,6 +1,6 @@
-"""A vision transformer (CLIP or SigLIP) and the projector behind it, in PyTorch.
+"""A vision transformer (CLIP or SigLIP) and its projector, in PyTorch.
 
-Owns the definition; what an image's pixels are is ``image_processor``'s matter.
+Owns the definition; ``image_processor`` defines the pixels.
 
 Shapes: B images, P tokens of an image, H hidden size, S pixels of an edge, E embeddings of an
 image, O hidden size of the decoder.
@@ -36,7 +36,7 @@ _ACTIVATIONS: Mapping[TowerActivation, Callable[[Tensor], Tensor]] = {
 
 
 class TowerLayer:
-    """Attention in which every token sees every other, then an MLP; a norm before each."""
+    """Bidirectional attention, then an MLP; a norm before each."""
 
     def __init__(self, config: VisionConfig, parameters: Parameters, prefix: str) -> None:
         size = config.hidden_size
@@ -64,7 +64,8 @@ class TowerLayer:
 class VisionTower:
     """Pixels to input embeddings of the decoder.
 
-    ``prefix``: where the tower lies in its checkpoint; the projector is ``multi_modal_projector``.
+    ``prefix``: of the tower's tensors in its checkpoint; the projector is
+    ``multi_modal_projector``.
     """
 
     def __init__(self, config: VisionConfig, parameters: Parameters, prefix: str) -> None:
@@ -98,7 +99,7 @@ class VisionTower:
         self.activation = _ACTIVATIONS[config.projector_activation]
 
     def __call__(self, pixels_B3SS: Tensor) -> Tensor:
-        """Embeddings ``[B, E, O]``, in the order of rows and then columns of patches."""
+        """Embeddings ``[B, E, O]``, by row and then column of patches."""
         x_BPH = self._embed(pixels_B3SS.to(self.patch_weight.dtype))
         for layer in self.layers:
             x_BPH = layer(x_BPH)

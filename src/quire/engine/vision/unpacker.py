@@ -1,8 +1,8 @@
-"""Image files to RGB in a process of their own, within limits of time and memory.
+"""Decodes image files to RGB in a process of its own, within limits of time and memory.
 
-Files come from strangers, and decoders are written in C: one that crashes, hangs or takes all
-memory must not take the engine with it. Owns that process: started by the first file, killed when a
-file takes too long, replaced by the next file. Belongs to one thread.
+Files are untrusted, and decoders are written in C: one that crashes, hangs or takes all memory must
+not take the engine with it. Owns that process: it is started by the first file, killed when a file
+takes too long, and replaced at the next file. For one thread.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ Unpack = Callable[[bytes, "Resizing"], Pixels]
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("unpacking_worker.py")))
 MAX_IMAGE_BYTES = 16 << 20
 TIMEOUT_S = 10.0
-"""The largest image that is taken needs a quarter of it on a slow processor."""
+"""The largest accepted image needs a quarter of it on a slow processor."""
 MAX_MEMORY_BYTES = 1 << 30
 
 
 class Unpacker:
-    """``close`` it; one that is forgotten ends its process too. ``command`` starts a process that
-    does what ``unpacking_worker`` does; ``own_session``: where a terminal's Ctrl-C does not reach
-    it."""
+    """Must be closed; its process also ends when it is garbage collected. ``command`` starts a
+    process that implements ``unpacking_worker``; ``own_session``: detach it from a terminal's
+    Ctrl-C."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class Unpacker:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """The id of the process, or None if it is not running."""
         return None if self._process is None else self._process.pid
 
     def __call__(self, file: bytes, resizing: Resizing) -> Pixels:
-        """The picture in ``file``, upright and resized.
+        """The image in ``file``, upright and resized.
 
         Raises:
-            InvalidArgument: no PNG or JPEG, damaged, or over a bound; the limits of time and memory
-                are bounds too.
+            InvalidArgument: no PNG or JPEG, damaged, or over a bound, such as the limits of time and
+                memory.
         """
         if len(file) > MAX_IMAGE_BYTES:
             raise InvalidArgument(
@@ -102,7 +102,7 @@ class Unpacker:
             timer.cancel()
             timer.join()
         if too_long.is_set():
-            self.close()  # it was killed just behind its answer
+            self.close()  # it was killed right after its answer
         return pixels
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 
 
 def _ask(process: subprocess.Popen[bytes], file: bytes, resizing: Resizing) -> Pixels:
-    """Raises ``OSError`` or ``EOFError``: the process has ended meanwhile."""
+    """Raises ``OSError`` or ``EOFError``: the process has ended."""
     questions, answers = process.stdin, process.stdout
     assert questions is not None
     assert answers is not None

@@ -1,9 +1,10 @@
-"""The process that unpacks clients' image files. Run by path; the engine takes its values alone.
+"""The process that decodes clients' image files. Run by path; the engine imports only its constants
+and types.
 
-Owns nothing but its own life: it lowers its memory limit, then answers file after file until its
-input closes. It must import nothing of ours, so that it starts fast and stays small; a file that
-makes the decoder crash, or explode, ends this process and no other. Pillow is imported here alone:
-the resizing that models were trained with is Pillow's, and only its code gives the same pixels.
+It lowers its memory limit, then answers file after file until its input closes. It must not import
+Quire, so that it starts fast and stays small; a file that crashes the decoder, or expands without
+bound, ends only this process. Pillow is imported only here: models were trained with Pillow's
+resizing, and only its code gives the same pixels.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 FORMATS = ("PNG", "JPEG")
 MAX_IMAGE_PIXELS = 32 << 20
-"""Unpacked, an image of so many takes 96 MiB."""
+"""Decoded, an image of this size takes 96 MiB."""
 _MAX_ERROR_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """``shortest_edge``: so that the shorter edge has it, else to ``size`` squared (None: not at
-    all), with filter ``resample`` (Pillow's numbers)."""
+    """``shortest_edge``: resize so that the shorter edge has this length, else to ``size`` squared
+    (None: no resizing), with filter ``resample`` (Pillow's numbers)."""
 
     shortest_edge: int | None
     size: int | None
@@ -35,11 +36,11 @@ class Resizing:
 
 
 class ImageRefused(Exception):
-    """The file is none that is unpacked; the message is for its sender."""
+    """The file is not accepted; the message is for its sender."""
 
 
 def unpack(file: bytes, resizing: Resizing) -> tuple[int, int, bytes]:
-    """The picture in ``file``: width, height, and row after row of RGB.
+    """The image in ``file``: width, height, and RGB row by row.
 
     Raises:
         ImageRefused: no PNG or JPEG, damaged, or over a bound.
@@ -49,11 +50,10 @@ def unpack(file: bytes, resizing: Resizing) -> tuple[int, int, bytes]:
 
 
 def open_image(file: bytes) -> Image.Image:
-    """The picture in ``file``, upright (as its EXIF data says) and in RGB, on white. See
-    ``unpack``."""
+    """The image in ``file``, upright (by its EXIF data) and in RGB, on white. See ``unpack``."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Pillow warns of what is suspicious
+            warnings.simplefilter("error")  # Pillow warns about suspicious files
             image = Image.open(io.BytesIO(file), formats=FORMATS)
             if math.prod(image.size) > MAX_IMAGE_PIXELS:
                 raise ImageRefused(
@@ -65,13 +65,13 @@ def open_image(file: bytes) -> Image.Image:
         raise
     except UnidentifiedImageError as exc:
         raise ImageRefused("the file is no PNG or JPEG image: convert it to one") from exc
-    except Exception as exc:  # what a damaged file makes Pillow raise is not one family
+    except Exception as exc:  # Pillow raises unrelated types for damaged files
         words = str(exc) or type(exc).__name__
         raise ImageRefused(f"the image cannot be read, it may be damaged: {words}") from exc
 
 
 def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
-    """Raises ``ImageRefused``: it would become too large."""
+    """Raises ``ImageRefused``: the result would be too large."""
     width, height = image.size
     if resizing.size is not None:
         width = height = resizing.size
@@ -89,7 +89,7 @@ def resized(image: Image.Image, resizing: Resizing) -> Image.Image:
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # 16 bits of grey, of which Pillow would show 0 to 255 alone
+    if image.mode.startswith("I"):  # 16-bit grey, of which Pillow keeps 0 to 255
         return image.convert("I").point(lambda value: value * (1 / 256)).convert("L").convert("RGB")
     if "A" not in image.getbands() and image.info.get("transparency") is None:
         return image.convert("RGB")
@@ -98,8 +98,8 @@ def _in_rgb(image: Image.Image) -> Image.Image:
 
 
 def main() -> None:
-    """Each question is a line of JSON (``num_bytes`` and a ``Resizing``) and the file; each answer
-    a line of JSON (``error``, or ``width`` and ``height``) and the pixels."""
+    """Each request is a line of JSON (``num_bytes`` and a ``Resizing``) and the file; each answer a
+    line of JSON (``error``, or ``width`` and ``height``) and the pixels."""
     max_memory_bytes = int(sys.argv[1])
     resource.setrlimit(resource.RLIMIT_AS, (max_memory_bytes, max_memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
