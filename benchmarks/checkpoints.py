@@ -1,7 +1,7 @@
 """The models that are measured: random Llama checkpoints in three sizes, made once per machine.
 
-Owns their shapes and what one decode step of each must at least read and compute. The weights are
-random and the range is wide, so that greedy decoding does not repeat one token; the tokenizers are
+Owns their shapes and the least that one decode step of each must read and compute. The weights are
+random and widely spread, so that greedy decoding does not repeat one token; the tokenizers are
 trained on Python's own library, so that nothing is downloaded.
 """
 
@@ -28,7 +28,7 @@ class CheckpointShape:
 
     @property
     def num_step_weights(self) -> int:
-        """Weights that every step multiplies with: all but the table of embeddings."""
+        """Weights that every step multiplies with: all except the embedding table."""
         kv = self.num_key_value_heads * self.head_dim
         attention = 2 * self.hidden_size * (self.hidden_size + kv)
         layer = attention + 3 * self.hidden_size * self.intermediate_size
@@ -48,8 +48,8 @@ _NUM_TEXTS = 900
 
 
 def step_limit_s(shape: CheckpointShape, num_requests: int, context: int, limits: Limits) -> float:
-    """The least that one bf16 decode step of ``num_requests`` can take on a machine with
-    ``limits``: the larger of reading (weights once, K and V of each request) and multiplying."""
+    """A lower bound of one bf16 decode step of ``num_requests`` on a machine with ``limits``: the
+    larger of reading (weights once, K and V of each request) and multiplying."""
     read = 2 * shape.num_step_weights + num_requests * context * shape.kv_bytes_per_token()
     operations = 2 * num_requests * shape.num_step_weights
     return max(read / limits.bytes_per_s, operations / limits.flops)
@@ -58,8 +58,8 @@ def step_limit_s(shape: CheckpointShape, num_requests: int, context: int, limits
 def prefill_limit_s(
     shape: CheckpointShape, num_requests: int, prompt: int, limits: Limits
 ) -> float:
-    """The least that reading ``num_requests`` bf16 prompts can take, with the head on their last
-    tokens alone: the larger of reading the weights once and multiplying, causal attention too."""
+    """A lower bound of ``num_requests`` bf16 prefills, with logits for their last tokens only: the
+    larger of reading the weights once and multiplying, causal attention included."""
     head = shape.vocab_size * shape.hidden_size
     pairs = prompt * (prompt + 1) // 2
     attention = 4 * pairs * shape.hidden_size * shape.num_hidden_layers
@@ -71,15 +71,15 @@ def prefill_limit_s(
 def generation_limit_s(
     shape: CheckpointShape, num_requests: int, prompt: int, output: int, limits: Limits
 ) -> float:
-    """The least that a whole generation can take: the prompts, whose end gives the first tokens,
-    and a step for each of the others."""
+    """A lower bound of a whole generation: the prompts, which yield the first tokens, and a step
+    for each further token."""
     step_s = step_limit_s(shape, num_requests, prompt + output // 2, limits)
     return prefill_limit_s(shape, num_requests, prompt, limits) + (output - 1) * step_s
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the machine can do: reading memory, and multiplying with weights of one type."""
+    """The machine's measured rates: reading memory, and multiplying with weights of one type."""
 
     bytes_per_s: float
     flops: float

@@ -1,5 +1,5 @@
-"""Offline generations of all contenders in turn, and of the machine's limits: what ``generation``
-and ``ttft`` read their figures from."""
+"""Offline generations of all contenders in turn, and the machine's limits: the measurements behind
+``generation`` and ``ttft``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.process_memory import available_bytes
 
 _LIMITS = "the machine's limits"
 _KEPT_FREE_BYTES = 3 << 30
-"""For what contenders take once they run, and for the system's own caches."""
+"""Reserved for contenders' memory while they run, and for the system's own caches."""
 
 Report = dict[str, float]
 """See ``peers.worker.Stopwatch.report``."""
@@ -27,7 +27,7 @@ Report = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """``num_requests`` prompts at once; fresh random ones in each run, so that no cache helps."""
+    """``num_requests`` prompts at once; random ones in each run, so that no cache helps."""
 
     num_requests: int
     prompt_tokens: int
@@ -53,7 +53,7 @@ class RoundOutcome:
         return {who: figure(self.values(who, name)) for who in self.reports}
 
     def share(self, who: str, name: str, limit_s: Callable[[Limits], float]) -> Figure:
-        """What the machine could do at best over what ``who`` took, round by round."""
+        """The limit divided by the time of ``who``, round by round."""
         return ratio([limit_s(one) for one in self.limits], self.values(who, name))
 
     def values(self, who: str, name: str) -> list[float]:
@@ -70,7 +70,7 @@ class RoundOutcome:
         return (max if larger_is_better else min)(peers, key=lambda who: peers[who])
 
     def speedup(self, who: str, peer: str, name: str, *, larger_is_better: bool) -> Figure:
-        """How many times ``who`` is ahead of ``peer``, round by round."""
+        """The speed-up of ``who`` over ``peer``, round by round."""
         ours, theirs = self.values(who, name), self.values(peer, name)
         return ratio(ours, theirs) if larger_is_better else ratio(theirs, ours)
 
@@ -82,7 +82,8 @@ def run_workloads(
     num_rounds: int,
     num_threads: int | None = None,
 ) -> list[RoundOutcome]:
-    """All contenders stay loaded while they take turns; memory for all of them is needed."""
+    """Run all workloads. All contenders stay loaded while they take turns, so all must fit into
+    memory."""
     outcomes = []
     with ExitStack() as stack:
         workers = {}
@@ -106,7 +107,8 @@ def run_workloads(
 
 
 def _require_memory(started: list[str], wanted: list[str]) -> None:
-    """A machine without memory does not fail, it stands still."""
+    """Refuse to start without enough memory: the machine would swap without end rather than
+    fail."""
     available = available_bytes()
     if available is not None and available < _KEPT_FREE_BYTES:
         raise SystemExit(

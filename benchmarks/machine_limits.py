@@ -1,9 +1,9 @@
-"""The machine's physical limits, measured in turn with what they are compared with.
+"""The machine's physical limits, measured in turn with the contenders.
 
-``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` keeps a process of its own for
-them, so that its threads and its gibibyte of memory are nobody else's: how fast memory is read
-drifts on a shared machine as all else does. The peak of its arithmetic is that of its instructions
-(``machine_peak``), whatever any product reaches.
+``python -m benchmarks.machine_limits`` prints them. ``MachineProbe`` measures in a process of its
+own, so that its threads and its gibibyte of memory are not shared with a contender. It measures in
+every round because memory bandwidth drifts on a shared machine. The peak of arithmetic is that of
+the processor's instructions (``machine_peak``), whatever a product reaches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NUM_PASSES = 7
 
 
 class MachineProbe:
-    """Measures when it is asked to. Use as a context manager."""
+    """Measures on demand. A context manager."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "benchmarks.machine_limits", "--on-request"]
@@ -33,7 +33,8 @@ class MachineProbe:
         )
 
     def measure(self) -> Limits:
-        """The best of several passes each, on as many threads as torch chooses; half a second."""
+        """The best of several passes each, on torch's default number of threads; takes half a
+        second."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write("\n")
@@ -44,14 +45,14 @@ class MachineProbe:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate()  # end of input ends it
+        self._process.communicate()  # the end of its input ends it
 
 
 def _measurement() -> Callable[[], Limits]:
     import torch
 
     words = torch.zeros(_READ_BYTES // 4)
-    words.add_(1)  # every page is there
+    words.add_(1)  # touches every page
 
     def measure() -> Limits:
         read_s = _best_s(lambda: words.sum())

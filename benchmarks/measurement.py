@@ -1,8 +1,8 @@
-"""Interleaved rounds and what they say: medians with their interval, ratios of pairs.
+"""Interleaved rounds and their statistics: medians with an interval, ratios within rounds.
 
 Machines drift, and share their processors with others. So the contenders of a comparison take
-turns, ratios are taken within a round, and a figure comes with the interval that its median lies
-in. Knows nothing of what is measured.
+turns, ratios are computed within a round, and a figure includes the interval of its median. Does
+not know what is measured.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ T = TypeVar("T")
 
 CONFIDENCE = 0.95
 _SETTLE_S = 0.3
-"""Between two turns: thread pools spin for a while after their last work."""
+"""Pause between two turns: thread pools spin for a while after their last work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A median, and the interval that holds it with at least 95 % (order statistics)."""
+    """A median, and its interval at a confidence of at least 95 % (order statistics)."""
 
     median: float
     low: float
@@ -57,12 +57,12 @@ def figure(values: Sequence[float]) -> Figure:
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Figure:
-    """Of the values of the same round."""
+    """The figure of the ratios of values of the same round."""
     return figure([a / b for a, b in zip(numerators, denominators, strict=True)])
 
 
 def _num_outside(count: int) -> int:
-    """How many of the smallest (and largest) values the interval of the median may leave out."""
+    """How many of the smallest (and largest) values lie outside of the median's interval."""
     tail, outside = 0.0, 0
     for below in range(count // 2):
         tail += math.comb(count, below) / 2**count
@@ -75,10 +75,10 @@ def _num_outside(count: int) -> int:
 def take_turns(
     title: str, contenders: Mapping[str, Callable[[], T]], num_rounds: int
 ) -> dict[str, list[T]]:
-    """Each contender once per round, in turn; a first round warms up and is not kept.
+    """Run each contender once per round, in turn; the first round is a warm-up and is dropped.
 
-    Shows a progress bar on stderr. The order changes from round to round, so that nobody always
-    runs behind the same neighbour.
+    Shows a progress bar on stderr. The order changes from round to round, so that no contender
+    always runs after the same one.
     """
     results: dict[str, list[T]] = {name: [] for name in contenders}
     columns = (

@@ -1,6 +1,6 @@
-"""Options that the scripts share, and the form of control that they run: as ``quire serve`` would.
+"""Options that the scripts share, and the form of control that they use, as ``quire serve`` does.
 
-``QUIRE_COMPILED=0`` means Python's; what ran stands in the results (``report``).
+``QUIRE_COMPILED=0`` selects interpreted control; the results state the form used (``report``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.checkpoints import SHAPES
 from benchmarks.peers.catalog import DEFAULT_CACHE, OURS, PEERS
 from quire.cli.compiled_control import choose_form
 
-choose_form()  # scripts import these options before they import a node
+choose_form()  # here, because scripts import these options before they import a node
 
 ROUNDS, QUICK_ROUNDS = 7, 2
 DEFAULT_OUT = Path("benchmark-results")
@@ -22,7 +22,8 @@ DEFAULT_OUT = Path("benchmark-results")
 def parser(
     description: str | None, *, models: Sequence[str] = ("small",)
 ) -> argparse.ArgumentParser:
-    """With the options of every script of the engine; ``rounds_of`` reads the number of rounds."""
+    """A parser with the options of every engine script; ``rounds_of`` reads the number of
+    rounds."""
     made = plain_parser(description)
     made.add_argument(
         "--models", nargs="+", choices=SHAPES, default=list(models), help="default: %(default)s"
@@ -38,7 +39,7 @@ def parser(
 
 
 def plain_parser(description: str | None) -> argparse.ArgumentParser:
-    """With the options of every script, those without a model too."""
+    """A parser with the options of every script, including those without a model."""
     made = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -21,7 +21,7 @@ def draw_bars(
 ) -> None:
     """One group of bars per entry of ``groups``, one bar in it per entry of ``series``.
 
-    Without matplotlib it says how to get it and draws nothing.
+    Without matplotlib, prints how to install it and draws nothing.
     """
     try:
         import matplotlib

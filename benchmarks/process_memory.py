@@ -1,7 +1,7 @@
 """Memory of a process and all its children, as the kernel counts it (Linux).
 
-PSS: private pages whole, shared pages in equal parts, so that a sum over processes counts each page
-once.
+PSS counts private pages whole and shared pages in equal parts, so that a sum over processes counts
+each page once.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def tree(pid: int) -> list[int]:
 
 def _parent(process: Path) -> int | None:
     try:
-        # the name in brackets may contain anything, so read behind its end
+        # the name in brackets may contain anything, so read after it
         return int((process / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
     except OSError:
-        return None  # it has ended meanwhile
+        return None  # it has ended
 
 
 def pss_bytes(pid: int) -> int:
-    """Proportional set size of the whole tree; 0 where the system does not tell."""
+    """Proportional set size of the whole tree; 0 where the system does not report it."""
     total = 0
     for one in tree(pid):
         try:
@@ -45,7 +45,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def available_bytes() -> int | None:
-    """What the system could still give without swapping; ``None`` where it does not tell."""
+    """Memory that the system can provide without swapping; ``None`` where it does not report it."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -1,6 +1,6 @@
-"""What a benchmark prints: a table for people on stderr, one JSON line for machines on stdout.
+"""The output of a benchmark: a table for people on stderr, one JSON line for machines on stdout.
 
-Owns the description of the machine and of the commit, and the file that figures are drawn into.
+Owns the description of the machine and of the commit, and the folder for figures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INSTRUCTION_SETS = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
 
 
 def processor() -> str:
-    """Its name as the system gives it."""
+    """The processor's name as reported by the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -36,7 +36,8 @@ def processor() -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, with a plus if files of the package or of the benchmarks differ."""
+    """The checkout's commit, with a plus if files of the package or of the benchmarks are
+    modified."""
     try:
         head = _git("rev-parse", "--short", "HEAD")
         return head + ("+" if _git("status", "--porcelain", "--", "src", "benchmarks") else "")
@@ -61,8 +62,9 @@ def machine() -> dict[str, Any]:
 
 
 def control_form() -> str:
-    """``compiled`` or ``interpreted``: of this process, or of the servers that it starts."""
-    # a peer's environment reads this module without Quire
+    """``compiled`` or ``interpreted``: the form of control in this process, or in the servers that
+    it starts."""
+    # here, because a peer's environment imports this module without Quire
     from quire.cli.compiled_control import form_of_nodes
     from quire.compilation import in_use
 
@@ -82,7 +84,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def emit(benchmark: str, out: Path | None, **fields: Any) -> None:
-    """The JSON line; with ``out`` also as ``NAME.json`` in that folder."""
+    """Print the JSON line; with ``out`` also write it as ``NAME.json`` in that folder."""
     line = json.dumps(
         {
             "benchmark": benchmark,

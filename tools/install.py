@@ -1,8 +1,8 @@
 """Makes ``.venv`` and installs the pinned requirements into it; run by the Makefile.
 
-Uses only the standard library, and only syntax that an old Python still parses, so that it can say
-what is wrong instead of failing with a syntax error. A stamp in the environment records the hash of
-everything that decides its content; nothing happens while the stamp is current.
+Uses only the standard library, and only syntax that an old Python can parse, so that it can report
+the problem instead of failing with a syntax error. A stamp in the environment records the hash of
+everything that its content depends on; nothing happens while the stamp is current.
 """
 
 import argparse
@@ -21,7 +21,7 @@ LOCKS = {"runtime": ["requirements.lock"], "dev": ["requirements.lock", "require
 
 
 class InstallError(Exception):
-    """The environment cannot be made; the message says what to do about it."""
+    """The environment cannot be made; the message contains the remedy."""
 
 
 def pinned(locks: list) -> list:
@@ -36,9 +36,10 @@ def pinned(locks: list) -> list:
 
 def fingerprint(locks: list) -> str:
     """A hash of the locks, the project's metadata, the kernel's sources, the interpreter and the
-    checkout's place.
+    path of the checkout.
 
-    The place counts because the package is installed editable: a moved checkout needs a new one.
+    The path counts because the package is installed editable: a moved checkout needs a new
+    environment.
     """
     digest = hashlib.sha256(f"{sys.version} {sys.platform} {ROOT}".encode())
     sources = [
@@ -51,7 +52,7 @@ def fingerprint(locks: list) -> str:
 
 
 def run(step: str, command: list, remedy: str) -> None:
-    """Run one step with its output in view; raise ``InstallError`` with the remedy if it fails."""
+    """Run one step, showing its output; raise ``InstallError`` with the remedy if it fails."""
     print("==> " + step, flush=True)
     code = subprocess.call(command, cwd=ROOT)
     if code != 0:
@@ -61,7 +62,7 @@ def run(step: str, command: list, remedy: str) -> None:
 
 
 def make_environment(venv: str) -> None:
-    """Create the virtual environment with this interpreter, unless a whole one is there."""
+    """Create the virtual environment with this interpreter, unless a complete one exists."""
     if os.path.exists(os.path.join(venv, "bin", "pip")):
         return
     run(
@@ -72,7 +73,8 @@ def make_environment(venv: str) -> None:
 
 
 def install(venv: str, locks: list) -> None:
-    """Install the pins (torch alone and first, so that nothing else chooses its build), then us."""
+    """Install the pins (torch alone and first, so that no other package chooses its build), then
+    Quire."""
     pip = [os.path.join(venv, "bin", "python"), "-m", "pip", "install"]
     pip += ["--disable-pip-version-check", "--no-warn-script-location"]
     online = "read pip's message above; installing needs access to a Python package index"
@@ -88,7 +90,7 @@ def install(venv: str, locks: list) -> None:
 
 
 def kernel_line() -> str:
-    """What became of the native CPU kernel, which is optional: one line for whoever installs."""
+    """One line about the result of building the native CPU kernel, which is optional."""
     try:
         with open(os.path.join(ROOT, KERNEL, "_kernel_build.json"), encoding="utf-8") as file:
             record = json.load(file)
@@ -109,7 +111,7 @@ def stamp_path(venv: str, name: str) -> str:
 
 
 def is_current(venv: str, name: str) -> bool:
-    """Whether the set ``name`` was installed from exactly what stands in the checkout now."""
+    """Whether the set ``name`` was installed from the current state of the checkout."""
     try:
         with open(stamp_path(venv, name), encoding="utf-8") as file:
             return file.read().strip() == fingerprint(LOCKS[name])

@@ -1,8 +1,8 @@
 """Writes ``requirements.lock`` and ``requirements-dev.lock`` from the environment that runs it.
 
-The runtime lock is the closure of the project's dependencies, the other one what the ``dev`` extra
-adds. Versions are those that are installed; a local part (``2.13.0+cpu``) is dropped, because the
-build belongs to the machine and the version to the project.
+The runtime lock is the closure of the project's dependencies, the other one holds the additions of
+the ``dev`` extra. Versions are the installed ones; a local part (``2.13.0+cpu``) is dropped,
+because the build depends on the machine and only the version on the project.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def canonical(name: str) -> str:
 
 
 def closure(requirements: list[str]) -> dict[str, str]:
-    """Name and version of everything that ``requirements`` pull in on this machine."""
+    """Name and version of everything that ``requirements`` depend on, on this machine."""
     pins: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
     stack = [Requirement(text) for text in requirements]

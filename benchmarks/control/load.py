@@ -1,8 +1,8 @@
-"""Calls that are always there: a closed loop over ``Controller`` in virtual time.
+"""A constant number of calls: a closed loop over ``Controller`` in virtual time.
 
-Each call is a program's whole life (pages, a decode, the pages back), and a new program follows
-when one has ended, so that the same number is alive all the time. Only ``Controller.handle`` is
-timed: what the engine and this loop take is left out.
+Each call is a program's whole life (allocate pages, decode, free pages). When a program ends, a new
+one starts, so that the number of live programs is constant. Only ``Controller.handle`` is timed;
+the engine's and this loop's time is not counted.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _SAMPLER = SamplerSpec(seed=1)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the calls: lengths are drawn evenly from these ranges. ``prompt_tokens`` of one prompt
-    are its own from the first page on, so that nothing is found in the prefix index."""
+    """The shape of the calls: lengths are drawn uniformly from these ranges. ``prompt_tokens``:
+    prompts differ from the first page on, so that the prefix index finds nothing."""
 
     prompt_tokens: tuple[int, int] = (32, 64)
     output_tokens: tuple[int, int] = (32, 128)
@@ -56,8 +56,8 @@ class Shape:
 
 @dataclass(slots=True)
 class Measured:
-    """Of the messages since ``ClosedLoop.begin``. ``control_s``: in ``handle``; ``engine_s``: the
-    engine's own, in virtual time."""
+    """Totals of the messages since ``ClosedLoop.begin``. ``control_s``: in ``handle``;
+    ``engine_s``: the engine's modelled time."""
 
     num_messages: int = 0
     num_tokens: int = 0
@@ -73,7 +73,7 @@ class Measured:
 
 
 class ClosedLoop:
-    """``num_calls`` are alive at any time."""
+    """Keeps ``num_calls`` alive at any time."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class ClosedLoop:
         self._post(Tick(time_s=self._now_s))
 
     def run(self, num_messages: int) -> Measured:
-        """The next ``num_messages``, and what they took."""
+        """Run ``num_messages`` and measure them."""
         self.measured = Measured()
         generated = self._engine.num_tokens
         while self.measured.num_messages < num_messages:

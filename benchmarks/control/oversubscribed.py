@@ -1,11 +1,11 @@
-"""What too little memory costs: control's time and tokens a second, by how many requests there are.
+"""The cost of too little memory: control's time and tokens per second, by number of requests.
 
     python benchmarks/control/oversubscribed.py [--quick] [--requests 10 50 200 400] [--policy fcfs]
 
 Drives ``Controller`` in virtual time over an engine that computes nothing (``light_engine``), whose
-cache has room for about eight of the requests (8 MiB for the model that is shipped). The same
-number of requests is alive at any time. Tokens a second count the engine's modelled time and
-control's processor time one behind the other, which is the worst case for control.
+cache has room for about eight of the requests (8 MiB for the shipped model). The number of live
+requests is constant. Tokens per second are computed from the sum of the engine's modelled time and
+control's processor time, as if they never overlapped, which is the worst case for control.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
-"""What a message costs control, by how many calls are alive: it must not grow with who waits.
+"""Control's cost of a message, by number of live calls: it must not grow with the number of waiting
+calls.
 
     python benchmarks/control/scale.py [--quick] [--calls 64 1000 10000] [--policy fcfs round_robin]
 
-Drives ``Controller`` in virtual time over an engine that computes nothing (``light_engine``): the
-same number of calls is alive at any time, each a program of its own, of which ``--sequences`` at
-most have a sequence. The processor time of ``Controller.handle`` is divided by the messages that
-the engine ran, the calls that come and go in between included. One step a message: the most that
-control can be asked for. Both forms of control run, each in processes of its own, if ``quire
+Drives ``Controller`` in virtual time over an engine that computes nothing (``light_engine``). The
+number of live calls is constant, each in a program of its own; at most ``--sequences`` of them have
+a sequence. The processor time of ``Controller.handle`` is divided by the number of messages that
+the engine ran; it includes calls that begin and end in between. Messages have one step, which is
+the highest load for control. Both forms of control run, each in processes of its own, if ``quire
 compile`` was run.
 """
 
@@ -34,7 +35,7 @@ WARM_UP = 150
 
 
 def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]:
-    """In this process, which has chosen its form."""
+    """Measure in this process, whose form of control is fixed."""
     from benchmarks.control.load import ClosedLoop, Shape
     from quire.core.config import SchedulerConfig
     from quire.simulation import LightEngine, light_pool
@@ -48,7 +49,7 @@ def measure(num_calls: int, policy: str, num_sequences: int) -> dict[str, float]
 
 
 def run_form(form: str, num_calls: int, policy: str, num_sequences: int) -> dict[str, float]:
-    """The same in a process of its own."""
+    """Measure in a process of its own."""
     done = subprocess.run(
         [sys.executable, __file__, "--one", form, "--calls", str(num_calls), "--policy", policy,
          "--sequences", str(num_sequences)],

@@ -1,13 +1,14 @@
-"""What moving KV blocks between device and host costs.
+"""The cost of moving KV blocks between device and host.
 
     python benchmarks/control/swaps.py [--rounds 5] [--quick]
 
-Control: processor time for each block when a message moves so many of them out, and another one
-back, from the decision to the end of the transfers. It should not depend on how many there are.
+Control: processor time per block when one message moves the blocks out and another moves them back,
+from the decision to the end of the transfers. It should not depend on the number of blocks.
 
 Agents: a node with the shipped model serves agents that decode a few tokens, wait for a tool, read
-what it says and go on. On one node the device holds them all, which is the baseline; on the other
-it holds a third of them, and the rest are on the host. Both have their turns in the same rounds.
+its output and continue. On one node the device holds the pages of all agents, which is the
+baseline; on the other it holds a third of them, and the rest are on the host. Both nodes take turns
+in the same rounds.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ TOOL_S = 0.02
 
 
 def swap_us(num_blocks: int) -> float:
-    """Control's microseconds for each block that goes out and comes back."""
+    """Control's microseconds per block that is moved out and back."""
     pool = fake_pool(page_size=16, num_blocks=num_blocks, num_host_blocks=num_blocks)
     operations = OperationList()
     memory = Memory(EngineId("fake"), FakeEngine(pool).info, operations)
@@ -76,7 +77,7 @@ async def node_with(num_pages: int) -> AsyncIterator[Node]:
 
 
 async def run_agents(node: Node, num_turns: int, first_agent: int) -> float:
-    """Seconds until the last agent has ended. No two agents of a run have a prompt in common."""
+    """Seconds until the last agent has ended. All prompts of a run differ."""
 
     async def agent(api: Api, number: int) -> None:
         context = Context(api)
@@ -100,7 +101,8 @@ async def run_agents(node: Node, num_turns: int, first_agent: int) -> float:
 
 
 async def measure(num_rounds: int, num_turns: int) -> tuple[list[float], list[float], int]:
-    """Seconds on the large device and on the small one, and blocks that the small one moved."""
+    """Seconds on the large device and on the small one, and the number of blocks that the small one
+    moved."""
     large_s, small_s = [], []
     async with AsyncExitStack() as stack:
         large = await stack.enter_async_context(node_with(PAGES_OF_ALL))
@@ -111,7 +113,7 @@ async def measure(num_rounds: int, num_turns: int) -> tuple[list[float], list[fl
                 await run_agents(large, num_turns, first),
                 await run_agents(small, num_turns, first),
             )
-            if number:  # the first round is not kept
+            if number:  # the first round is a warm-up
                 large_s.append(pair[0])
                 small_s.append(pair[1])
         (engine,) = small.statistics().controller.engines

@@ -4,15 +4,16 @@
 
 Random Llama checkpoints (tiny: 6M parameters, small: 125M, 1b: 1.1B) in bf16, greedy, prompts of
 128 tokens, 64 tokens of output, all requests at once. All contenders stay loaded in processes of
-their own and take turns. Two figures are read from each generation: the decode step, counted while
-the whole batch decodes, and the output tokens over the time from the first request to the last
-token, prefill in it.
+their own and take turns. Two figures are computed from each generation: the decode step, while the
+whole batch decodes, and the output tokens divided by the time from the first request to the last
+token, prefill included.
 
 The limit of a step is the larger of reading (weights once, K and V of each request) at the memory's
-speed and multiplying at the bf16 matrix rate; of a generation, the prompts' operations and a step
-for every further token. Both rates are measured in turn with the contenders. A model that stays in
-the processor's caches may exceed its limit. ``at_most`` is how far ahead of the best peer something
-at the limit would be. Each model has a result of its own; quote ratios, not milliseconds.
+bandwidth and multiplying at the bf16 matrix rate; that of a generation is the prompts' operations
+plus a step for every further token. Both rates are measured in turn with the contenders. A model
+that fits into the processor's caches may exceed its limit. ``at_most``: the speed-up over the best
+peer that a system at the limit would have. Each model has a result of its own; quote ratios, not
+milliseconds.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PROMPT, OUTPUT = 128, 64
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One figure that is read from a generation, as ``RoundOutcome.figures`` calls it."""
+    """One figure of a generation, named as in ``RoundOutcome.figures``."""
 
     name: str
     title: str
@@ -128,7 +129,7 @@ def draw(outcomes: list[RoundOutcome], quantity: Quantity, path: Path) -> None:
 
 
 def report(model: str, outcomes: list[RoundOutcome], out: Path) -> None:
-    """Tables and the result of one model, as soon as it is measured."""
+    """Print the tables and write the result of one model, as soon as it is measured."""
     results: dict[str, Any] = {}
     for quantity in (STEP, RATE):
         lines = [row(one, quantity) for one in outcomes]

@@ -1,13 +1,13 @@
-"""What HTTP with streaming costs: tokens per second through the server over those offline.
+"""The cost of HTTP streaming: tokens per second through the server divided by those offline.
 
     python benchmarks/engine/http_streaming.py [--models small] [--requests 32] [--quick]
 
-Requests at once, prompts of 128 tokens, 64 tokens of output, greedy, one event per token. Every
-server is read by the same client, which counts events without parsing them. Offline is the same
-system without HTTP: for Quire a program on the server's own node that completes all prompts
-(``http/offline_program.py``), for vLLM its engine stepped in process. What ``quire-fine`` and
-``quire-torch`` are, ``http/systems.py`` says. The gap is the time between
-two events of one request; its median and 99th percentile are over all requests.
+Concurrent requests, prompts of 128 tokens, 64 tokens of output, greedy, one event per token. The
+same client reads every server; it counts events without parsing them. Offline is the same system
+without HTTP: for Quire a program on the server's own node that completes all prompts
+(``http/offline_program.py``), for vLLM its engine stepped in process. ``http/systems.py`` explains
+``quire-fine`` and ``quire-torch``. The gap is the time between two events of one request; its
+median and 99th percentile are over all requests.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def run_http(
 
 
 def check_events(answers: list[Streamed]) -> None:
-    """A server may end with events without a token; it must not put several into one."""
+    """Raises if a server puts several tokens into one event; trailing events without tokens are
+    allowed."""
     fewest = min(len(answer.event_s) for answer in answers)
     if fewest < OUTPUT:
         raise SystemExit(f"{fewest} events came for {OUTPUT} tokens: not one event per token")
@@ -68,7 +69,7 @@ def check_events(answers: list[Streamed]) -> None:
 def run_on_node(
     every_step: bool, server: Server, model: str, count: int, random: np.random.Generator
 ) -> dict[str, Any]:
-    """One round as a program of the server's node."""
+    """Run one round as a program of the server's node."""
     plan = {
         "seed": int(random.integers(1 << 31)),
         "vocab_size": SHAPES[model].vocab_size,

@@ -1,12 +1,13 @@
-"""How long prompts disturb running answers: gaps between tokens while 1024-token prompts arrive.
+"""How much long prompts disturb running answers: gaps between tokens while 1024-token prompts
+arrive.
 
     python benchmarks/engine/mixed_load.py [--models small] [--streams 8] [--prompts 4] [--quick]
 
-Some answers stream over HTTP; meanwhile prompts of 1024 tokens arrive one after the other. The
-figure is the 99th percentile of the gap between two tokens of a running answer, over the median gap
-of the same answers: prompts are computed in chunks between the steps of everyone else, so it stays
-small. Next to vLLM's server where it is installed, which chunks too; what ``quire-fine`` and
-``quire-torch`` are, ``http/systems.py`` says.
+Some answers stream over HTTP while prompts of 1024 tokens arrive one after another. The figure is
+the 99th percentile of the gap between two tokens of a running answer, divided by the median gap of
+the same answers. It stays small because prompts are computed in chunks between the others' steps.
+Measured next to vLLM's server, which also chunks, where it is installed. ``http/systems.py``
+explains ``quire-fine`` and ``quire-torch``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PROMPT, OUTPUT, LONG_PROMPT = 128, 256, 1024
 async def disturb(
     system: System, server: Server, model: str, num_streams: int, prompts: Any
 ) -> Any:
-    """``num_streams`` answers, and long prompts one after the other from their middle on."""
+    """Stream ``num_streams`` answers and send long prompts one after another from their middle
+    on."""
     running = asyncio.create_task(system.ask_all(server, model, prompts[:num_streams], OUTPUT))
     await asyncio.sleep(0.2)
     first_s = []

@@ -2,15 +2,14 @@
 
     python benchmarks/engine/products.py [--models tiny small 1b] [--rows 1 8 32 512] [--quick]
 
-Every product of a decoder layer and the output matrix, with random weights in the model's shapes,
-each layer with weights of its own so that they come from where a step finds them. All take turns;
-ours takes and gives float32 rows, as inside a step, and converts them, PyTorch takes and gives its
-weight type. With bf16 weights PyTorch also runs in float32 (``torch-f32``), which is its best type
-where the processor has no bf16; the ratio is to the better of the two. The share of the limit
-compares our product with the larger of reading the weights once at the speed of a pure read of
-1 GiB by the same threads, and multiplying at the peak of the processor's instructions
-(``machine_peak``); weights that stay in a cache may exceed it. Quote the ratios, not the
-milliseconds.
+Every product of a decoder layer and the output matrix, with random weights in the model's shapes.
+Each layer has its own weights, so that they are read from where a step reads them. All contenders
+take turns. Quire's products take and return float32 rows, as inside a step, and convert them;
+PyTorch's take and return the weight type. With bf16 weights PyTorch also runs in float32
+(``torch-f32``), its best type where the processor has no bf16; the ratio is to the better of the
+two. The limit is the larger of reading the weights once at the speed of a pure read of 1 GiB by the
+same threads, and multiplying at the peak of the processor's instructions (``machine_peak``).
+Weights that stay in a cache may exceed it. Quote the ratios, not the milliseconds.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ from quire.engine.cpu.packed_matrix import (
 from quire.engine.cpu.team import Team
 
 READ_BYTES = 1 << 30
-NUM_LAYERS = 4  # of each model: enough that the layers of small and 1b leave the caches
+# of each model: enough that the layers of small and 1b exceed the caches
+NUM_LAYERS = 4
 TORCH_TYPES = {WeightType.F32: torch.float32, WeightType.BF16: torch.bfloat16}
 OURS, THEIRS, THEIRS_F32 = "quire", "torch", "torch-f32"
 Times = dict[tuple[str, int], float]
@@ -54,7 +54,7 @@ Times = dict[tuple[str, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """``y[M, N] = x[M, K] . w[N, K]``; ``num_columns`` counts both halves of a gated one."""
+    """``y[M, N] = x[M, K] . w[N, K]``; ``num_columns`` counts both halves of a gated product."""
 
     name: str
     num_columns: int
@@ -80,7 +80,7 @@ def products_of(shape: CheckpointShape) -> list[Shaped]:
 
 
 class Ours:
-    """The packed weights of a few layers, and a turn through all of their products."""
+    """Quire's packed weights of a few layers, and one pass through all of their products."""
 
     def __init__(self, team: Team, products: list[Shaped], weight_type: WeightType) -> None:
         self._team = team
@@ -112,7 +112,7 @@ class Ours:
 
 
 class Theirs:
-    """The same products by PyTorch, without what follows them."""
+    """The same products by PyTorch, without the following activation."""
 
     def __init__(self, products: list[Shaped], dtype: torch.dtype) -> None:
         self._products = products
@@ -148,7 +148,8 @@ def random_weights(num_columns: int, depth: int) -> torch.Tensor:
 
 
 def products_in_layer(products: list[Shaped], layer: int) -> list[Shaped]:
-    """The output matrix, which is the last one, belongs to the first layer alone."""
+    """The products of one layer; the output matrix, the last one, counts as part of the first
+    layer."""
     return products if layer == 0 else products[:-1]
 
 
@@ -157,12 +158,12 @@ def timed(
     all_rows: list[int],
     runs: Callable[[int, int], list[Callable[[], object]]],
 ) -> Times:
-    """Seconds of one product, averaged over the layers that were run one after the other."""
+    """Seconds per product, averaged over layers that run one after another."""
     times = {}
     for index, product in enumerate(products):
         for num_rows in all_rows:
             steps = runs(index, num_rows)
-            steps[0]()  # touches rows and outputs, so that no page fault is counted
+            steps[0]()  # warm-up: page faults are not counted
             started_s = time.perf_counter()
             for step in steps[1:] or steps:
                 step()
@@ -243,7 +244,7 @@ def shown(one: dict[str, Any]) -> dict[str, object]:
 
 
 def draw(rows: list[dict[str, Any]], arguments: argparse.Namespace) -> None:
-    """How many times faster than PyTorch, for each product of the largest model measured."""
+    """Draw the speed-up over PyTorch, for each product of the largest model measured."""
     model = arguments.models[-1]
     chosen = [one for one in rows if one["model"] == model]
     names = list(dict.fromkeys(one["product"] for one in chosen))

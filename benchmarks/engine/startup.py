@@ -1,12 +1,12 @@
-"""From ``quire serve`` to ready, and the memory that a node takes beyond weights and KV cache.
+"""Time from ``quire serve`` to ready, and a node's memory beyond weights and KV cache.
 
     python benchmarks/engine/startup.py [--models small] [--systems quire vllm] [--quick]
 
-Ready is the moment when ``/ready`` (vLLM: ``/health``) answers 200; files are in the page cache and
-modules compiled, since a first start that is not counted comes before. Memory is the sum of the
-proportional set sizes of all processes after a few requests, less the checkpoint's weights and the
-part of the KV cache that has been touched (at most ``--kv-cache-bytes``). What ``quire-fine`` and
-``quire-torch`` are, ``http/systems.py`` says.
+Ready is the time at which ``/ready`` (vLLM: ``/health``) answers 200. A first start is not counted,
+so files are in the page cache and modules are compiled. Memory is the sum of the proportional set
+sizes of all processes after a few requests, minus the checkpoint's weights and the part of the KV
+cache that has been written (at most ``--kv-cache-bytes``). ``http/systems.py`` explains
+``quire-fine`` and ``quire-torch``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NUM_REQUESTS, PROMPT, OUTPUT = 8, 128, 32
 
 
 def start_and_use(system: System, model: str, cache: Path) -> dict[str, float]:
-    """One life of a server: seconds to ready, memory after some work."""
+    """Start and stop a server: seconds to ready, and memory after a few requests."""
     random = np.random.default_rng(0)
     prompts = random.integers(3, SHAPES[model].vocab_size, (NUM_REQUESTS, PROMPT)).tolist()
     with system.start(model, cache) as server:
@@ -46,7 +46,7 @@ def weight_bytes(model: str, cache: Path) -> int:
 
 
 def touched_kv_bytes(model: str) -> int:
-    """K and V of the requests that were run; the cache's other pages were never written."""
+    """K and V of the requests that were run; other pages of the cache were never written."""
     return NUM_REQUESTS * (PROMPT + OUTPUT) * SHAPES[model].kv_bytes_per_token()
 
 

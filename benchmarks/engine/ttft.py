@@ -1,12 +1,12 @@
-"""Time to the first token of a prompt of 1024 tokens: computed, and found in the prefix cache.
+"""Time to the first token of a prompt of 1024 tokens, without and with a prefix cache hit.
 
     python benchmarks/engine/ttft.py [--models small 1b] [--quick]
 
 Cold: offline, one request with a fresh random prompt, next to vLLM, openvino-genai and
-transformers. Hit: over HTTP with streaming, the same prompt again, next to vLLM's server; the time
-runs from the request's first byte to its first token, so reading the body, matching the prefix and
-computing the one token that no cache gives are all in it. What ``quire-fine`` and ``quire-torch``
-are over HTTP, ``http/systems.py`` says.
+transformers. Hit: over HTTP with streaming, the same prompt again, next to vLLM's server. The time
+runs from the request's first byte to its first token, so it includes reading the body, matching the
+prefix and computing the last token, which is never cached. ``http/systems.py`` explains
+``quire-fine`` and ``quire-torch``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PROMPT, OUTPUT = 1024, 2
 def run_twice(
     system: System, server: Server, model: str, random: np.random.Generator
 ) -> dict[str, float]:
-    """A fresh prompt, then the same one again; seconds to the first token of each."""
+    """Send a fresh prompt twice; seconds to the first token of each."""
     prompt = random.integers(3, SHAPES[model].vocab_size, PROMPT).tolist()
     first_s = []
     for _ in range(2):

@@ -1,8 +1,8 @@
-"""What is measured: a decode step, a prompt, the experts' share; and what the device could do.
+"""The measurements: a decode step, a prompt, the experts' share, and the device's limits.
 
-Times are medians of some rounds on the host's clock, from a device at rest to a device at rest, so
-planning and the last copy are in them. The limit of a step is the larger of its bytes over the
-bandwidth and its operations over the rate of products, both measured in the same run.
+Times are medians of several rounds on the host's clock, from an idle device to an idle device, so
+they include planning and the last copy. The limit of a step is the larger of its bytes divided by
+the bandwidth and its operations divided by the rate of products, both measured in the same run.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from quire.engine.sequences import NO_TOKEN
 
 @dataclass(frozen=True)
 class Effort:
-    """``rounds`` of which the median is taken; decode ``steps`` in one message."""
+    """``rounds``, of which the median is taken, and decode ``steps`` per message."""
 
     rounds: int = 7
     steps: int = 32
@@ -47,7 +47,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def median_s(work: Callable[[], object], device: torch.device, rounds: int = 7) -> float:
-    """Seconds of one call, after one that is not counted."""
+    """Seconds of one call, after a warm-up call."""
     times = []
     for number in range(rounds + 1):
         synchronize(device)
@@ -60,7 +60,7 @@ def median_s(work: Callable[[], object], device: torch.device, rounds: int = 7) 
 
 
 def bandwidth(device: torch.device, num_bytes: int) -> float:
-    """Bytes per second that one pass of reading gets."""
+    """Bytes per second of one reading pass."""
     block = torch.zeros(num_bytes // 4, device=device)
     return num_bytes / median_s(lambda: block.sum(), device)
 
@@ -73,7 +73,7 @@ def product_rate(device: torch.device, size: int) -> float:
 
 
 def layer_parameters(config: DecoderConfig) -> tuple[int, int]:
-    """Weights of a layer that every token multiplies, and those of one expert."""
+    """Weights of a layer that are used for every token, and those of one expert."""
     hidden, head_dim = config.hidden_size, config.head_dim
     shared = hidden * head_dim * (2 * config.num_heads + 2 * config.num_kv_heads)
     if config.experts is None:
@@ -86,8 +86,8 @@ def layer_parameters(config: DecoderConfig) -> tuple[int, int]:
 
 
 def step_bytes(loaded: LoadedModel, batch: int, context: int) -> float:
-    """Bytes that a decode step must read: weights once, K and V of every row. Of the experts, as
-    many as a random choice touches."""
+    """Bytes that a decode step must read: weights once, K and V of every row. Counts as many
+    experts as a random choice selects on average."""
     config, size = loaded.config, loaded.dtype.itemsize
     shared, expert = layer_parameters(config)
     touched = 0.0
@@ -101,7 +101,7 @@ def step_bytes(loaded: LoadedModel, batch: int, context: int) -> float:
 
 
 def token_operations(config: DecoderConfig, context: float) -> float:
-    """Operations of one token without the output projection, at this context."""
+    """Operations of one token at this context, without the output projection."""
     shared, expert = layer_parameters(config)
     active = shared + (config.experts.top_k * expert if config.experts else 0)
     attention = 4 * config.num_heads * config.head_dim * context
@@ -124,7 +124,7 @@ def decode_step_s(
     sampler: SamplerSpec,
     effort: Effort,
 ) -> float:
-    """Seconds of a decode step, one of the steps of one message."""
+    """Seconds per decode step of a message with several steps."""
     rows = _decode_rows(runner, loaded, batch, context, sampler, effort.steps)
 
     def message() -> None:
@@ -161,7 +161,8 @@ def prefill_s(runner: CudaRunner, loaded: LoadedModel, length: int, effort: Effo
 
 
 def experts_s(loaded: LoadedModel, batch: int) -> float | None:
-    """Seconds that all layers' experts take for a batch, recorded alone; None without experts."""
+    """Seconds that the experts of all layers take for a batch, recorded alone; None without
+    experts."""
     model = loaded.model
     assert isinstance(model, Decoder)
     experts = [layer.mlp for layer in model.layers if isinstance(layer.mlp, Experts)]

@@ -1,4 +1,4 @@
-"""Models of a shape with random weights, made on the device, in Quire's runner."""
+"""Models with given shapes and random weights, made on the device, in Quire's runner."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _SPREAD = 0.02
 
 
 def random_model(raw: dict[str, Any], max_model_len: int, device: torch.device) -> LoadedModel:
-    """The model of a ``config.json``: norms one, everything else normal. bfloat16 on a GPU."""
+    """The model of a ``config.json``: norm weights are one, all others normally distributed.
+    bfloat16 on a GPU."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     family = family_of(raw, "shape")
     config = family.read(ConfigReader(raw, "shape")).for_length(max_model_len)

@@ -1,4 +1,4 @@
-"""transformers on the same shapes, as a user gets it: eager modules, PyTorch's attention."""
+"""transformers on the same shapes, with its defaults: eager modules, PyTorch's attention."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Peer:
         self.vocab_size = int(raw["vocab_size"])
 
     def decode_step_s(self, batch: int, context: int) -> float:
-        """Seconds of one forward pass of one token per row behind ``context`` tokens."""
+        """Seconds of one forward pass of one token per row after ``context`` tokens."""
         past = self._forward(self._tokens(batch, context), None).past_key_values
         one = self._tokens(batch, 1)
 
@@ -48,7 +48,7 @@ class Peer:
         return median_s(lambda: self._forward(tokens, None), self.device, rounds=3)
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Free its memory."""
         del self.model
         gc.collect()
         if self.device.type == "cuda":

@@ -1,13 +1,13 @@
-"""Decode, prefill and experts on one GPU, next to what it could do and to transformers.
+"""Decode, prefill and experts on one GPU, next to its limits and to transformers.
 
     python benchmarks/gpu/run.py [--models Llama-3.2-1B ...] [--seconds 450] [--no-peer]
 
 Random weights in the published shapes, made on the device. Needs PyTorch, Triton and Quire on the
-path (``PYTHONPATH=src`` in a source tree) with what its engine imports (numpy, msgspec,
-safetensors); uses FlashInfer and transformers where they are installed. Appends one table to
-``benchmarks/gpu/RESULTS.md`` and prints it. What the time does not allow is left out by name.
-``--smoke`` runs everything in miniature, with ``TRITON_INTERPRET=1`` on a CPU too, and writes
-nothing.
+path (``PYTHONPATH=src`` in a source tree) and the engine's imports (numpy, msgspec, safetensors);
+uses FlashInfer and transformers where they are installed. Appends one table to
+``benchmarks/gpu/RESULTS.md`` and prints it. Measurements that do not fit into the time are listed
+as left out. ``--smoke`` runs everything in miniature, on a CPU with ``TRITON_INTERPRET=1``, and
+writes nothing.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ DRAWN = SamplerSpec(
 
 @dataclass(frozen=True)
 class Setting:
-    """What is run. ``context`` tokens stand before a decode step."""
+    """The workload. ``context``: tokens before a decode step."""
 
     batches: tuple[int, ...] = (1, 64, 256)
     context: int = 512
@@ -71,7 +71,8 @@ SMOKE_SETTING = Setting((1, 2), 20, 40, 1 << 20, 64, Effort(rounds=1, steps=2))
 
 @dataclass
 class GpuMeasurement:
-    """One line of the table. ``share`` of the limit that is reached; ``peer_ms`` transformers'."""
+    """One line of the table. ``share`` of the limit that was reached; ``peer_ms``: transformers'
+    time."""
 
     model: str
     what: str
@@ -83,7 +84,7 @@ class GpuMeasurement:
 
 
 class TimeBudget:
-    """How much of the time is left."""
+    """The remaining time."""
 
     def __init__(self, seconds: float) -> None:
         self._end = time.monotonic() + seconds
@@ -160,7 +161,7 @@ def measure_peer(
 
 
 def table(lines: list[GpuMeasurement], limits: tuple[float, float], left_out: list[str]) -> str:
-    """Markdown with where, when and what."""
+    """Markdown with device, date, versions and results."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
     packages = ("torch", "triton", "flashinfer-python", "transformers")
     versions = [f"{package} {_version(package)}" for package in packages]

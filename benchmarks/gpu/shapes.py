@@ -1,4 +1,4 @@
-"""The shapes that are measured, as their ``config.json`` gives them."""
+"""The measured shapes, as in their ``config.json``."""
 
 from __future__ import annotations
 
@@ -78,5 +78,4 @@ SMOKE: dict[str, dict[str, Any]] = {
     }
     for name, shape in SHAPES.items()
 }
-"""The same families small enough for a run without a device, which proves only that the script
-works."""
+"""The same families, small enough for a run without a GPU, which only tests the script."""

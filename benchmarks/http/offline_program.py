@@ -1,6 +1,6 @@
-"""Completions on a node without HTTP, as one program of that node: what streaming is compared with.
+"""Completions on a node without HTTP, as one program of that node: the baseline of streaming.
 
-Self-contained: the node gets this file's text. All prompts at once, each in a queue of its own.
+Self-contained, because the node gets this file's text. All prompts at once, each on its own queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHUNK_TOKENS = 64
 
 
 async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
-    """Greedy; how many tokens came."""
+    """Decode greedily; returns the number of tokens."""
     queue = api.create_queue()
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))
     stop = StopSpec(max_tokens=num_tokens)
@@ -31,7 +31,7 @@ async def decode(api: Api, prompt: list[int], num_tokens: int) -> int:
 
 
 async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
-    """The same with every step in the program's hands, as ``step_program.py`` takes them."""
+    """The same with the program taking every step, as in ``step_program.py``."""
     end = len(prompt) + num_tokens
     queue = api.create_queue()
     embeds = api.alloc_emb(queue, min(CHUNK_TOKENS, len(prompt)))
@@ -52,8 +52,8 @@ async def take_steps(api: Api, prompt: list[int], num_tokens: int) -> int:
 
 @inferlet("offline")
 async def offline(api: Api, plan_json: str) -> dict[str, float]:
-    """``plan_json``: ``seed``, ``vocab_size``, ``count``; tokens each: ``prompt``, ``output``;
-    ``every_step``: whether the program takes each itself."""
+    """``plan_json``: ``seed``, ``vocab_size``, ``count``; tokens per request: ``prompt``,
+    ``output``; ``every_step``: whether the program takes every step itself."""
     plan: dict[str, Any] = json.loads(plan_json)
     numbers = random.Random(plan["seed"])
     prompts = [

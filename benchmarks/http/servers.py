@@ -1,4 +1,4 @@
-"""Servers as a user starts them, each in processes of its own: ``quire serve`` and its peers'.
+"""Servers started as a user would, each in its own processes: ``quire serve`` and its peers.
 
 Owns the process, the wait until it is ready, and its end.
 """
@@ -32,7 +32,7 @@ _SHOWN_LINES = 15
 
 
 class ServerFailed(Exception):
-    """The server has ended or was not ready in time; the message has its last words."""
+    """The server has ended or was not ready in time; the message contains its last output."""
 
 
 class Server:
@@ -101,7 +101,8 @@ class Server:
 
 
 def _environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Compiled modules may be written: otherwise every start would compile what it imports."""
+    """The environment of a server. Lets Python write compiled modules, which every start would
+    otherwise compile again."""
     kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, **changes}
 
@@ -114,16 +115,16 @@ def free_port() -> int:
 
 
 def start_quire(model: str, cache: Path, *options: str) -> Server:
-    """``quire serve`` on the model, ready to answer."""
+    """Start ``quire serve`` on the model and wait until it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "serve", str(model_directory(cache, model))]
     command += ["--model-name", model, "--port", str(port), "--no-log-requests"]
-    command += ["--dtype", "bfloat16"]  # as vLLM is told to, and as the offline runs are
+    command += ["--dtype", "bfloat16"]  # as for vLLM and the offline runs
     return Server([*command, *options], port, "/ready")
 
 
 def start_shipped(*options: str) -> Server:
-    """``quire serve`` on the model that the package ships, ready to answer."""
+    """Start ``quire serve`` on the shipped model and wait until it is ready."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli", "serve", "--port", str(port)]
     return Server([*command, "--no-log-requests", *options], port, "/ready")
@@ -150,8 +151,8 @@ def start_vllm(model: str, cache: Path) -> Server:
 
 
 def start_transformers(model: str, cache: Path) -> Server:
-    """``transformers serve`` with the model loaded, one request after the other, as it is started
-    by default. It knows the model by its directory.
+    """``transformers serve`` with the model loaded, processing one request at a time, which is its
+    default. It calls the model by its directory.
 
     Raises:
         PeerMissing: it is not installed.

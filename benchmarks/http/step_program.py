@@ -1,7 +1,7 @@
-"""A greedy completion whose program takes every step and tells its client each token.
+"""A greedy completion whose program takes every step and sends its client each token.
 
-What the prefix cache has of the prompt is not computed again, as with the node's own completions.
-Self-contained: the node gets this file's text.
+Prompt tokens in the prefix cache are not computed again, as with the node's own completions.
+Self-contained, because the node gets this file's text.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from quire.programs.api import Api
 from quire.programs.sdk import inferlet
 
 SEEN_TOKENS = 16
-"""So much of each distribution does the program look at."""
+"""How many tokens of each distribution the program gets."""
 
 CHUNK_TOKENS = 64
-"""Of a prompt, embedded at a time: no program may have all embeds of an engine."""
+"""Prompt tokens embedded at a time, because one program must not use all embeds of an engine."""
 
 
 @inferlet("steps")
 async def steps(api: Api, prompt_json: str, num_tokens: str) -> int:
-    """``prompt_json``: token ids; how many tokens came."""
+    """``prompt_json``: token ids. Returns the number of tokens."""
     prompt: list[int] = json.loads(prompt_json)
     end = len(prompt) + int(num_tokens)
     queue = api.create_queue()

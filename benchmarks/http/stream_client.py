@@ -1,8 +1,8 @@
-"""A streaming HTTP client that costs little: many requests at once, only event times are kept.
+"""A streaming HTTP client with little overhead: many concurrent requests, keeping only event times.
 
 Counts server-sent events without parsing them, so that on a small machine the client does not take
-the processor from the server that it measures. Works on any OpenAI-compatible server; the same
-client measures all of them.
+processor time from the server that it measures. Works with any OpenAI-compatible server, and
+measures all of them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Connection(asyncio.Protocol):
             self._head += received[:16]
             answer.status = int((self._head + b"HTTP/1.1 000")[9:12])
         answer.num_bytes += len(received)
-        # a marker may be split between two reads: keep as much as can be the start of one
+        # a marker may be split between two reads, so keep what may be the start of one
         text = self._tail + received
         count = text.count(_EVENT)
         if count:
@@ -110,5 +110,5 @@ async def stream(url: str, body: bytes) -> Streamed:
 
 
 async def stream_all(url: str, bodies: Sequence[bytes]) -> list[Streamed]:
-    """All at once."""
+    """POST all bodies concurrently."""
     return list(await asyncio.gather(*(stream(url, body) for body in bodies)))

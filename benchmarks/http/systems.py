@@ -1,8 +1,8 @@
-"""Systems that stream tokens over HTTP, and one way to ask each of them for an answer.
+"""Systems that stream tokens over HTTP, and how to ask each of them for an answer.
 
 ``quire`` answers completions with ``decode``; ``quire-fine`` runs a program for each request that
-takes every step itself and sends its client a message per token
-(``step_program.py``); ``quire-torch`` is a server without the native kernel.
+takes every step itself and sends its client a message per token (``step_program.py``);
+``quire-torch`` is a server without the native kernel.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ async def complete(server: Server, model: str, prompt: Sequence[int], num_tokens
 
 
 async def run_steps(server: Server, model: str, prompt: Sequence[int], num_tokens: int) -> Streamed:
-    """The same from a program that takes every step; the event of its launch is left out."""
+    """The same from a program that takes every step; its launch event is not counted."""
     source = STEP_PROGRAM.read_text(encoding="utf-8")
     args = [json.dumps(list(prompt)), str(num_tokens)]
     body = json.dumps({"source": source, "args": args, "stream": True}).encode()
@@ -37,7 +37,8 @@ async def run_steps(server: Server, model: str, prompt: Sequence[int], num_token
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """``start`` gives a server that has the model; ``ask`` an answer of exactly so many tokens."""
+    """``start`` returns a server with the model; ``ask`` an answer of exactly ``num_tokens``
+    tokens."""
 
     start: Callable[[str, Path], Server]
     ask: Callable[[Server, str, Sequence[int], int], Coroutine[Any, Any, Streamed]] = complete
@@ -45,7 +46,7 @@ class System:
     async def ask_all(
         self, server: Server, model: str, prompts: Sequence[Sequence[int]], num_tokens: int
     ) -> list[Streamed]:
-        """All at once."""
+        """Ask for all prompts concurrently."""
         asked = (self.ask(server, model, prompt, num_tokens) for prompt in prompts)
         return list(await asyncio.gather(*asked))
 

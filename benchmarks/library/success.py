@@ -1,10 +1,10 @@
-"""How often the reasoning and agent programs of the library are right with the shipped model.
+"""How often the library's reasoning and agent programs are right with the shipped model.
 
     python benchmarks/library/success.py [--num-cases 50] [--programs mcts react] [--seed 0]
 
-Each program answers the same seeded instances that plain greedy decoding is asked; the table shows
-both with the 95 % Wilson interval. Nothing is timed: the rates depend on the model and the seeds,
-not on the machine.
+Each program and plain greedy decoding answer the same seeded instances; the table shows both with
+the 95 % Wilson interval. Nothing is timed: the rates depend on the model and the seeds, not on the
+machine.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def wilson(correct: int, num_cases: int, z: float = 1.96) -> tuple[float, float]
 
 
 async def solved(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
-    """Which cases the program gets right. One that fails with an error of its own is not right."""
+    """Which cases the program solves. A case in which it fails with an error counts as not
+    solved."""
 
     async def one(case: Case) -> bool:
         async with limit:
@@ -67,7 +68,7 @@ async def solved(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[b
 
 
 async def solved_plainly(node: Node, task: LibraryTask, cases: Sequence[Case]) -> list[bool]:
-    """Which cases plain decoding gets right."""
+    """Which cases plain decoding solves."""
 
     async def one(case: Case) -> bool:
         async with limit:
@@ -92,7 +93,7 @@ def row(task: LibraryTask, right: Sequence[bool], plainly: Sequence[bool]) -> di
 
 
 async def measure(tasks: Sequence[LibraryTask], num_cases: int, seed: int) -> list[dict[str, Any]]:
-    """One row for each of ``tasks``, on a node that is started for them."""
+    """One row for each of ``tasks``, on a node started for them."""
     engine = EngineConfig(source=MODEL, name=ModelId(MODEL))
     node = Node(NodeConfig(engines=(engine,)))
     await node.start()

@@ -1,7 +1,8 @@
-"""Seeded instances in the shipped model's range, for each program of reasoning and agents.
+"""Seeded instances in the shipped model's range, for each reasoning and agent program.
 
-Instances come from the held-out split of the model's own training generators where there is one, so
-none of them was trained on. Plain decoding is asked the same question in a chat, greedily.
+Where there is one, instances come from the held-out split of the model's own training generators,
+so that it was trained on none of them. Plain decoding answers the same question in a chat,
+greedily.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ LARGEST = 99_999
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One instance. ``args`` are the program's; plain decoding is asked ``question`` behind the
-    text ``system``, which lists the functions where the program has tools of that form."""
+    """One instance. ``args`` are the program's arguments; plain decoding gets ``question`` after
+    the text ``system``, which lists the functions where the program has such tools."""
 
     question: str
     args: tuple[str, ...]
@@ -36,7 +37,8 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class LibraryTask:
-    """What a program is measured by. ``read``: the answer in its result; ``plain``: in a reply."""
+    """The task of one program. ``read``: extracts the answer from its result; ``plain``: from a
+    reply."""
 
     program: str
     about: str
@@ -46,7 +48,7 @@ class LibraryTask:
     settings: str = ""
 
     def cases(self, num_cases: int, seed: int) -> list[Case]:
-        """Different instances, the same for the same seed; fewer if there are no more."""
+        """Distinct instances, the same for the same seed; fewer if there are no more."""
         random, drawn = Random(f"{self.about}/{seed}"), dict[str, Case]()
         for _ in range(50 * num_cases):
             case = self.draw(random)
@@ -61,12 +63,12 @@ def answer_of(result: Any) -> str:
 
 
 def behind_answer(reply: str) -> str:
-    """What stands behind ``Answer:``, the whole reply without one."""
+    """The text after ``Answer:``, or the whole reply without one."""
     return reply.rpartition("Answer:")[2].strip()
 
 
 def difference(*settings: str) -> Callable[[Random], Case]:
-    """Numbers of five digits: the longest the model has learned, and where it slips most."""
+    """Numbers of five digits: the longest that the model was trained on, with its most errors."""
 
     def draw(random: Random) -> Case:
         low = 10 ** (DIFFERENCE_DIGITS - 1)
@@ -102,7 +104,8 @@ def balance(random: Random) -> Case:
 
 
 def fan_out(random: Random) -> Case:
-    """A list of cities, and a call of a function for each: two skills that the model has apart."""
+    """A list of cities, and a function call for each: two skills that the model was trained on
+    separately."""
     count, question = random.randint(2, 6), random.choice(_LIST_FORMS)
     outline = question.format(n=count)
     args = (outline, "What is the weather in {point}?", "Functions:\nget_weather(city: string)")
@@ -158,7 +161,7 @@ def with_code(random: Random) -> Case:
 
 
 def _two_places(text: str) -> str:
-    """A number as the generator prints it, which rounds; any other text as it is."""
+    """A number rounded as the generator prints it; any other text unchanged."""
     try:
         return format_number(float(text))
     except ValueError:
@@ -166,7 +169,7 @@ def _two_places(text: str) -> str:
 
 
 def two_calls(random: Random) -> Case:
-    """A question with two parts, each for a function of its own."""
+    """A question with two parts, each for a different function."""
     city, symbol = random.choice(CITIES), "".join(random.sample(ascii_uppercase, 3))
     parts = [("get_time", f"What time is it in {city}?", city)]
     parts.append(("get_price", f"What is the price of {symbol}?", symbol))
@@ -188,7 +191,7 @@ def _calls_written(reply: str) -> str:
 
 
 def _argument(arguments: str) -> str:
-    """The values of a call's arguments; of one, it is that."""
+    """The values of a call's arguments; a single value without its list."""
     try:
         return " ".join(map(str, json.loads(arguments).values()))
     except (ValueError, AttributeError):
@@ -224,4 +227,4 @@ TASKS: Sequence[LibraryTask] = (
     LibraryTask("swarm", "facts and sums", among_agents, answer_of, behind_answer, "5 agents"),
     LibraryTask("async_tools", "two calls", two_calls, _calls_made, _calls_written),
 )
-"""Every program of reasoning and agents, in the order of the table."""
+"""Every reasoning and agent program, in the order of the table."""

@@ -1,7 +1,7 @@
-"""Which contenders there are, how each is started, and where what it needs lies.
+"""The contenders, how each is started, and where its files are.
 
-Everything lives below one folder, ``--cache``: the models, and an environment for each peer (see
-``install``). A peer that is not there is left out, with the command that installs it.
+Everything is in one folder, ``--cache``: the models, and an environment for each peer (see
+``install``). A missing peer is left out, with a message that shows the command to install it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PeerMissing(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PeerLaunch:
-    """What starts a worker."""
+    """How to start a worker."""
 
     command: tuple[str, ...]
     model: Path
@@ -50,7 +50,7 @@ class PeerLaunch:
 
 
 def model_directory(cache: Path, model: str) -> Path:
-    """The checkpoint called ``model``, made now if it is not there yet."""
+    """The directory of the checkpoint ``model``, which is created if missing."""
     if model not in SHAPES:
         raise SystemExit(f"no model is called {model!r}: choose from {', '.join(SHAPES)}")
     path = cache / "models" / model
@@ -61,7 +61,7 @@ def model_directory(cache: Path, model: str) -> Path:
 
 
 def launch(name: str, model: str, cache: Path) -> PeerLaunch:
-    """How contender ``name`` is started on ``model``.
+    """How to start contender ``name`` on ``model``.
 
     Raises:
         PeerMissing: it is not installed below ``cache``.
@@ -90,7 +90,7 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
 
 
 def available(names: Iterable[str], model: str, cache: Path) -> dict[str, PeerLaunch]:
-    """Those of ``names`` that are installed; says on stderr which are not, and what to do."""
+    """Those of ``names`` that are installed; reports the others on stderr, with the remedy."""
     found = {}
     for name in names:
         try:
@@ -118,7 +118,8 @@ def peer_python(cache: Path, name: str) -> str:
 
 
 def vllm_environment(cache: Path) -> dict[str, str]:
-    """What vLLM needs to run on every core, offline, with the allocator that it asks for."""
+    """The environment in which vLLM uses every core, offline, with the allocator that it
+    recommends."""
     preload = [
         path
         for path in (

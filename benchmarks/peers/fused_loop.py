@@ -1,7 +1,7 @@
-"""The engine's own decode loop, driven by messages as control sends them and by nothing else.
+"""The engine's own decode loop, driven directly by messages like those of control.
 
-The baseline of what control, programs and processes add. Knows only how a message is executed:
-``execute`` may be the engine of this process or one behind a node (``pie.engine_tap``).
+The baseline for the overhead of control, programs and processes. Knows only how to execute a
+message: ``execute`` may be an engine in this process or one behind a node (``pie.engine_tap``).
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Arrived = Callable[[int, int], None]
 
 
 _FIRST_STEP_S = 0.005
-"""What the first step is taken to last; from then on it is known."""
+"""The assumed duration of the first step; later steps use measured ones."""
 
 
 class FusedLoop:
-    """Uses tables, sequences and blocks from 0 on, so nothing else may run on the engine.
-    The prompts are of one length."""
+    """Uses tables, sequences and blocks from 0 on, so nothing else may run on the engine. The
+    prompts have equal lengths."""
 
     def __init__(self, execute: Callable[[Batch], BatchResult], pool: PoolSpec) -> None:
         self._execute = execute
@@ -46,8 +46,8 @@ class FusedLoop:
     def generate(
         self, prompts: list[list[int]], num_tokens: int, arrived: Arrived, *, message_s: float
     ) -> None:
-        """Greedy, ``num_tokens`` for each prompt; a message takes about ``message_s`` seconds (and
-        one step at least)."""
+        """Greedy, ``num_tokens`` for each prompt; a message takes about ``message_s`` seconds (at
+        least one step)."""
         ids = range(len(prompts))
         for chunks in self._messages(prompts):
             self._prefill(chunks, num_tokens)
@@ -81,7 +81,7 @@ class FusedLoop:
         return result
 
     def _messages(self, prompts: list[list[int]]) -> Iterator[list[_Chunk]]:
-        """The prompts in their order, cut so that each message is full, as control fills them."""
+        """The prompts in order, split so that each message is full, as control fills them."""
         limit = self._pool.max_batch_tokens
         message: list[_Chunk] = []
         room = limit

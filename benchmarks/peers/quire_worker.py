@@ -1,8 +1,9 @@
 """Quire as a contender: through a node with its engine process, or the engine alone.
 
 ``mode`` of the order: ``decode`` runs one program per prompt that issues one ``decode`` command;
-``fine`` runs one program per prompt that looks at the distribution of every step (``embed_txt``,
-``forward``, ``get_next_dist``); ``engine`` gives the engine its messages directly, in this process.
+``fine`` runs one program per prompt that chooses from the distribution of every step
+(``embed_txt``, ``forward``, ``get_next_dist``); ``engine`` sends the engine its messages directly,
+in this process.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from quire.programs.inferlet import Inferlet
 _KV_BYTES = 1 << 30
 _STEP_MESSAGE_S = 0.005
 _SEEN_TOKENS = 16
-"""So much of each distribution does the program in charge of every step look at."""
+"""How many tokens of each distribution a program that takes every step gets."""
 
 _TENANT = TenantId("default")
 
@@ -44,7 +45,7 @@ def engine_config(order: dict[str, Any]) -> EngineConfig:
 
 
 class NodeModel:
-    """Programs on a node of this process, whose engine has a process of its own."""
+    """Programs on a node in this process, whose engine has its own process."""
 
     version = __version__
 
@@ -85,7 +86,7 @@ async def decode(
 
 
 async def fine(api: Api, prompt: list[int], num_tokens: int, index: int, arrived: Arrived) -> None:
-    """Every step in the program's own hands."""
+    """The program takes every step."""
     queue = api.create_queue()
     embeds = api.alloc_emb(queue, len(prompt))
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))
@@ -101,7 +102,7 @@ async def fine(api: Api, prompt: list[int], num_tokens: int, index: int, arrived
 
 
 class EngineModel:
-    """The engine alone: what a step costs without control, programs and processes around it."""
+    """The engine alone: the cost of a step without control, programs and processes."""
 
     version = __version__
 

@@ -1,5 +1,5 @@
-"""What ``quire serve`` does before it starts a node. Import it before the node's modules: the form
-of control is chosen when this one is read."""
+"""Start-up steps that ``quire serve`` takes before it starts a node. Import this before the node's
+modules, because importing it chooses the form of control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers' ``generate`` with its default cache, on torch's own choice of threads."""
+"""transformers' ``generate`` with its default cache, on torch's default number of threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from worker import Arrived, Prompts, serve
 
 
 class _Told(LogitsProcessor):
-    """Called once per step with the logits of the next token, which then is as good as known."""
+    """Called once per step with the logits of the next token, when the token is practically
+    known."""
 
     def __init__(self, arrived: Arrived, num_prompts: int) -> None:
         self._arrived = arrived

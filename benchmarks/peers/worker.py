@@ -1,8 +1,7 @@
-"""What every worker has in common: requests come in as JSON lines, answers go out the same way.
+"""Common parts of all workers: requests arrive as JSON lines, answers leave as JSON lines.
 
-A worker runs in its peer's own environment, so this module imports the standard library alone and
-knows nothing of Quire. Standard output belongs to the answers; what a peer prints goes to standard
-error.
+A worker runs in its peer's own environment, so this module imports only the standard library and
+does not know Quire. Standard output is for answers; other output of a peer goes to standard error.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Arrived = Callable[[int, int], None]
 
 
 class WorkerModel(Protocol):
-    """A loaded model behind one way of driving it."""
+    """A loaded model behind one interface."""
 
     version: str
 
@@ -48,10 +47,10 @@ class Stopwatch:
         }
 
     def _step_s(self) -> float:
-        """A prompt's time per token while the whole batch decodes: before the last prompt has its
-        first token some are still being read, and behind the first one's end the batch is smaller.
-        The tokens of one step become known one after the other, so each prompt's time ends with its
-        own token of the step that is the first one's last."""
+        """A prompt's time per token while the whole batch decodes. Before the last prompt has its
+        first token, some prompts are still in prefill; after the first prompt has ended, the batch
+        is smaller. The tokens of one step become known one after another, so each prompt's time
+        ends with its own token of the step in which the first prompt gets its last token."""
         begin_s = max(of_one[0][0] for of_one in self._arrivals)
         end_s = min(of_one[-1][0] for of_one in self._arrivals)
         passed_s, num_tokens = 0.0, 0
@@ -63,7 +62,7 @@ class Stopwatch:
 
 
 def _index_at(arrivals: list[tuple[float, int]], wanted_s: float) -> int:
-    """Of the first arrival at that time or behind it; the last one if there is none."""
+    """The index of the first arrival at or after that time; of the last one if there is none."""
     return next((i for i, (at_s, _) in enumerate(arrivals) if at_s >= wanted_s), len(arrivals) - 1)
 
 

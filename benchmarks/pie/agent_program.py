@@ -1,9 +1,9 @@
 """Three agents as one program of the node (Pie 7.1): ReAct, CodeAct, Swarm, with forced tokens.
 
-Self-contained: the node gets this file's text. What a plan's agent reads and how much it writes is
-fixed, so that random weights will do. ``react`` calls a web service behind each turn; ``codeact``
-has its code run by a child in the sandbox (the library's interpreter); ``swarm`` launches its
-members as children and carries letters between them, each of whom keeps a context of its own.
+Self-contained, because the node gets this file's text. The plan fixes what an agent reads and how
+much it writes, so that random weights suffice. ``react`` calls a web service after each turn;
+``codeact`` has its code run by a child in the sandbox (the library's interpreter); ``swarm``
+launches its members as children and passes letters between them; each member keeps its own context.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def tokens_of(seed: int, count: int, vocab_size: int) -> list[int]:
 
 
 async def turns(api: Api, plan: Plan, act: Callable[[], Awaitable[object]]) -> int:
-    """Write, act, read what came of it; the number of turns."""
+    """Write, act, read the result; returns the number of turns."""
     vocab_size = plan["vocab_size"]
     async with Context(api) as ctx:
         ctx.fill(tokens_of(1, plan["system_tokens"], vocab_size))
@@ -49,7 +49,7 @@ async def codeact(api: Api, plan: Plan) -> int:
 
 
 async def swarm(api: Api, plan: Plan) -> int:
-    """A letter goes from member to member; the number of letters."""
+    """Pass a letter from member to member; returns the number of letters."""
     members = []
     for number in range(plan["num_members"]):
         of_member = json.dumps({**plan, "kind": "member", "number": number})
@@ -65,7 +65,7 @@ async def swarm(api: Api, plan: Plan) -> int:
 
 
 async def member(api: Api, plan: Plan) -> int:
-    """Answer letters until none comes any more."""
+    """Answer letters until there are no more."""
     async with Context(api) as ctx:
         ctx.fill(tokens_of(1 + plan["number"], plan["system_tokens"], plan["vocab_size"]))
         while True:
@@ -82,6 +82,6 @@ KINDS = {one.__name__: one for one in (react, codeact, swarm, member)}
 
 @inferlet("agent")
 async def agent(api: Api, plan_json: str) -> int:
-    """Run the plan; the number of turns or letters."""
+    """Run the plan; returns the number of turns or letters."""
     plan = json.loads(plan_json)
     return await KINDS[plan["kind"]](api, plan)

@@ -3,16 +3,17 @@
     python benchmarks/pie/agents.py [--agents 16] [--at-once 8] [--peers vllm transformers]
 
 ReAct: 8 calls of a web service that takes 100 ms. CodeAct: 8 blocks of Python that run. Swarm: 4
-members, 32 letters. Every turn and letter has 16 tokens. Pie states the calls (8, 8, 32) and no
-tokens; its latencies times its throughputs say that 128, 128 and 32 agents ran at once, where one
-step of its 1B model on an L4 takes at least 15 ms (weights, and K and V of 500 tokens each, at 300
-GB/s), so 3.18 s of CodeAct have room for 23 tokens a turn at most, with no time for anything else.
-As programs on the node (``agent_program.py``), launched and awaited from ``--distance`` seconds
-away; and as clients of the same node, of vLLM's server and of ``transformers serve``, over the same
-distance, token ids in and out (text for the last, which takes no ids), with automatic prefix
-caching where there is one. The program's Python runs in a child in the sandbox, the client's just
-in the client, which favours the client. Greedy, random weights: tokens are forced in number, so the
-text means nothing. Each agent asks something else; all begin with one system text.
+members, 32 letters. Every turn and letter has 16 tokens. Pie states the numbers of calls (8, 8, 32)
+but not of tokens. Its latencies times its throughputs imply that 128, 128 and 32 agents ran at
+once. One step of its 1B model on an L4 then takes at least 15 ms (weights, and K and V of 500
+tokens each, at 300 GB/s), so 3.18 s of CodeAct allow at most 23 tokens per turn, with no time for
+anything else. The programs run on the node (``agent_program.py``), launched and awaited from
+``--distance`` seconds away. The clients use the same node, vLLM's server and ``transformers serve``
+over the same distance, with token ids in and out (text for the last, which takes no ids) and with
+automatic prefix caching where available. The program's Python runs in a child in the sandbox, the
+client's directly in the client, which favours the client. Greedy, random weights: the numbers of
+tokens are forced and the text means nothing. All agents ask different questions after one common
+system text.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Ran = dict[str, CrowdMeasurement]
 
 
 def make_plan(kind: str, number: int, service: str, vocab_size: int) -> Plan:
-    """What the agent of this number does, whoever runs it; seeds name content."""
+    """The plan of the agent with this number, for every contender; seeds determine content."""
     return {
         "kind": kind,
         "seed": 1000 + 100 * number,
@@ -133,8 +134,8 @@ class AgentClient:
 
 
 class TextClient(AgentClient):
-    """Agents over completions of ``transformers serve``, whose prompts are text. About as many
-    tokens go to and fro: 500 random ones are 540 when their text is tokenised again."""
+    """Agents over completions of ``transformers serve``, whose prompts are text. The numbers of
+    tokens are only approximate: 500 random tokens become 540 when their text is tokenised again."""
 
     def __init__(self, server: Server, model: Path, distance_s: float) -> None:
         super().__init__(server, str(model), distance_s)
@@ -186,7 +187,7 @@ async def run_kinds(
 
 
 def measure(model: str, arguments: argparse.Namespace) -> dict[str, list[Ran]]:
-    """Per contender and round, what each kind of agent took."""
+    """The measurements of each kind of agent, per contender and round."""
     source = (HERE / "agent_program.py").read_text(encoding="utf-8")
     distance_s = arguments.distance
     with ExitStack() as stack:

@@ -5,11 +5,11 @@
 Control layer: ``alloc`` + ``dealloc`` of a page (two calls), and ``send``, a thousand times by one
 program while the others wait for messages. Inference layer: ``embed_txt`` + ``forward`` +
 ``get_next_dist`` by all programs at once, from issue through control and a fake engine until each
-goes on; a call is one of the three, and each program makes sixteen such steps in a row. Beside it a
-single step stands with all that it takes to begin and end one: a message to the program, its queue,
-page and embed, their end, a message from it. The time is that of all threads of the node's process
-(the client's reading in it) and of the sandbox's processes; what the fake engine's own process
-spends stands beside it. The baseline, a native program, has its turns in the same rounds.
+continues; a call is one of the three, and each program makes sixteen such steps in a row. Shown
+separately is a single step with everything around it: a message to the program, its queue, page and
+embed, their release, a message from it. The time is that of all threads of the node's process (the
+client's reading included) and of the sandbox's processes; the fake engine's own process is shown
+separately. The baseline is a native program, in turns of the same rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CALLS = 1000
 STEPS = 16
 CALLS_PER_STEP = 3
 _REST_S = 1.0
-"""What the launches and the calls before have left to do is not of these."""
+"""A pause in which work left from earlier launches and calls finishes without being counted."""
 ORDERS = {"alloc + dealloc": f"call {CALLS}", "send": f"send {CALLS}"}
 STEPS_OF_ALL = {"embed + forward + dist": STEPS, "a single step": 1}
 
@@ -48,7 +48,7 @@ class CallCost:
     node_us: float
     sandbox_us: float
     engine_us: float
-    """Of the fake engine: beside the call, not in it."""
+    """Of the fake engine: shown separately, not part of the call."""
 
     @property
     def all_us(self) -> float:
@@ -87,7 +87,7 @@ class Alive:
         return CallCost(*(1e6 * (after_s - before_s) / calls for after_s, before_s in spent))
 
     async def _answer(self, handle: ProgramHandle, after: int) -> None:
-        """Read until it says that it is done (or there)."""
+        """Read until the program says that it is done (or ready)."""
         attachment = handle.attach(after=after)
         async for message in attachment:
             if message.text in ("here", "done"):
@@ -95,7 +95,7 @@ class Alive:
         attachment.close()
 
     def _clocks(self) -> tuple[float, float, float]:
-        """Node, sandbox and engine."""
+        """Processor seconds of node, sandbox and engine."""
         sandbox_s = sum(map(processor_s, self._node.sandbox_pids()))
         return time.process_time(), sandbox_s, processor_s(self._engine_pid)
 
@@ -106,7 +106,7 @@ class Alive:
 
 
 def processor_s(pid: int) -> float:
-    """Of all threads of a process, in nanoseconds as the scheduler counts them."""
+    """Processor time of all threads of a process, from the scheduler's counter in nanoseconds."""
     folders = Path(f"/proc/{pid}/task").iterdir()
     return sum(int((one / "schedstat").read_text().split()[0]) for one in folders) / 1e9
 

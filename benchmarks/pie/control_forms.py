@@ -2,9 +2,9 @@
 
     quire compile && python benchmarks/pie/control_forms.py [--of calls] [--quick]
 
-A form is chosen before a process imports control, so each turn is a process of its own that runs
-``calls.py`` (native programs) or ``tpot.py`` once, behind its own first round. The figure is what
-the node's process spends of the processor: per call, or per step of all programs.
+The form is chosen before a process imports control, so each turn is a process of its own that runs
+``calls.py`` (native programs) or ``tpot.py`` once, after its own warm-up round. The figure is the
+processor time of the node's process per call, or per step of all programs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SCRIPTS = {
     "calls": ("calls.py", ("--kinds", "native"), "call", "node_us"),
     "tpot": ("tpot.py", (), "loop", "cpu_ms"),
 }
-"""The script, its options, what names a row and what is compared of it."""
+"""The script, its options, the key of a row and the compared field."""
 
 
 def run_once(name: str, form: str, arguments: Any) -> dict[str, float]:
-    """The medians of one process, by row. Ends everything if it has run the other form."""
+    """The medians of one process, by row. Exits if the process has run the other form."""
     script, options, key, measure = SCRIPTS[name]
     with tempfile.TemporaryDirectory() as out:
         done = subprocess.run(

@@ -1,7 +1,7 @@
-"""Several at a time: what is launched on a node, or driven from outside, and how long each takes.
+"""Concurrent runs: programs launched on a node, or driven from outside, and how long each takes.
 
-Owns a round (a new one starts whenever one has ended) and the launch of programs from afar. Knows
-nothing of what is run.
+Owns a round (a new run starts whenever one has ended) and the launch of programs from a distance.
+Does not know what is run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CrowdMeasurement:
-    """Of one round: how many per second, and the time of the one in the middle."""
+    """One round: runs per second, and their median duration."""
 
     per_s: float
     p50_s: float
@@ -47,7 +47,7 @@ async def run_crowd(
 class Launcher:
     """Launches programs on the node at ``url``, ``distance_s`` away. Use ``async with``.
 
-    Its connections stay: making a client costs as much processor time as a short program.
+    Keeps its connections open: creating a client costs as much processor time as a short program.
     """
 
     def __init__(self, url: str, distance_s: float) -> None:
@@ -61,7 +61,7 @@ class Launcher:
         await self._http.aclose()
 
     async def run(self, request: dict[str, Any]) -> Any:
-        """The result of a program that is launched by ``request`` and awaited."""
+        """Launch a program with ``request``, wait for it and return its result."""
         await asyncio.sleep(self._distance_s)
         answer = await self._http.post("/v1/programs", json={**request, "wait": True})
         answer.raise_for_status()

@@ -4,8 +4,8 @@
 
 Programs that take every step themselves (``fine``), all at once, on one node for each policy:
 ``eager`` sends each command by itself, ``k_only`` waits for k commands, ``t_only`` sends when the
-oldest has waited t, ``adaptive`` sends what is ready when the engine is idle. k and t are the best
-of those tried (``--k``, ``--t``). Output tokens per second, higher is better.
+oldest command has waited t, ``adaptive`` sends all ready commands when the engine is idle. k and t
+are the best of those tried (``--k``, ``--t``). Output tokens per second, higher is better.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from quire.node import Node
 
 PROMPT, OUTPUT = 32, 8
 PAPER = {"eager": 15.1, "k_only": 2.8, "t_only": 1.09}
-"""Pie's adaptive over each."""
+"""Speed-up of Pie's adaptive policy over each."""
 
 
 def policies(arguments: Any) -> dict[str, DispatchPolicy | None]:
-    """None: Quire's own."""
+    """Policies by name; None: Quire's own."""
     made: dict[str, DispatchPolicy | None] = {"adaptive": None, "eager": Eager()}
     made |= {f"k_only {k}": KOnly(k) for k in arguments.k}
     made |= {f"t_only {1e3 * t_s:g} ms": TOnly(t_s) for t_s in arguments.t}
@@ -71,7 +71,7 @@ def end(runner: asyncio.Runner, serving: AbstractAsyncContextManager[LoopNode]) 
 
 
 def best_of_each(rates: dict[str, list[float]]) -> dict[str, list[float]]:
-    """Of the settings of one policy, the one with the best median."""
+    """For each policy, the setting with the best median."""
     best: dict[str, list[float]] = {}
     for name, values in rates.items():
         policy = name.split()[0]

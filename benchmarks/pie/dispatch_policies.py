@@ -1,11 +1,11 @@
-"""The baselines of Pie's Table 5: other moments to send a message than Quire's own."""
+"""The baselines of Pie's Table 5: dispatch policies other than Quire's own."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 K_ONLY_PATIENCE_S = 0.1
-"""``k_only`` sends fewer than k commands after so long: with fewer than k programs alive it would
+"""``k_only`` sends fewer than k commands after this time. With fewer than k programs alive it would
 otherwise wait for ever, which Pie's description leaves open."""
 
 

@@ -1,4 +1,4 @@
-"""The engine process of a node with a fake engine: started and spoken to as that of a real one."""
+"""The engine process of a node with a fake engine, with the start-up and protocol of a real one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.node.engine_loading import OnProgress
 from quire.testing import FakeEngine, fake_pool
 
 NUM_BLOCKS = 4096
-"""Room for all programs, as an engine has it by default."""
+"""Room for all programs, similar to an engine's default."""
 
 
 def load(config: EngineConfig, on_progress: OnProgress) -> EngineCore:

@@ -1,8 +1,9 @@
-"""A way past the node to its own engine: the baseline runs in the process that programs use.
+"""Sends messages to a node's engine directly: the baseline runs in the same engine process as
+programs.
 
-Two processes with the same model differ by up to a tenth on the same steps, by where their memory
-lies, which is more than what is measured. Owns nothing but the way; while ``execute`` is used, no
-program may run on the node.
+Two processes with the same model differ by up to a tenth on the same steps, because of where their
+memory is, which exceeds the measured differences. Owns only this access; while ``execute`` is used,
+no program may run on the node.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class TappedEngine:
         await self._transport.close()
 
     def execute(self, batch: Batch) -> BatchResult:
-        """Send ``batch`` past the node and wait for its result.
+        """Send ``batch``, bypassing the node, and wait for its result.
 
         Raises:
             RuntimeError: the engine is lost.

@@ -1,11 +1,10 @@
-"""The function-calling workflow as a program of the node, its optimisations one by one (Pie 7.2).
+"""The function-calling workflow as a program of the node, with optimisations one by one (Pie 7.2).
 
-Self-contained: the node gets this file's text. The plan says which specifications a run needs, in
-its own order, and which of its calls want an answer. ``export``: specifications are modules at
-positions of their own, computed by whoever comes first and imported by the others (#1).
-``concurrent``: a call leaves as soon as it stands in the stream, and one that wants no answer is
-not waited for before the next turn (#2). ``drop``: a specification is given up once its call has
-been made (#3).
+Self-contained, because the node gets this file's text. The plan says which specifications a run
+needs, in which order, and which of its calls need an answer. ``export``: specifications are modules
+at fixed positions, computed by the first agent that needs them and imported by the others (#1).
+``concurrent``: a call is sent as soon as it appears in the stream, and the next turn does not wait
+for a call that needs no answer (#2). ``drop``: a specification is freed after its call (#3).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def tokens_of(seed: int, count: int, vocab_size: int) -> list[int]:
 
 
 class Run:
-    """One agent's text as pages: modules, and its own tokens behind them."""
+    """One agent's text as pages: modules, then its own tokens."""
 
     def __init__(self, api: Api, plan: dict[str, Any]) -> None:
         self.api, self.plan = api, plan
@@ -39,7 +38,8 @@ class Run:
         return tokens_of(part["seed"], part["count"], self.plan["vocab_size"])
 
     async def begin(self) -> list[int]:
-        """The tokens to go on with: the question, and all before it unless that is in modules."""
+        """The tokens to continue with: the question, preceded by everything that is not in
+        modules."""
         parts = [self.plan["system"], *self.plan["specifications"]]
         question = self.tokens(self.plan["question"])
         if not self.plan["export"]:
@@ -50,7 +50,8 @@ class Run:
         return question
 
     async def module(self, part: dict[str, int]) -> list[KvPage]:
-        """Pages of ``part`` at its place in the schema, computed by the first who asks."""
+        """Pages of ``part`` at its place in the schema, computed by the first agent that needs
+        them."""
         api, queue = self.api, self.queue
         name = f"specification/{part['seed']}"
         try:
@@ -71,8 +72,8 @@ class Run:
         return pages
 
     async def write(self, tokens: list[int], called: asyncio.Event) -> int:
-        """Run ``tokens`` and write one turn; ``called`` is set when the call can be read in it.
-        Returns the last token, which has not been run."""
+        """Run ``tokens`` and write one turn; ``called`` is set when its call can be read. Returns
+        the last token, which has not been run."""
         plan, api = self.plan, self.api
         num_new = len(tokens) + plan["turn_tokens"]
         free = sum(page.size - (page.fill or 0) for page in self.own)
@@ -103,7 +104,7 @@ class Run:
 
 @inferlet("function_calls")
 async def function_calls(api: Api, plan_json: str) -> int:
-    """Run the plan; the number of turns."""
+    """Run the plan; returns the number of turns."""
     plan = json.loads(plan_json)
     run = Run(api, plan)
     tokens = await run.begin()

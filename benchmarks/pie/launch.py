@@ -2,10 +2,10 @@
 
     python benchmarks/pie/launch.py [--numbers 1 64 896] [--kinds native compiled python] [--quick]
 
-All programs of a round are launched in one turn of the edge's loop; each one's time runs from the
-start of the round (``common``) or from its own launch (``own``) until a client that is attached to
-it has its first message. Programs are uploaded and compiled before, as Pie's warm launches are; no
-engine is involved. The baseline is the native program, in the same rounds.
+All programs of a round are launched in one turn of the edge's loop. A program's time runs from the
+start of the round (``common``) or from its own launch (``own``) until an attached client has its
+first message. Programs are uploaded and compiled before, like Pie's warm launches; no engine is
+involved. The baseline is the native program, in the same rounds.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ NUMBERS = (1, 8, 64, 256, 896)
 _REPEATS = {1: 15, 8: 5}
 """Launches of few programs are repeated within a round."""
 _REST_S = 0.4
-"""Between two launches: warm instances are made again."""
+"""Pause between two launches, in which warm instances are created again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Of one round, in seconds. ``per_s``: programs by the time of the last one."""
+    """One round, in seconds. ``per_s``: programs divided by the time of the last one."""
 
     common_p50: float
     common_max: float

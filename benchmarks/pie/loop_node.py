@@ -1,4 +1,4 @@
-"""A node in this process, its engine in one of its own, that runs the loops of ``loops``."""
+"""A node in this process, with its engine in another, that runs the loops of ``loops``."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _TENANT = TenantId("default")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of many programs at once, in seconds. ``step_s``: per token of one program, while all
-    decode. ``cpu_s``: of this process, per token of all programs together."""
+    """One run of many concurrent programs, in seconds. ``step_s``: per token of one program, while
+    all decode. ``cpu_s``: of this process, per token of all programs together."""
 
     total_s: float
     step_s: float
@@ -63,7 +63,7 @@ async def loop_node(
 
     config = NodeConfig(engines=(engine,))
     node = Node(config, transport_factory=connect, dispatch=dispatch)
-    take_short_turns()  # these three as ``quire serve`` does
+    take_short_turns()  # as ``quire serve`` does, with the next two calls
     collect_seldom()
     await node.start()
     settle()

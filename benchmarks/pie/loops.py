@@ -1,10 +1,10 @@
-"""The same greedy completion four ways, from one command for all of it to every step by hand.
+"""The same greedy completion in four ways, from one command to single steps.
 
-``decode``   one command: the engine's own loop.
-``slots``    ``embed_txt``, ``forward``, ``sample`` for each token, issued two steps ahead: a step
-             names the token before it by its slot on the device.
-``sampled``  the same, but each token is awaited before its successor is issued.
-``fine``     ``get_next_dist`` in place of ``sample``: the program chooses from the best tokens.
+``decode``   one command: the engine's own loop. ``slots``    ``embed_txt``, ``forward``, ``sample``
+for each token, issued two steps ahead: a step
+             names the previous token by its slot on the device.
+``sampled``  the same, but each token is awaited before its successor is issued. ``fine``
+``get_next_dist`` in place of ``sample``: the program chooses from the best tokens.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from quire.core.decoding import StopSpec
 from quire.programs.api import Api, Embed, KvPage, Queue, Reply
 
 SEEN_TOKENS = 16
-"""So much of each distribution does a program that chooses by itself look at."""
+"""How many tokens of each distribution a program that chooses itself gets."""
 
 _STEPS_AHEAD = 2
 
 
 class Loop(Protocol):
-    """Continues ``prompt`` by ``num_tokens``; ``arrived(count)`` as they become known."""
+    """Continues ``prompt`` by ``num_tokens``; calls ``arrived(count)`` as they become known."""
 
     def __call__(
         self, api: Api, prompt: list[int], num_tokens: int, arrived: Callable[[int], None]
@@ -85,7 +85,7 @@ async def fine(
 
 
 def _prefill(api: Api, prompt: list[int], num_tokens: int) -> tuple[Queue, list[KvPage], Embed]:
-    """The prompt in pages, and the embed behind its last token."""
+    """The prompt in pages, and the embed after its last token."""
     queue = api.create_queue()
     embeds = api.alloc_emb(queue, len(prompt))
     pages = api.alloc_kvpage(queue, -(-(len(prompt) + num_tokens) // queue.page_size))

@@ -1,19 +1,21 @@
-"""What an application that knows itself gains: three optimisations stacked (Pie 7.2, Fig. 7).
+"""What an application gains by knowing its own structure: three optimisations stacked (Pie 7.2,
+Fig. 7).
 
     python benchmarks/pie/optimisations.py [--agents 32] [--at-once 16] [--quick]
                                            [--specification-tokens 192 448]
 
-Agents call functions. Each needs 5 of 8 specifications, in an order of its own, some of them often
-and some seldom, writes 5 turns of 16 tokens (see ``agents.py``) with a call to a web service (100
-ms) and a last one; three of four calls want no answer. Pie states no sizes. A function of two or
-three arguments is described in about 192 tokens, an endpoint with its fields, its errors and an
-example in about 448: what is gained grows with it, and with how many run at once, as the steps that
-write are shared and the prompts that are read again are not. The baseline drives the same node from
-outside over HTTP, token ids in and out, with automatic prefix caching, ``--distance`` seconds away.
-The others are one program on the node (``function_calls.py``), launched and awaited over the same
-distance: plain, then with specifications kept as exported pages (#1), then with calls that leave
-while the model writes (#2), then with used specifications dropped (#3). Throughput in agents per
-second, ``--at-once`` of them running at a time; random weights, so the text means nothing.
+Agents call functions. Each needs 5 of 8 specifications, in its own order, some of them frequently
+and some rarely, and writes 5 turns of 16 tokens (see ``agents.py``) with a call to a web service
+(100 ms) and a last turn; three of four calls need no answer. Pie states no sizes. A function of two
+or three arguments is described in about 192 tokens, an endpoint with its fields, its errors and an
+example in about 448. The gain grows with this size, and with the number of concurrent agents,
+because their decode steps are shared while prompts that are read again are not. The baseline drives
+the same node from outside over HTTP, token ids in and out, with automatic prefix caching,
+``--distance`` seconds away. The others are one program on the node (``function_calls.py``),
+launched and awaited over the same distance: plain, then with specifications kept as exported pages
+(#1), then with calls sent while the model writes (#2), then with used specifications dropped (#3).
+Throughput in agents per second, ``--at-once`` of them at a time; random weights, so the text means
+nothing.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ SYSTEM, QUESTION, TURN, CALL, ANSWER = 64, 32, 16, 12, 8
 NUM_SPECIFICATIONS, NUM_NEEDED = 8, 5
 LATENCY_S = 0.1
 PAPER = 3.5
-"""Pie's program with all three over the client of its baseline."""
+"""Speed-up of Pie's program with all three over its client baseline."""
 
 Plan = dict[str, Any]
 VARIANTS: dict[str, dict[str, bool]] = {
@@ -61,8 +63,9 @@ VARIANTS: dict[str, dict[str, bool]] = {
 
 
 def make_plan(agent: int, length: int, service: str, vocab_size: int) -> Plan:
-    """What the agent of this number does, whoever runs it, with specifications of ``length``
-    tokens. Module ``i`` is needed half as often as module ``i // 2``; seeds name content."""
+    """The plan of the agent with this number, for every contender, with specifications of
+    ``length`` tokens. Module ``i`` is needed half as often as module ``i // 2``; seeds determine
+    content."""
     chance = random.Random(agent)
     weights = [1 / (1 + index) for index in range(NUM_SPECIFICATIONS)]
     needed: list[int] = []
@@ -118,7 +121,7 @@ async def run_agents(
 async def as_client(
     server: Server, model: str, distance_s: float, links: Links, plan: Plan
 ) -> None:
-    """The workflow from outside: one completion a turn, one call behind each."""
+    """The workflow from outside: one completion per turn, followed by one call."""
 
     def tokens(part: dict[str, int]) -> list[int]:
         return tokens_of(part["seed"], part["count"], plan["vocab_size"])
@@ -197,7 +200,7 @@ def options() -> argparse.Namespace:
 
 
 def measure_model(model: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Rows of all lengths of a specification; draws them."""
+    """Rows of all specification lengths; also draws them."""
     rows = []
     ratios: dict[str, list[Figure]] = {}
     for length in arguments.specification_tokens:

@@ -1,9 +1,9 @@
 """A node with a fake engine, and the programs that are launched on it.
 
-What is measured here is the path of programs and their calls; an engine's work would hide it. The
-fake engine is a process of its own behind the transport of a real one, so that its time is not the
-node's, and the node pays what speaking to an engine costs. The three programs do the same: say one
-word, then make as many calls as they are told to.
+The benchmarks measure the path of programs and their calls, which an engine's work would hide. The
+fake engine is a process of its own behind a real engine's transport, so that its time is not the
+node's, and the node pays for communicating with an engine. The three programs do the same: send one
+word, then make the requested number of calls.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENGINE_COMMAND = (sys.executable, "-P", str(HERE / "engine_child.py"))
 
 
 class EnginePid:
-    """Of the fake engine of one node, once that has started."""
+    """The process id of a node's fake engine, once it has started."""
 
     def __init__(self) -> None:
         self._transport: ZeroMQTransport | None = None
@@ -59,7 +59,7 @@ def _model_files(config: EngineConfig) -> ModelFiles:
 
 @asynccontextmanager
 async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> AsyncIterator[Node]:
-    """``engine`` is told the process of the fake engine. ``sandbox``: settings of
+    """``engine`` receives the process id of the fake engine. ``sandbox``: settings of
     ``SandboxConfig``."""
     config = NodeConfig(
         engines=(EngineConfig(source="fake", name=ModelId("fake")),),
@@ -71,7 +71,7 @@ async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> Async
         model_files=_model_files,
         sandbox_command=(sys.executable, "-P", str(HERE / "sandbox_child.py")),
     )
-    take_short_turns()  # these three as ``quire serve`` does
+    take_short_turns()  # as ``quire serve`` does, with the next two calls
     collect_seldom()
     await node.start()
     settle()
@@ -82,7 +82,7 @@ async def started_node(engine: EnginePid | None = None, **sandbox: Any) -> Async
 
 
 async def programs(node: Node, kinds: list[str]) -> dict[str, Program]:
-    """Those of ``kinds`` that can be made here."""
+    """The programs of ``kinds`` that can be built here."""
     made: dict[str, Program] = {}
     for kind in kinds:
         if kind == "native":
@@ -97,7 +97,7 @@ async def programs(node: Node, kinds: list[str]) -> dict[str, Program]:
 
 
 def compiled_hello() -> bytes | None:
-    """``hello.c`` as a module; ``None`` without a compiler."""
+    """``hello.c`` compiled to a module; ``None`` without a compiler."""
     if shutil.which("zig"):
         compiler = ["zig", "cc"]
     elif find_spec("ziglang"):

@@ -1,9 +1,9 @@
-"""The SDK's ``Context`` as a client can have it: a list of tokens, sent again with every request.
+"""The SDK's ``Context`` as a client can have it: a list of tokens, sent with every request.
 
-What the library's techniques need of a context, over an OpenAI-compatible server that is some way
-off. A fork is a copy of the list: whatever it shares with others, the server must find in its
-prefix cache. A distribution is one token with its log probabilities, so at most 20 candidates.
-Knows the server's HTTP interface and a tokenizer of its own, nothing of the node.
+The operations that the library's techniques need, over an OpenAI-compatible server at a distance. A
+fork is a copy of the list; the server must find shared parts in its prefix cache. A distribution is
+one token with its log probabilities, so it has at most 20 candidates. Knows the server's HTTP
+interface and a tokenizer, but not the node.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quire.programs.library.answers import GREEDY
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A token's log probability."""
+    """A token with its log probability."""
 
     logprob: float
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one request has added. ``stop``: the stop string that ended it."""
+    """The output of one request. ``stop``: the stop string that ended it."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class RemoteModel:
         return made
 
     async def complete(self, prompt: Sequence[int], **options: Any) -> dict[str, Any]:
-        """The first choice behind ``prompt``."""
+        """The first choice after ``prompt``."""
         body = {"prompt": list(prompt), "return_token_ids": True, **options}
         choice: dict[str, Any] = (await self.post("/v1/completions", body))["choices"][0]
         return choice
@@ -111,7 +111,7 @@ class RemoteContext:
         return RemoteContext(self.model, self.tokens)
 
     def drop(self) -> None:
-        """There is nothing here to give back."""
+        """Nothing to free."""
 
     async def generate(
         self,
@@ -138,7 +138,7 @@ class RemoteContext:
         )
 
     async def next_dist(self, *, top_k: int) -> Dist:
-        """The distribution of the next token, its best ``top_k``."""
+        """The best ``top_k`` of the next token's distribution."""
         options = {"max_tokens": 1, "temperature": 0, "logprobs": top_k}
         choice = await self.model.complete(self.tokens, **options)
         best = choice["logprobs"]["top_logprobs"][0]

@@ -1,10 +1,10 @@
-"""Every figure of Pie's evaluation with one command; each script draws its own.
+"""All figures of Pie's evaluation with one command; each script draws its own.
 
     python benchmarks/pie/run.py [--only agents techniques] [--quick] [--peers vllm]
 
-One script after the other, each in a process of its own, so that no server of one is left to
-another. Options are handed on to those that know them. A script that fails is told of at the end,
-and the others run all the same. The JSON lines are on stdout, and with the figures below ``--out``.
+Runs one script after another, each in a process of its own, so that no server stays for the next.
+Options are passed to the scripts that know them. A script that fails is reported at the end, after
+the others have run. The JSON lines go to stdout, and with the figures to ``--out``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """``shows``: what of the paper. ``options``: those of all options that it knows."""
+    """``shows``: which part of the paper. ``options``: the options that it takes."""
 
     shows: str
     options: tuple[str, ...] = ()

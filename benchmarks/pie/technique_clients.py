@@ -1,11 +1,11 @@
 """The library's techniques as clients of an OpenAI-compatible server, where a client can do them.
 
-Each gets a model that is some way off and what the program gets, and returns what it has found, in
-the form of the program's answer. The logic is the library's own, over ``RemoteContext``; forks are
-requests of their own with all that stands before them. Two cannot be done over that interface:
-an attention sink (the nearest is to send the first tokens and the last ones again for every token,
-which changes their positions) and the check of several guessed tokens in one pass (plain decoding
-gives the same tokens).
+Each gets a model at a distance and the program's arguments, and returns its result in the form of
+the program's answer. The logic is the library's own, over ``RemoteContext``; a fork is a separate
+request with the whole preceding text. Two techniques are impossible over that interface: an
+attention sink (the closest is to resend the first and the last tokens for every token, which
+changes their positions) and the check of several guessed tokens in one pass (plain decoding gives
+the same tokens).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOWHERE = cast("Api", None)
 
 
 def _context(model: RemoteModel, prompt: Sequence[int]) -> Context:
-    """As far as the techniques below use one."""
+    """A ``Context`` with the operations that the techniques below use."""
     return cast("Context", RemoteContext(model, prompt))
 
 
@@ -141,7 +141,7 @@ async def plain_decoding(model: RemoteModel, prompt: Sequence[int], args: Args) 
 
 
 async def resent_window(model: RemoteModel, prompt: Sequence[int], args: Args) -> str:
-    """One request for each token, with the sinks and the window: their K is computed anew."""
+    """One request per token with the sinks and the window, whose K is computed anew."""
     _, max_tokens, num_sinks, window = args
     tokens, sinks = list(prompt), int(num_sinks)
     for _ in range(int(max_tokens)):

@@ -2,13 +2,13 @@
 
     python benchmarks/pie/techniques.py [--at-once 4] [--distances 0 0.02] [--quick]
 
-The library's programs, by name, on a node with the shipped model, which really solves what it is
-asked; and clients of the same node (``technique_clients.py``), with automatic prefix caching, that
-do the same over completions, side by side where the technique allows it. Both are asked the same
-seeded questions, held out from the model's training; ``same`` is how often they gave the same
-answer. Ratios are the program's over the client's. ``x``: no client can do it over that interface;
-what stands beside the program then is the nearest that one can do. The latency is of the one in the
-middle, with ``--at-once`` of them running.
+The library's programs run by name on a node with the shipped model, which does solve the questions.
+Clients of the same node (``technique_clients.py``), with automatic prefix caching, do the same over
+completions, with concurrent requests where the technique allows it. Both get the same seeded
+questions, held out from the model's training; ``same`` is how often they gave the same answer.
+Ratios are the program's divided by the client's. ``x``: no client can do the technique over that
+interface, and the program is compared with the closest that one can do. The latency is the median,
+with ``--at-once`` of them running.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ PAPER = {"latency": "up to 28 % less", "throughput": "up to 34 % more"}
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """``draw``: one question's arguments. ``client``: what a client does, ``can`` whether that is
-    the technique. ``read``: the answer in the program's result. ``system``: of its conversation."""
+    """``draw``: one question's arguments. ``client``: the client's version, ``can``: whether that
+    is the technique itself. ``read``: extracts the answer from the program's result. ``system``:
+    the conversation's system text."""
 
     program: str
     draw: Callable[[Random], tuple[str, ...]]
@@ -60,7 +61,7 @@ class Technique:
 
 @dataclass(slots=True)
 class AskedQuestion:
-    """One question, and what was answered."""
+    """One question with its answers."""
 
     args: tuple[str, ...]
     prompt: list[int]
@@ -72,12 +73,12 @@ def _addition(random: Random) -> str:
 
 
 def _facts(random: Random) -> str:
-    """A question over many facts: a long prompt, and words to look up in it."""
+    """A question over many facts: a long prompt that contains words of the answer."""
     return tasks.among_agents(random).question
 
 
 def _words_again(random: Random) -> str:
-    """What prompt lookup is for: an answer much of which stands in the question."""
+    """A question that repeats much of its answer, as prompt lookup needs."""
     while True:
         question, words = repetition(random, Split.HELD_OUT)
         if len(words.split()) >= 6:
@@ -127,7 +128,7 @@ TECHNIQUES: dict[str, Technique] = {
 async def drawn(
     technique: Technique, model: RemoteModel, num: int, seed: int
 ) -> list[AskedQuestion]:
-    """Questions with their conversations as tokens, which a client has at hand."""
+    """Questions with their conversations as tokens, which are precomputed for clients."""
     random = Random(f"{technique.program}/{seed}")
     asked = []
     for _ in range(num):
@@ -151,14 +152,14 @@ async def as_client(model: RemoteModel, technique: Technique, one: AskedQuestion
 
 @dataclass(slots=True)
 class TechniqueResults:
-    """Of one technique at one distance: rounds by contender, and the questions of all rounds."""
+    """One technique at one distance: rounds by contender, and the questions of all rounds."""
 
     rounds: dict[str, list[CrowdMeasurement]]
     asked: list[AskedQuestion]
 
     @property
     def latency(self) -> Figure:
-        """The program's over the client's."""
+        """The program's latency divided by the client's."""
         times = {name: [run.p50_s for run in runs] for name, runs in self.rounds.items()}
         return ratio(times["program"], times["client"])
 
@@ -170,7 +171,7 @@ class TechniqueResults:
 
 
 def in_pairs(turns: list[CrowdMeasurement]) -> list[CrowdMeasurement]:
-    """Two turns as one round."""
+    """Merges each two turns into one round."""
     return [
         CrowdMeasurement(2 / (1 / one.per_s + 1 / other.per_s), (one.p50_s + other.p50_s) / 2)
         for one, other in zip(turns[::2], turns[1::2], strict=True)
@@ -178,7 +179,8 @@ def in_pairs(turns: list[CrowdMeasurement]) -> list[CrowdMeasurement]:
 
 
 def batch_of(contender: str, turn: int) -> int:
-    """1 and 2, then 2 and 1, then 3 and 4 ...; both the same in the turn that is not kept."""
+    """The batch that a contender asks in a turn: 1 and 2, then 2 and 1, then 3 and 4 ...; both ask
+    the same batch in the warm-up turn."""
     if turn == 0:
         return 0
     pair, is_second = divmod(turn - 1, 2)
@@ -188,8 +190,9 @@ def batch_of(contender: str, turn: int) -> int:
 def measure(
     server: Server, name: str, distance_s: float, arguments: argparse.Namespace
 ) -> TechniqueResults:
-    """A round is two turns with two batches of questions, which the contenders ask crosswise: both
-    have asked the same, and each was the second to ask, with more in the prefix cache, once."""
+    """A round is two turns with two batches of questions in crossed order: both contenders ask the
+    same questions, and each of them once asks a batch second, when more of it is in the prefix
+    cache."""
     technique, tokenizer = TECHNIQUES[name], load_tokenizer(resolve_source(SHIPPED_MODEL))
     batches: dict[int, list[AskedQuestion]] = {}
     taken = {"program": iter(range(1_000)), "client": iter(range(1_000))}

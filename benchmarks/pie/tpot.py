@@ -1,14 +1,14 @@
-"""What a program pays for each hold on its own decoding (Pie, Tables 3 and 4).
+"""What each degree of control over its decoding costs a program (Pie, Tables 3 and 4).
 
     python benchmarks/pie/tpot.py [--models small 1b] [--programs 32] [--quick]
 
 Time per output token of 32 programs at once, random Llama checkpoints in bf16, prompts of 128
-tokens, 64 tokens of output, greedy, on one node whose engine is a process. The baseline is that
-same engine with its own loop, past the idle node (``engine_tap``); the others run on the node:
-``decode`` (one command for the loop), ``slots`` (every step a program's, over token slots on the
-device), ``sampled`` (the program awaits each token), ``fine`` (it awaits each distribution and
-chooses). The breakdown is the difference from one to the next; ``cpu`` is what the node's process
-spends on one step of all programs.
+tokens, 64 tokens of output, greedy, on one node whose engine is a process. The baseline is the same
+engine's own loop, driven directly while the node is idle (``engine_tap``). The others run on the
+node: ``decode`` (one command for the loop), ``slots`` (the program issues every step, with token
+slots on the device), ``sampled`` (the program awaits each token), ``fine`` (it awaits each
+distribution and chooses). The breakdown is the difference from one to the next; ``cpu`` is the
+processor time of the node's process per step of all programs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A web service that answers each request after a while, in a thread of its own."""
+"""A web service that answers each request after a delay, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:
 
 
 class WebService:
-    """Use as a context manager; ``url`` answers POSTs after ``latency_s``."""
+    """A context manager; ``url`` answers POSTs after ``latency_s``."""
 
     def __init__(self, latency_s: float) -> None:
         self._latency_s = latency_s
@@ -31,7 +31,7 @@ class WebService:
         self._thread.join()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Requests of one connection, one after the other."""
+        """Answers the requests of one connection, one after another."""
         try:
             while head := await reader.readuntil(b"\r\n\r\n"):
                 fields = dict(

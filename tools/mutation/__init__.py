@@ -1,1 +1,1 @@
-"""``make mutate``: do the tests notice when a line of Quire is wrong?"""
+"""``make mutate``: measures whether the tests notice one-line faults in Quire."""

@@ -1,7 +1,8 @@
-"""Which tests run which line, and how long each takes: a mutant meets those that run its line.
+"""Which tests run which line, and how long each takes. A mutant is tested with those that run its
+line.
 
-The test files are run once with every line traced, and what was found of one is kept until it or
-the package changes. A test that fails without any fault is told and notices nothing.
+The test files are run once with line tracing. A file's results are kept until it or the package
+changes. A test that fails without any mutant is reported, and never counts as noticing one.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ LIMIT_S = 900.0
 
 
 class CoverageMap:
-    """Of one group. ``seconds``: by test; ``lines``: by path below ``src`` and line, its tests;
-    ``modules``: what the tests import of others."""
+    """The map of one group. ``seconds``: by test; ``lines``: tests by line and path below ``src``;
+    ``modules``: other packages' modules that the tests import."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -31,9 +32,9 @@ class CoverageMap:
         self.modules: dict[str, None] = {}
 
     def tests_of(self, mutant: Mutant, budget_s: float) -> list[str]:
-        """The quickest of those that run one of the mutant's lines, for ``budget_s`` in all.
+        """The fastest tests that run one of the mutant's lines, up to ``budget_s`` in total.
 
-        A line that is run while its module is imported is everybody's.
+        A line that runs while its module is imported counts as run by every test.
         """
         lines = self.lines.get(mutant.path, {})
         found: set[str] = set()
@@ -90,7 +91,7 @@ def _trace(sources: list[str], kept: dict[Path, Path]) -> None:
 
 
 def _part(found: dict[str, Any], file: Path) -> dict[str, Any]:
-    """What was found of the tests of one file; lines that imports run belong to all."""
+    """The results of one test file; lines that run at import belong to all tests."""
     prefix = f"{file.relative_to(ROOT)}::"
     lines: dict[str, dict[str, list[str]]] = {}
     for path, tests_by_line in found["lines"].items():
@@ -102,7 +103,7 @@ def _part(found: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 class _Contexts:
-    """For pytest: names the running test to ``coverage``, and times it."""
+    """A pytest plugin that tells ``coverage`` the running test, and times it."""
 
     def __init__(self, coverage: Any) -> None:
         self._coverage = coverage

@@ -1,7 +1,7 @@
-"""What has been tried already, so that an interrupted run goes on where it was.
+"""The results so far, so that an interrupted run can be continued.
 
-A result holds while the mutant's module is as it was, and, where nothing noticed it, while the
-group's tests are.
+A result is valid while the mutant's module is unchanged and, if the mutant survived, while the
+group's tests are unchanged.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class MutantOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MutantResult:
-    """``module`` and ``tests`` are digests; ``seconds`` that it took."""
+    """``module`` and ``tests`` are digests; ``seconds``: duration of the trial."""
 
     identity: str
     module: str
@@ -45,7 +45,7 @@ class Ledger:
                 self._results[result.identity] = result
 
     def result(self, identity: str, module: str, tests: str) -> MutantResult | None:
-        """What was found, if it holds for this state of module and tests."""
+        """The result, if it is valid for this state of module and tests."""
         known = self._results.get(identity)
         if known is None or known.module != module:
             return None

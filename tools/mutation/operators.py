@@ -1,8 +1,8 @@
-"""The mutants of a module: one fault each, of the kind that slips through a review.
+"""The mutants of a module: one fault each, of a kind that a review may miss.
 
-Owns what counts as such a fault: mutmut's operators, and statements that are forgotten. It reads
-source and writes none. What no test should be about is left alone: the words of errors and logs,
-annotations, assertions, and what is there for type checkers.
+Owns the choice of faults: mutmut's operators, and deleted statements. Reads source and writes none.
+Parts that no test should check are left alone: texts of errors and logs, annotations, assertions,
+and code for type checkers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation import mutators
 
 LEFT_OUT = {"operator_string", "operator_dict_arguments"}
-"""Strings are mostly words for people; those that are not break at once."""
+"""Most strings are texts for people; faults in the others are found at once."""
 OPERATORS = [entry for entry in mutators.mutation_operators if entry[1].__name__ not in LEFT_OUT]
 
 FOR_CHECKERS_AND_PEOPLE = m.Call(
@@ -41,7 +41,7 @@ FORGETTABLE = m.OneOf(
     m.SimpleStatementLine(body=[m.Return(value=None)]),
     m.SimpleStatementLine(body=[m.Del()]),
 )
-"""Statements that somebody may forget, with the module still in working order at first sight."""
+"""Statements whose deletion leaves the module working at first sight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,20 @@ class Mutant:
     end: int
 
     def identity(self) -> str:
-        """Stays while the piece of code does, wherever in the module that moves to."""
+        """Does not change while the code fragment stays the same, wherever it moves in the
+        module."""
         parts = (self.path, self.function, self.operator, self.before, self.after, str(self.number))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def mutants_of(file: Path, root: Path) -> list[Mutant]:
-    """All of ``file``; their paths are told from ``root`` on."""
+    """All mutants of ``file``; paths are relative to ``root``."""
     module = cst.parse_module(file.read_text(encoding="utf-8"))
-    wrapper = MetadataWrapper(module, unsafe_skip_copy=True)  # a new tree: no node is in it twice
+    wrapper = MetadataWrapper(
+        module,
+        unsafe_skip_copy=True,
+        # a new tree, because no node may occur twice
+    )
     lines = wrapper.resolve(PositionProvider)
     path = str(file.relative_to(root))
     return [
@@ -93,7 +98,7 @@ Key = tuple[str, str, str, str]
 
 
 def _numbered(module: cst.Module, function: str | None = None) -> Iterator[tuple[Key, int, _Site]]:
-    """All sites, or those of one function; the number tells sites of one key apart."""
+    """All sites, or those of one function; the number distinguishes sites with the same key."""
     finder = _Finder()
     module.visit(finder)
     seen: Counter[Key] = Counter()
@@ -119,7 +124,7 @@ def _code(node: cst.CSTNode) -> str:
 
 
 class _Finder(cst.CSTVisitor):
-    """Walks a module once and keeps every place where an operator changes something."""
+    """Traverses a module once and records every place where an operator changes something."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""A package tree beside the real one, in which one module has a fault.
+"""A copy of the package tree in which one module has a fault.
 
-The tree is links to the real files, of which none is ever written. It comes first on the path of
+The tree consists of links to the real files, which are never written. It comes first on the path of
 the tests and of the processes that they start.
 """
 
@@ -17,7 +17,7 @@ from tools.mutation.targets import SOURCE
 
 
 class Overlay:
-    """A context: the tree is gone at its end."""
+    """A context manager that removes the tree at the end."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -38,7 +38,7 @@ class Overlay:
 
     @contextmanager
     def fault(self, path: str, source: str) -> Iterator[None]:
-        """``path``, below ``src``, has another ``source`` meanwhile."""
+        """Within the body, ``path`` (below ``src``) has this ``source``."""
         file = self.root / path
         for compiled in file.parent.glob(f"__pycache__/{file.stem}.*"):
             compiled.unlink()

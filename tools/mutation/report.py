@@ -1,4 +1,4 @@
-"""What is told of a run: shares by group, and every mutant that nothing noticed."""
+"""The report of a run: shares by group, and every surviving mutant."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Tried:
 
 
 def reasons(file: Path = EQUIVALENT) -> dict[tuple[str, str, str, str], str]:
-    """Why a mutant is no fault, by its path, function and code."""
+    """Why a mutant is equivalent, by its path, function and code."""
     entries = tomllib.loads(file.read_text(encoding="utf-8")).get("mutant", [])
     return {
         (entry["path"], entry["function"], entry["before"], entry["after"]): entry["why"]
@@ -51,7 +51,7 @@ def report(tried: Iterable[Tried], why: dict[tuple[str, str, str, str], str]) ->
 
 
 def share(tried: Iterable[Tried]) -> float:
-    """Of those that were noticed; mutants that are no faults count as missed."""
+    """The share of mutants that were noticed; equivalent mutants count as not noticed."""
     noticed = [one.outcome.is_noticed for one in tried]
     return sum(noticed) / len(noticed) if noticed else 1.0
 

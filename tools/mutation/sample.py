@@ -1,7 +1,7 @@
-"""Which mutants are tried: a sample that a seed decides, and that stays while the code does.
+"""Selects the mutants to test: a seeded sample that is stable under changes of other code.
 
-A mutant's place in the sample is a hash of the seed and of itself: a change somewhere else takes no
-other mutant in or out, but for the last ones.
+A mutant's rank in the sample is a hash of the seed and the mutant: a change elsewhere adds or
+removes no other mutant, except at the end of the sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tools.mutation.operators import Mutant, mutants_of
 from tools.mutation.targets import SOURCE, WORK, Group
 
 OFTEN = {"operator_arg_removal": 4, "operator_assignment": 4}
-"""Of these every fourth is kept: they would be three of five, and most break at once."""
+"""Operators of which only every fourth mutant is kept: they would be three of five mutants, and
+most are found at once."""
 
 
 def sample(groups: Sequence[Group], size: int, seed: int) -> list[tuple[Group, Mutant]]:
@@ -43,7 +44,8 @@ def _is_kept(mutant: Mutant) -> bool:
 
 
 def _remembered(file: Path) -> list[Mutant]:
-    """Finding them takes a second a file: kept until the file changes, or the operators do."""
+    """The mutants of a file, cached until the file or the operators change, because finding them
+    takes a second per file."""
     content = file.read_bytes() + Path(__file__).with_name("operators.py").read_bytes()
     kept = WORK / "mutants" / f"{hashlib.sha256(str(file).encode() + content).hexdigest()}.json"
     if not kept.exists():

@@ -1,7 +1,7 @@
-"""What is mutated, and which tests are to notice.
+"""Which modules are mutated, and which tests must notice.
 
-A group is a part of the package with the tests that are about it. Of these a mutant meets those
-that run its line (``coverage_map``), the quickest first.
+A group is a part of the package with the tests for it. A mutant is tested with those that run its
+line (``coverage_map``), the fastest first.
 """
 
 from __future__ import annotations

@@ -65,8 +65,8 @@ class Unpacker:
         """The image in ``file``, upright and resized.
 
         Raises:
-            InvalidArgument: no PNG or JPEG, damaged, or over a bound, such as the limits of time and
-                memory.
+            InvalidArgument: no PNG or JPEG, damaged, or over a bound, which includes those of time
+                and memory.
         """
         if len(file) > MAX_IMAGE_BYTES:
             raise InvalidArgument(
