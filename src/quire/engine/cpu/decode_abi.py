@@ -1,7 +1,8 @@
-"""Decoding as the kernel is asked for it: the structs of ``csrc/choice.h``, ``csrc/decode_loop.h``
-and ``csrc/advance.h`` as ctypes sees them.
+"""ctypes mirrors of the decoding structs of ``csrc/choice.h``, ``csrc/decode_loop.h`` and
+``csrc/advance.h``.
 
-Must equal the headers. Pointers are plain addresses: who fills a struct keeps what it points to.
+Must equal the headers. Pointers are plain addresses: the code that fills a struct must keep the
+memory alive.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from ctypes import c_int64, c_void_p
 
 
 class DecodeRows(ctypes.Structure):
-    """``quire::DecodeRows``: the rows of a decode loop, and where its results go."""
+    """``quire::DecodeRows``: the rows of a decode loop, and the destination of its results."""
 
     _fields_ = (
         ("num_rows", c_int64),
@@ -44,7 +45,7 @@ class DecodeRows(ctypes.Structure):
 
 
 class ChoiceRows(ctypes.Structure):
-    """``quire::ChoiceRows``: samplers of rows, and where their tokens go."""
+    """``quire::ChoiceRows``: samplers of rows, and the destination of their tokens."""
 
     _fields_ = (
         ("num_rows", c_int64),
@@ -60,7 +61,7 @@ class ChoiceRows(ctypes.Structure):
 
 
 class SequenceColumns(ctypes.Structure):
-    """``quire::SequenceColumns``: what the engine keeps of its sequences."""
+    """``quire::SequenceColumns``: the engine's state of its sequences."""
 
     _fields_ = (
         ("capacity", c_int64),
@@ -90,7 +91,7 @@ class SequenceColumns(ctypes.Structure):
 
 
 class AdvanceMessage(ctypes.Structure):
-    """``quire::AdvanceMessage``: a message in which sequences only go on, and its answer."""
+    """``quire::AdvanceMessage``: a message that only advances sequences, and its answer."""
 
     _fields_ = (
         ("num_entries", c_int64),

@@ -1,8 +1,8 @@
-"""What a decode loop in the kernel is given: its rows, and where its results go.
+"""The arguments of the kernel's decode loop: its rows, and the destination of its results.
 
-Owns the struct and the arrays that it points to, from one message to the next: most of a message
-says what the one before it said, and between two messages the kernel has read the whole model, so
-that everything here is done with cold caches.
+Owns the struct and the arrays that it points to, across messages. Consecutive messages are mostly
+equal, and in between the kernel reads the whole model, so that everything here runs with cold
+caches: only what changed is written.
 
 Shapes: R rows, S steps.
 """
@@ -21,7 +21,7 @@ from quire.engine.sampling.plan import CommonParameters
 
 
 class DecodeArguments:
-    """``struct`` is what was filled in last; it points to arrays that live until the next time."""
+    """``struct``: the arguments filled in last; its arrays live until the next ``fill``."""
 
     def __init__(self) -> None:
         self.struct = DecodeRows()
@@ -30,7 +30,7 @@ class DecodeArguments:
         self._kept: tuple[NDArray[Any], ...] = ()
 
     def fill(self, rows: FusedRows, common: CommonParameters, pages: TablePages) -> FusedTokens:
-        """Returns where the kernel puts the results, for the one call that follows."""
+        """Prepare one call; returns the arrays that the kernel will write results to."""
         num_rows, num_steps = len(rows.tokens_R), rows.num_steps
         self._set_tables(pages.tables)
         self._set_samplers(common)
@@ -42,7 +42,7 @@ class DecodeArguments:
         adapters_R = rows.rows.adapters
         if adapters_R is not None:
             adapters_R = np.ascontiguousarray(adapters_R, np.int32)
-        tokens_SR = np.empty((num_steps + 1, num_rows), np.int64)  # the last row is for counts
+        tokens_SR = np.empty((num_steps + 1, num_rows), np.int64)  # the last row holds the counts
         flags_2R = np.empty((2, num_rows), np.bool_)
         self._kept = in_KR, positions_R, stops_RW, tokens_SR, flags_2R
         struct = self.struct

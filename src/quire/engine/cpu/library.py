@@ -1,8 +1,8 @@
 """Finds, chooses and loads the compiled kernel: one shared library for each instruction set.
 
 Owns the choice and its reasons, which are data (``kernel_report``) for ``quire doctor``, the log
-and the tests. Knows nothing of what the libraries compute: the modules that declare functions
-of the C interface (``abi`` for ``csrc/abi.h``) pass their signatures in.
+and the tests. Does not know what the libraries compute: the modules that declare functions of the C
+interface (``abi`` for ``csrc/abi.h``) pass their signatures in.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 from quire.core.errors import ConfigError
 
 INSTRUCTION_SETS = ("amx", "avx512_bf16", "avx512", "avx2", "portable")
-"""Best first. ``portable`` is the least that the platform guarantees, on any processor family."""
+"""Best first. ``portable`` is what every processor of the platform supports."""
 
 ABI_VERSION = 7
-"""Must equal ``kAbiVersion`` of ``csrc/abi.h``: counts changes of functions and structs."""
+"""Must equal ``kAbiVersion`` of ``csrc/abi.h``. Counts changes of functions and structs."""
 
 FOLDER = Path(__file__).parent
 REBUILD = "install a C++ compiler and run 'make install', or install quire again"
@@ -31,7 +31,7 @@ Signature = tuple[Any, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LibraryState:
-    """One instruction set. ``problem`` says why its library cannot be used; ``None`` if it can."""
+    """One instruction set. ``problem``: why its library cannot be used; ``None`` if it can."""
 
     isa: str
     problem: str | None
@@ -39,7 +39,8 @@ class LibraryState:
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """What there is of the kernel. ``chosen`` is the best usable set, ``None`` without any.
+    """The libraries that exist. ``chosen`` is the best usable instruction set, ``None`` without
+    any.
 
     ``compiler`` built the libraries; ``None`` if none was found or nothing was built.
     """
@@ -49,7 +50,7 @@ class KernelReport:
     compiler: str | None
 
     def fallback_reason(self) -> str:
-        """One line for the log of an engine that must do without the kernel."""
+        """One line for the log of an engine that runs without the kernel."""
         reasons = {state.problem or "" for state in self.states}
         detail = reasons.pop() if len(reasons) == 1 else self._listed()
         return f"the CPU kernel cannot be used: {detail}"
@@ -59,7 +60,7 @@ class KernelReport:
 
 
 class KernelLibrary:
-    """One loaded library. ``native`` holds its functions, typed once they were declared."""
+    """One loaded library. ``native`` holds its functions, typed by ``declare``."""
 
     def __init__(self, isa: str, path: Path, native: ctypes.CDLL) -> None:
         self.isa = isa
@@ -67,7 +68,7 @@ class KernelLibrary:
         self.native = native
 
     def declare(self, signatures: Mapping[str, Signature]) -> None:
-        """Give functions their types.
+        """Set the types of functions.
 
         Raises:
             ConfigError: the library lacks one of them, so it was built from other sources.
@@ -88,7 +89,7 @@ def load_kernel(isa: str | None = None, folder: Path = FOLDER) -> KernelLibrary:
     """Load the library of ``isa``, or of the best set that this machine can run.
 
     Raises:
-        ConfigError: there is none, or the one asked for cannot be used here; with the reason.
+        ConfigError: there is none, or the requested one cannot be used here; with the reason.
     """
     report = kernel_report(folder)
     wanted = report.chosen if isa is None else isa
@@ -110,7 +111,8 @@ def load_kernel(isa: str | None = None, folder: Path = FOLDER) -> KernelLibrary:
 
 
 def kernel_report(folder: Path = FOLDER) -> KernelReport:
-    """Look at every library of ``folder``: which are there, fit this version and this machine."""
+    """Check every library of ``folder``: whether it exists and fits this version and this
+    machine."""
     compiler, failures = _build_record(folder)
     states = []
     for isa in INSTRUCTION_SETS:
@@ -125,7 +127,8 @@ def _path(isa: str, folder: Path) -> Path:
 
 
 def _problem(isa: str, folder: Path) -> str | None:
-    """Why the library of ``isa`` cannot be used. Asks it before any of its fast code runs."""
+    """Why the library of ``isa`` cannot be used. Calls its check before any of its vector code
+    runs."""
     path = _path(isa, folder)
     if not path.exists():
         return "it was not built"
@@ -143,7 +146,7 @@ def _problem(isa: str, folder: Path) -> str | None:
 
 
 def _build_record(folder: Path) -> tuple[str | None, dict[str, str]]:
-    """The compiler and the failures that ``setup.py`` wrote down; nothing if it never ran."""
+    """The compiler and the failures that ``setup.py`` recorded; empty if it never ran."""
     try:
         record = json.loads((folder / "_kernel_build.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

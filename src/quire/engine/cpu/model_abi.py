@@ -1,6 +1,7 @@
-"""The functions of ``csrc/model_abi.h``, and the structs of one step, as ctypes sees them.
+"""ctypes mirrors of the functions of ``csrc/model_abi.h`` and of the structs of one step.
 
-Must equal the headers. Pointers are plain addresses: who fills a struct keeps what it points to.
+Must equal the headers. Pointers are plain addresses: the code that fills a struct must keep the
+memory alive.
 """
 
 from __future__ import annotations
@@ -58,13 +59,13 @@ class ScoredRow(ctypes.Structure):
 
 
 class ScoredRows(ctypes.Structure):
-    """``quire::ScoredRows``: all of them in a step."""
+    """``quire::ScoredRows``: all scored rows of a step."""
 
     _fields_ = (("rows", c_void_p), ("num_rows", c_int64), ("mass_stride", c_int64))
 
 
 class LayerAttention(ctypes.Structure):
-    """``quire::LayerAttention``: what one layer asks of attention."""
+    """``quire::LayerAttention``: the attention parameters of one layer."""
 
     _fields_ = (
         ("scale", c_float),
@@ -75,7 +76,7 @@ class LayerAttention(ctypes.Structure):
 
 
 class AttentionArguments(ctypes.Structure):
-    """``AttentionArguments``: one layer's attention by itself, for tests."""
+    """``AttentionArguments``: one layer's attention alone, for tests."""
 
     _fields_ = (
         ("step", POINTER(StepArguments)),

@@ -1,6 +1,7 @@
-"""A model as the kernel reads it: the structs of ``csrc/model_spec.h`` as ctypes sees them.
+"""ctypes mirrors of the structs of ``csrc/model_spec.h``, which describe a model to the kernel.
 
-Must equal the header. Pointers are plain addresses: who fills a struct keeps what it points to.
+Must equal the header. Pointers are plain addresses: the code that fills a struct must keep the
+memory alive.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class ExpertsSpec(ctypes.Structure):
 
 
 class AdapterPair(ctypes.Structure):
-    """``quire::AdapterPair``: what one adapter adds to one projection."""
+    """``quire::AdapterPair``: one adapter's matrices at one projection."""
 
     _fields_ = (("down", PackedMatrixView), ("up", PackedMatrixView))
 

@@ -26,7 +26,7 @@ TILE_SLOTS = 16
 
 
 def padded_head_dim(head_dim: int) -> int:
-    """What a head takes in the cache: rows of whole vectors."""
+    """The size of a head in the cache, rounded up to whole vectors."""
     return -(-head_dim // TILE_SLOTS) * TILE_SLOTS
 
 
@@ -47,7 +47,7 @@ class NativeKVPool:
         """``shape.head_dim`` is padded; ``head_dim`` is the model's.
 
         Raises:
-            OSError: the memory cannot be had.
+            OSError: the memory cannot be allocated.
         """
         library.declare(SIGNATURES)
         self._library = library

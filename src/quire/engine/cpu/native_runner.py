@@ -1,6 +1,6 @@
 """The CPU kernel's runner: a step is one call into the library.
 
-Owns the kernel's model and hands it the step's arrays where they lie. Embed slots and hidden
+Owns the kernel's model and passes it the step's arrays without copying. Embed slots and hidden
 states are PyTorch tensors that the kernel reads and writes in place.
 
 Shapes: T new tokens, R decoding rows, N chosen tokens, H hidden size, V vocabulary.
@@ -36,14 +36,14 @@ I64 = NDArray[np.int64]
 
 
 class NativeDecodePlan:
-    """The page tables of rows that advance together: the kernel reads them anew in every step."""
+    """The page tables of rows that advance together; the kernel reads them anew in every step."""
 
     def __init__(self, pages: TablePages, adapters_R: I32 | None = None) -> None:
         self.pages = pages
         self.adapters_R = adapters_R
 
     def advance(self, slots_R: I64, positions_R: I32) -> None:
-        """Nothing to do ahead of a step."""
+        """Nothing is prepared before a step."""
 
     def keep(self, rows: I64) -> None:
         self.pages = TablePages(self.pages.tables, self.pages.rows_R[rows])
@@ -165,7 +165,7 @@ class NativeRunner:
         return logits_NV
 
     def choose(self, hidden_NH: Tensor, samplers: CommonParameters, positions_N: I64) -> I64 | None:
-        """A token behind each hidden state, in one call of the library."""
+        """A token after each hidden state, in one call of the library."""
         hidden_NH = hidden_NH.contiguous()
         positions_N = np.ascontiguousarray(positions_N, np.int64)
         tokens_N = np.empty(len(hidden_NH), np.int64)
@@ -184,7 +184,8 @@ class NativeRunner:
         return tokens_N
 
     def best(self, hidden_NH: Tensor, k: int) -> tuple[I32, F32] | None:
-        """The best of the distribution behind each hidden state, in one call of the library."""
+        """The best tokens of the distribution after each hidden state, in one call of the
+        library."""
         hidden_NH = hidden_NH.contiguous()
         ids_NK = np.empty((len(hidden_NH), k), np.int32)
         probs_NK = np.empty((len(hidden_NH), k), np.float32)
@@ -260,13 +261,13 @@ class NativeRunner:
 
 
 def _destroy(native: Any, handle: int, team: Team, kept: object) -> None:
-    """The model first, then its threads; ``kept`` is what the model points to."""
+    """Destroy the model, then its threads. ``kept`` holds the memory that the model points to."""
     native.quire_model_destroy(handle)
     team.close()
 
 
 def _scored(mass: AttentionMass) -> ScoredRows:
-    """The kernel's view of ``mass``, which keeps the arrays."""
+    """The kernel's view of ``mass``, which keeps the arrays alive."""
     rows = [
         ScoredRow(
             first_token=row.first_token,

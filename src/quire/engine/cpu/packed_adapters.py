@@ -1,4 +1,4 @@
-"""Adapters taken over by the kernel: their thin matrices packed beside the projections.
+"""Adapters in the kernel's form: their low-rank matrices, packed in the order of the projections.
 
 Owns the order of columns that the kernel expects. Knows neither steps nor files.
 """
@@ -16,10 +16,10 @@ from quire.engine.layers.linear import Linear
 
 
 class PackedAdapters:
-    """What adapters add to one projection: ``pairs``, one for each adapter of the engine. Valid as
-    long as this object lives; the PyTorch copy becomes empty.
+    """The adapters' matrices at one projection: ``pairs``, one for each adapter of the engine.
+    Valid as long as this object lives; the PyTorch copies become empty.
 
-    ``gated``: the projection's columns are packed in turns of gate and up.
+    ``gated``: the projection's columns are packed as alternating blocks of gate and up.
     """
 
     def __init__(

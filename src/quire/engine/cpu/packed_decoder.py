@@ -1,4 +1,4 @@
-"""A built ``Decoder`` taken over by the kernel: every weight packed once, PyTorch's copy let go.
+"""Packs a built ``Decoder`` for the kernel: every weight once, releasing PyTorch's copy.
 
 Owns the packed weights and the C description of the model. Knows no steps.
 """
@@ -35,7 +35,7 @@ _QK_NORMS = {None: 0, "head": 1, "whole": 2}
 class PackedDecoder:
     """The weights of one model for the kernel. ``spec`` is valid as long as this object lives.
 
-    Weights of ``decoder`` become empty tensors, so that there is one copy of them in memory.
+    The weights of ``decoder`` become empty tensors, so that only one copy is in memory.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class PackedDecoder:
             chosen_scoring=int(config.scoring == "chosen"),
             normalize=int(config.normalize),
         )
-        # Which experts are chosen hangs on small differences: the router keeps float32.
+        # the choice of experts is sensitive to small differences, so the router keeps float32
         spec.router, spec.router_bias = self._linear(experts.router, weight_type=WeightType.F32)
         if experts.gate_up_bias_EO is not None and experts.down_bias_EO is not None:
             spec.gate_up_bias = self._pointers(
@@ -178,7 +178,7 @@ class PackedDecoder:
     def _linear(
         self, linear: Linear, bias_scale: float = 1.0, weight_type: WeightType | None = None
     ) -> tuple[PackedMatrixView, int | None]:
-        """The packed matrix and its bias, times ``bias_scale``; takes the weight over."""
+        """The packed matrix and its bias, times ``bias_scale``; releases the PyTorch weight."""
         matrix = self._packed(linear.weight_OI, weight_type=weight_type)
         linear.weight_OI = torch.empty(0)
         if linear.bias_O is None:
@@ -187,7 +187,7 @@ class PackedDecoder:
         return matrix.view, self._keep(bias).data_ptr()
 
     def _adapters(self, linear: Linear, *, gated: bool = False) -> int | None:
-        """What adapters add to ``linear``, by adapter; None if none of them touches it."""
+        """The address of the adapters' pairs at ``linear``; None if no adapter modifies it."""
         if linear.delta is None:
             return None
         kind = WeightType.BF16 if self.weight_type is WeightType.INT8 else self.weight_type

@@ -22,7 +22,7 @@ _HUGE_PAGE_BYTES = 2 << 20
 
 
 class WeightType(IntEnum):
-    """Of packed weights, and of the rows that they are multiplied with."""
+    """The type of packed weights, and of the rows that they are multiplied with."""
 
     F32 = 0
     BF16 = 1
@@ -30,7 +30,7 @@ class WeightType(IntEnum):
 
 
 class Epilogue(IntEnum):
-    """What happens to a product before it is stored; ``csrc/matmul.h`` defines each."""
+    """The operation on a product before it is stored; ``csrc/matmul.h`` defines each."""
 
     STORE = 0
     ADD = 1
@@ -40,7 +40,7 @@ class Epilogue(IntEnum):
 
 
 class Ordering(IntEnum):
-    """Whether a row's bits may depend on what is batched with it."""
+    """Whether a row's bits may depend on the rest of the batch."""
 
     FASTEST = 0
     BATCH_INVARIANT = 1
@@ -52,8 +52,8 @@ _GATED = (Epilogue.SILU_MUL, Epilogue.GELU_TANH_MUL, Epilogue.CLAMPED_SWIGLU)
 
 def huge_page_buffer(num_bytes: int) -> torch.Tensor:
     """Zeroed, page-aligned memory as a uint8 tensor, backed by huge pages where the system has
-    them: panels are read once for each step, so every small page would cost a TLB miss."""
-    # Private: the default, shared memory, has huge pages only where the system was set up for it.
+    them: panels are read once per step, so each small page would cost a TLB miss."""
+    # private, because shared memory has huge pages only where the system is configured for it
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     memory = mmap.mmap(-1, max(num_bytes, 1), flags=flags)
     if num_bytes >= _HUGE_PAGE_BYTES and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -136,8 +136,8 @@ class PackedMatrix:
 class Product:
     """One product ``y_MN = epilogue(x_MK . weights)``, checked and with its memory allocated once.
 
-    Calling it costs one call of the C function, which is what a step pays inside the kernel; so
-    benchmarks hold on to it, and others use :func:`matmul`.
+    A call costs only the C function, as inside the kernel's step. Benchmarks therefore reuse one
+    object; other code calls :func:`matmul`.
 
     ``bias`` comes from :meth:`PackedMatrix.pack_bias`. ``Epilogue.ADD`` adds to ``y_MN``.
 
@@ -197,7 +197,7 @@ def matmul(
     limit: float = 7.0,
     ordering: Ordering = Ordering.FASTEST,
 ) -> torch.Tensor:
-    """One :class:`Product`, once; float32 in and out."""
+    """A :class:`Product` that is called once; float32 in and out."""
     y_MN = torch.zeros(len(x_MK), matrix.num_columns) if out_MN is None else out_MN
     Product(
         team,

@@ -1,4 +1,5 @@
-"""A team of kernel threads, and what it can run without a model. Owns the threads' lifetime."""
+"""A team of kernel threads, and the functions that it runs without a model. Owns the threads'
+lifetime."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ _NO_MEMORY = -1
 class Team:
     """``num_threads`` threads, the caller's included. One call at a time; idle threads sleep.
 
-    The threads do not survive a fork: a child process makes a team of its own.
+    The threads do not survive a fork: a child process must create its own team.
 
     Raises:
-        ConfigError: fewer than one thread, or the system gives none.
+        ConfigError: fewer than one thread, or the system cannot create them.
     """
 
     def __init__(self, library: KernelLibrary, num_threads: int) -> None:
@@ -53,11 +54,11 @@ class Team:
         return self._handle
 
     def check(self, status: int, work: str, remedy: str = "use a smaller model") -> None:
-        """Turn the status of a call of the library into an error.
+        """Raise the error that a library call's status stands for.
 
         Raises:
-            EngineFault: something inside ``work`` failed, on whatever thread. The team can be used
-                again; what the call had to write is undefined.
+            EngineFault: something inside ``work`` failed, on any thread. The team can be used
+                again; the outputs of the call are undefined.
         """
         if status == 0:
             return

@@ -1,8 +1,9 @@
-"""A CUDA device's attention: FlashInfer where it is installed and applies, Triton else.
+"""A CUDA device's attention: FlashInfer where it is installed and applies, else Triton.
 
-Owns which rows go to whom. FlashInfer takes prompt chunks, and single tokens where enough rows
-share a prefix for cascade to pay; a plan costs it time on the host for every key of its rows, which
-a chunk hides. Other single tokens go to the Triton kernel, which plans from page tables alone.
+Owns the division of rows between the two. FlashInfer takes prompt chunks, and single tokens where
+enough rows share a prefix for cascade attention to pay off. Its plan costs host time for every key
+of its rows, which overlaps with the computation of a chunk. Other single tokens go to the Triton
+kernel, which plans from page tables alone.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class CudaAttention:
     def choose(
         cls, triton: TritonAttention, config: DecoderConfig, dtype: torch.dtype
     ) -> CudaAttention:
-        """FlashInfer too, if it is installed, made for these heads and this dtype, and runs."""
+        """Includes FlashInfer if it is installed, supports these heads and this dtype, and runs."""
         reason = flashinfer_missing()
         if triton.batch_invariant:
             reason = "its split of long rows depends on the batch, and batch_invariant is set"
@@ -59,7 +60,7 @@ class CudaAttention:
         logger.info("FlashInfer gets its kernels ready; it compiles those that it does not have")
         try:
             library.try_out(_kinds(config), dtype)
-        except Exception as exc:  # what a missing compiler, a full disk or an old driver raises
+        except Exception as exc:  # compilers, disks and drivers raise different types
             logger.warning(
                 "attention by the Triton kernels alone: FlashInfer %s cannot run here (%s): "
                 "install a CUDA toolkit with nvcc, or its flashinfer-jit-cache of that version",
@@ -79,7 +80,7 @@ class CudaAttention:
 
 
 class MixedPlan:
-    """``AttentionPlan`` of a step whose rows go to both."""
+    """``AttentionPlan`` of a step whose rows are divided between both."""
 
     def __init__(
         self, triton: TritonAttention, flashinfer: FlashInfer, rows: AttentionRows
@@ -102,14 +103,15 @@ class MixedPlan:
 
 
 def _kinds(config: DecoderConfig) -> list[AttentionAttributes]:
-    """The kinds of attention that the layers ask for, once each."""
+    """The distinct attention parameters of the layers."""
     windows = dict.fromkeys(layer.window for layer in config.layers)
     attention = config.attention
     return [AttentionAttributes(attention.scale, window, attention.softcap) for window in windows]
 
 
 def _may_share(rows: AttentionRows, single: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Rows of one token that begin with the same page as so many others that cascade may pay."""
+    """Rows of one token whose first page is shared by enough rows that cascade attention may pay
+    off."""
     pages = rows.pages
     counts = np.diff(pages.starts)
     first_R = np.full(rows.num_rows, -1, np.int64)

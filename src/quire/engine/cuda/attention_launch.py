@@ -18,13 +18,13 @@ from quire.engine.cuda.work_list import Tiling, WorkList
 from quire.engine.kv_cache.torch_pool import LayerCache
 
 _LEAST_ROWS = 16
-"""The fewest rows and columns that a matrix unit multiplies."""
+"""The fewest rows and columns that a tensor core multiplies."""
 
 _LEAST_SHARED_BYTES = 99 << 10
-"""What a block may have on the smallest of the devices that are served."""
+"""Shared memory per block on the smallest supported device."""
 
 _MERGED_PARTS = 16
-"""Partial results that a program of the merge reads at a time."""
+"""Partial results that a program of the merge kernel reads at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +41,8 @@ class AttentionBuffers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionLaunch:
-    """A work list on the device. ``counts``: int32, items and merges; how many programs there are
-    does not depend on them."""
+    """A work list on the device. ``counts``: int32, numbers of items and merges. The number of
+    programs does not depend on them."""
 
     items: Tensor
     merges: Tensor
@@ -77,7 +77,7 @@ class Partials:
 
 
 def tile_rows(tile_tokens: int, heads_per_group: int) -> int:
-    """Rows of a tile, padded to what a matrix unit takes."""
+    """Rows of a tile, padded to the tensor cores' minimum."""
     return _padded(tile_tokens * heads_per_group)
 
 
@@ -86,9 +86,9 @@ def padded_head(head_dim: int) -> int:
 
 
 def num_stages(block_d: int, itemsize: int, shared_bytes: int) -> int:
-    """How many tiles of K and V are on their way at a time, with what shared memory a block may
-    have: three take up to 660 bytes for each element of a head. One for float32, whose exact
-    products Triton 3.6 cannot compile otherwise."""
+    """How many tiles of K and V are loaded at a time, given a block's shared memory: three take up
+    to 660 bytes per element of a head. One for float32, whose exact products Triton 3.6 cannot
+    compile otherwise."""
     return 3 if itemsize < 4 and 700 * block_d <= shared_bytes else 1
 
 

@@ -1,4 +1,4 @@
-"""The CUDA backend: says whether this machine can use it, and puts its parts together."""
+"""The CUDA backend: says whether this machine can use it, and builds it from its parts."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ logger = logging.getLogger(__name__)
 _LEAST_CAPABILITY = (8, 0)
 _FLOAT8_CAPABILITY = (8, 9)
 _MAX_STEPS = 32
-"""Steps of a message that the loop's memory holds; longer messages go step by step."""
+"""Steps of a message that the loop's memory holds; longer messages run step by step."""
 
 _MAX_STOPS = 16
 _MAX_ENTRIES = 1 << 22
 """Page entries of all rows in the loop's memory, at 12 bytes each."""
 
 _RESERVED = 0.1
-"""The share of a device that a cache of no stated size leaves: activations, the samplers' passes
-over whole vocabularies, FlashInfer's workspace and the recorded steps are in it."""
+"""The share of device memory that a cache of unspecified size leaves free, for activations,
+sampling over whole vocabularies, FlashInfer's workspace and recorded steps."""
 
 
 class CudaBackend:
@@ -83,8 +83,8 @@ def _too_old(config: EngineConfig, device: torch.device) -> str | None:
 
 
 def adapt_weights(config: EngineConfig, loaded: LoadedModel) -> None:
-    """Bring the weights into the forms that the configuration and the checkpoint ask for: FP8
-    weights stay what they are in the file where there is a product for them."""
+    """Convert the weights to the forms that the configuration and the checkpoint ask for. FP8
+    weights stay as stored where the device multiplies them."""
     assert isinstance(loaded.model, Decoder), "unsupported() says so"
     is_stored = stores_float8(config)
     multiplies = has_float8_products(loaded.device)
@@ -102,8 +102,8 @@ def make_runner(
     recorder: GraphRecorder,
     sizes: Sequence[int] | None = None,
 ) -> CudaRunner:
-    """A runner over a model whose weights are in their forms. Decode steps are recorded by
-    ``recorder``, for batches of ``sizes`` (None: of all sizes up to ``max_sequences``).
+    """A runner over a model whose weights have been adapted. ``recorder`` records decode steps for
+    batches of ``sizes`` (None: of all sizes up to ``max_sequences``).
 
     Raises:
         ConfigError: cache or decode memory cannot be allocated.
@@ -173,10 +173,10 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
 
 
 def cache_bytes(device: torch.device) -> int:
-    """What a cache takes if nobody says: what is free beside the weights, without the reserve."""
+    """The default cache size: the memory that the weights leave free, without the reserve."""
     if device.type != "cuda":
         return DEFAULT_CACHE_BYTES
-    torch.cuda.empty_cache()  # what loading has left is free too
+    torch.cuda.empty_cache()  # memory cached by the allocator while loading is free too
     num_free, num_all = torch.cuda.mem_get_info(device)
     return max(DEFAULT_CACHE_BYTES, num_free - int(_RESERVED * num_all))
 

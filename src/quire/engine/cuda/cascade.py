@@ -1,4 +1,4 @@
-"""Decode rows that begin with the same pages: their keys are read once for all (Ye et al., 2024).
+"""Decode rows with a common prefix: its keys are read once for all of them (Ye et al., 2024).
 
 Pure numpy. Finds the groups and lays them out as two levels of requests: the shared pages with all
 queries of a group, and each row's own pages with its one query.
@@ -19,17 +19,17 @@ from quire.engine.cuda.flashinfer_plan import RequestSegment
 I64 = NDArray[np.int64]
 
 LEAST_SAVED_SLOTS = 4096
-"""Below this, merging two partial results costs more than the reads that it saves."""
+"""Below this, merging two partial results costs more than the saved reads."""
 
 LEAST_SAVED_SHARE = 0.5
-"""Of the slots that the rows of a group read without it."""
+"""The least share that must be saved of the slots that the rows of a group would read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Levels:
-    """Both levels of the rows that share, and the rest as it was (None: nothing is left).
+    """Both levels of the sharing rows, and the other rows unchanged (None: there are none).
 
-    ``tokens``: places of the sharing rows' tokens, group after group; the levels are in that order.
+    ``tokens``: indices of the sharing rows' tokens, group by group; the levels are in that order.
     """
 
     tokens: I64
@@ -39,11 +39,11 @@ class Levels:
 
 
 def find_shared(segment: RequestSegment) -> Levels | None:
-    """The levels of a segment of one query per request; None where nothing worth it is shared.
+    """The levels of a segment with one query per request; None if no group is worth it.
 
     A group is worth it if reading its shared pages once saves at least ``LEAST_SAVED_SLOTS`` slots
-    and ``LEAST_SAVED_SHARE`` of all that its rows read. The last page of a row is never shared: its
-    own token is in it.
+    and ``LEAST_SAVED_SHARE`` of all that its rows read. The last page of a row is never shared,
+    because its own token is in it.
     """
     groups = _groups(segment)
     if not groups:
@@ -67,10 +67,9 @@ def find_shared(segment: RequestSegment) -> Levels | None:
 
 
 def _groups(segment: RequestSegment) -> list[tuple[I64, int]]:
-    """(rows, number of pages that all of them begin with), only those worth it.
+    """(rows, length of their common prefix in pages) of the groups that are worth it.
 
-    Rows are ordered by their first page; among those with the same one, as many pages count as all
-    of them share.
+    Rows are grouped by their first page; the common prefix is that of all rows of the group.
     """
     counts = np.diff(segment.kv_indptr)
     candidates = np.flatnonzero(counts > 1)

@@ -1,8 +1,9 @@
-"""The decode loop of a message: recorded steps, one wait for the device at the end.
+"""The decode loop of a message: recorded steps, and one wait for the device at the end.
 
-A step is recorded twice for every bucket: up to the logits, for rows whose sampler runs between the
-recordings, and as a whole, for rows that all take the best token. Rows that the host has to look at
-in every step (grammars, stop strings, penalties, log probabilities) take the first one by one.
+A step is recorded in two forms for every bucket: up to the logits, for rows whose sampler runs
+outside of the recording, and as a whole, for batches in which all rows take the best token. Rows
+that need the host in every step (grammars, stop strings, penalties, log probabilities) use the
+first form step by step.
 
 Shapes: B rows of a bucket, V vocabulary.
 """
@@ -32,7 +33,7 @@ I64 = NDArray[np.int64]
 
 
 class DecodeLoop:
-    """Owns the recordings. ``state`` and ``attention`` are the memory that they read."""
+    """Owns the recordings. ``state`` and ``attention`` hold the fixed memory that they read."""
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class DecodeLoop:
         self._greedy = Buckets("greedy decode step", sizes, self._greedy_work, recorder)
 
     def run(self, rows: FusedRows) -> FusedTokens | None:
-        """Decode; None if the rows, their steps or their pages are too many for the memory."""
+        """Decode; None if the rows, their steps or their pages exceed the memory."""
         size = self._forward.size_for(len(rows.tokens_R))
         if size is None or not self._state.holds(rows) or not self._attention.begin(rows):
             return None
@@ -78,8 +79,8 @@ class DecodeLoop:
         return self._forward.size_for(num_rows) is not None
 
     def step(self, tokens_R: I64, positions_R: I32, slots_R: I64) -> Tensor:
-        """Hidden states ``[R, H]`` of rows that the attention has taken, valid until the next
-        step."""
+        """Hidden states ``[R, H]`` of rows that were planned with the attention, valid until the
+        next step."""
         num_rows = len(tokens_R)
         size = self._forward.size_for(num_rows)
         assert size is not None, f"{num_rows} rows are more than are recorded"
@@ -90,7 +91,7 @@ class DecodeLoop:
         return hidden_RH
 
     def logits_of(self, hidden_RH: Tensor) -> Tensor | None:
-        """Logits that the last step has left, if these are its hidden states."""
+        """The logits of the last step, if ``hidden_RH`` are its hidden states."""
         return self._last[1] if self._last is not None and self._last[0] is hidden_RH else None
 
     def _sampled_step(self, rows: FusedRows, size: int) -> None:
@@ -106,13 +107,13 @@ class DecodeLoop:
         forward = self._logits_work(size)
 
         def work() -> None:
-            self._hidden[size] = forward()  # in a recording, where every replay will leave it
+            self._hidden[size] = forward()  # every replay writes to this tensor
 
         return work
 
     def _greedy_work(self, size: int) -> Work:
         forward = self._logits_work(size)
-        self._state.rest()  # warming up makes steps, and the memory holds only so many
+        self._state.rest()  # warm-up runs count steps, and the memory holds a limited number
 
         def work() -> None:
             forward()
@@ -121,7 +122,7 @@ class DecodeLoop:
         return work
 
     def _logits_work(self, size: int) -> Callable[[], Tensor]:
-        """A forward pass up to the logits; gives the hidden states."""
+        """A forward pass up to the logits; returns the hidden states."""
         state, plan = self._state, self._attention.plan(size)
 
         def work() -> Tensor:
@@ -138,7 +139,7 @@ class DecodeLoop:
 
 
 class RecordedDecodePlan(TritonDecodePlan):
-    """``DecodePlan`` whose steps are replays, as long as the rows fit the loop's memory."""
+    """``DecodePlan`` whose steps are replays, if the rows fit the loop's memory."""
 
     def __init__(self, loop: DecodeLoop, attention: StaticAttention, rows: AttentionRows) -> None:
         super().__init__(attention.backend, rows)
@@ -154,7 +155,7 @@ class RecordedDecodePlan(TritonDecodePlan):
 
 
 def take_best(logits_RV: Tensor) -> tuple[Tensor, Tensor]:
-    """The best token of each row, ties by lower id, and its logit: not finite where there is
-    none."""
+    """The best token of each row, ties by lower id, and its logit, which is not finite if no token
+    can be chosen."""
     best_R, tokens_R = logits_RV.max(dim=-1)
     return tokens_R, best_R

@@ -1,7 +1,7 @@
-"""Decoding rows on the device: what they run next, when they end, what they have sampled.
+"""The state of decoding rows on the device: next inputs, ends, sampled tokens.
 
-Fixed memory that recorded steps read and write. Every operation has a fixed shape and reads nothing
-back, so a message of many steps needs the host once, at its end.
+Fixed memory that recorded steps read and write. Every operation has a fixed shape and returns
+nothing to the host, so a message of many steps needs the host once, at its end.
 
 Shapes: B rows of a bucket, S steps, W stop tokens of a row, V vocabulary.
 """
@@ -22,7 +22,7 @@ from quire.engine.sequences import NO_TOKEN
 I64 = NDArray[np.int64]
 
 _BLOCK = 128
-"""Rows that the kernel works on at a time."""
+"""Rows that the kernel processes at a time."""
 
 
 class DecodeState:
@@ -60,7 +60,7 @@ class DecodeState:
         )
 
     def rest(self) -> None:
-        """No row is live and no step has been made; as at first, and before work is recorded."""
+        """Reset: no row is live and no step has been made; also used before recording."""
         self._live_B.zero_()
         self._failed_B.zero_()
         self._step_1.zero_()
@@ -97,8 +97,7 @@ class DecodeState:
         self.slots_B[:size] = values["slots"][0].masked_fill(~live_B, self._idle_slot)
 
     def place(self, tokens_R: I64, positions_R: I32, slots_R: I64, size: int) -> None:
-        """Fill the memory for one step of these rows in a bucket of ``size``; the host chooses
-        what they sample."""
+        """Fill the memory for one step of these rows in a bucket of ``size``; the host samples."""
         slots_B = np.full(size, self._idle_slot, np.int64)
         slots_B[: len(slots_R)] = slots_R
         values = upload(
@@ -114,7 +113,7 @@ class DecodeState:
         self.slots_B[:size] = values["slots"]
 
     def without_early_stops(self, logits_BV: Tensor) -> Tensor:
-        """Logits in which rows that may not end yet cannot sample their stop tokens."""
+        """Logits in which the stop tokens of rows that may not end yet are excluded."""
         size = len(logits_BV)
         stops_BW = self._stops_BW[:size]
         early_BW = (self._min_steps_B[:size] > self._step_1)[:, None] & (stops_BW >= 0)
@@ -144,8 +143,9 @@ class DecodeState:
         self._live_B[:size] = next_B
 
     def settle_best(self, tokens_B: Tensor, best_B: Tensor) -> None:
-        """``settle`` with tokens of these logits, chosen where they are finite; in one launch where
-        there is a device: its operations would take longer to begin than to run."""
+        """``settle`` with the best tokens of these logits, chosen where finite. One launch where
+        there is a device, because launching the single operations would take longer than running
+        them."""
         if self._device.type != "cuda":
             self.settle(tokens_B, torch.isfinite(best_B))
         else:
@@ -178,13 +178,13 @@ class DecodeState:
         )
 
     def finish(self, rows: FusedRows, num_steps: int) -> FusedTokens:
-        """What was sampled in ``num_steps`` steps; waits for the device."""
+        """The tokens sampled in ``num_steps`` steps; waits for the device."""
         num_rows = len(rows.tokens_R)
         out_SB = self._out_SB[:num_steps, :num_rows]
         host: I64 = torch.cat((out_SB, self._failed_B[None, :num_rows])).cpu().numpy()
         tokens_SR = host[:-1]
         counts_R: I64 = (tokens_SR != NO_TOKEN).sum(axis=0)
-        last_R = tokens_SR[counts_R - 1, np.arange(num_rows)]  # with no token, NO_TOKEN
+        last_R = tokens_SR[counts_R - 1, np.arange(num_rows)]  # NO_TOKEN for rows without tokens
         is_stop_RW = (rows.stop_tokens_RW == last_R[:, None]) & (last_R != NO_TOKEN)[:, None]
         return FusedTokens(tokens_SR, counts_R, is_stop_RW.any(axis=1), host[-1] != 0)
 

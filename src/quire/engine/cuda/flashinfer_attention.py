@@ -1,10 +1,10 @@
 """Attention by FlashInfer: plans its wrappers for a step and runs them in every layer.
 
-A wrapper is planned on the host when a layer first asks for its kind of attention: once per step
-and kind, never once per layer. Each wrapper has plan memory of its own and they share the workspace
-for partial results, as they run one after another. Wrappers are used again in the next step, which
-begins when the device is done with this one (the engine waits for it), so neither a plan in use nor
-the pinned memory that it is copied from is overwritten.
+A wrapper is planned on the host when a layer first needs its kind of attention: once per step and
+kind, never once per layer. Each wrapper has its own plan memory; they share the workspace for
+partial results, because they run one after another. Wrappers are reused in the next step, which
+begins after the device has finished this one (the engine waits for it), so neither a plan in use
+nor the pinned memory that it is copied from is overwritten.
 
 Shapes: T new tokens, N heads, K KV heads, D head size.
 """
@@ -51,10 +51,10 @@ class FlashInfer:
         self._cascade: Any = None
 
     def try_out(self, kinds: Sequence[AttentionAttributes], dtype: torch.dtype) -> None:
-        """Run each kernel once, with and without a mask; those that are not there get compiled.
+        """Run each kernel once, with and without a mask, so that missing ones get compiled.
 
         Raises:
-            Exception: whatever the library or its compiler says.
+            Exception: any error of the library or its compiler.
         """
         shape = (2, 1, self.num_kv_heads, self.head_dim)
         pages = torch.zeros(shape, dtype=dtype, device=self.device)
@@ -75,9 +75,9 @@ class FlashInfer:
     ) -> Any:
         """Wrapper ``number`` of a step, planned for the requests of a segment.
 
-        A wrapper settles on one of the library's kernels in its first plan, and some take no masks:
-        those that get masks never get anything else. With a mask the library wants all lists on the
-        device.
+        A wrapper selects one of the library's kernels in its first plan, and some kernels take no
+        masks, so separate wrappers serve segments with masks. With a mask the library needs all
+        lists on the device.
         """
         is_masked = segment.mask is not None
         if (is_masked, number) not in self._prefills:
@@ -135,7 +135,7 @@ class FlashInfer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Call:
-    """A planned wrapper and the tokens that it serves; ``page_size`` in which it sees the cache.
+    """A planned wrapper and the tokens that it serves; ``page_size`` of its view of the cache.
     ``blind`` tokens see nothing."""
 
     wrapper: Any
@@ -212,22 +212,23 @@ def _two_tokens(mask: NDArray[np.bool_] | None) -> RequestSegment:
 
 
 def with_sinks(out_TND: Tensor, lse_TN: Tensor, sinks_N: Tensor) -> Tensor:
-    """The output with one more, valueless, logit per head in its softmax. ``lse_TN``: logarithm to
-    base 2 of the sum of the others' exponentials, as FlashInfer returns it."""
+    """The output with one more logit per head, without a value, in its softmax. ``lse_TN``:
+    logarithm to base 2 of the sum of the other exponentials, as FlashInfer returns it."""
     gap_TN = sinks_N.float() - lse_TN * math.log(2.0)
     share_TN = torch.sigmoid(-gap_TN)
     return (out_TND.float() * share_TN[..., None]).to(out_TND.dtype)
 
 
 def _may_cascade(segment: RequestSegment, attributes: AttentionAttributes) -> bool:
-    """Its wrapper knows neither masks nor windows by row, and returns no sums for sinks."""
+    """FlashInfer's cascade wrapper supports no masks, no windows by row, and no sums for sinks."""
     one_each = len(segment.tokens) == len(segment.qo_indptr) - 1
     plain = attributes.window is None and attributes.sinks_N is None
     return one_each and plain and segment.mask is None
 
 
 def _window_left(segment: RequestSegment, attributes: AttentionAttributes) -> int:
-    """Keys before a query's own that it sees; -1 for all. A mask has the window in it already."""
+    """The number of keys before a query's own that it sees; -1 for all. A mask includes the
+    window."""
     if attributes.window is None or segment.mask is not None:
         return -1
     return attributes.window - 1

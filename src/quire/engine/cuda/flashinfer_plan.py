@@ -1,10 +1,11 @@
-"""A step's rows as FlashInfer's paged attention wants them: CSR page lists, masks, shared prefixes.
+"""A step's rows in the form of FlashInfer's paged attention: CSR page lists, masks, shared
+prefixes.
 
-Pure numpy. FlashInfer sees a request as an ordered list of keys in pages that are full but for the
-last, and counts causality and windows by place in that list. Rows that are like this go in as
-pages. All others (holes, gapped or shuffled positions, tokens that nobody keeps) go in as lists of
-single slots, pages of size one, ordered by position; where place and position still differ, and for
-explicit masks, with a mask.
+Pure numpy. FlashInfer sees a request as an ordered list of keys in pages that are full except the
+last, and derives causality and windows from the index in that list. Rows of this form are passed as
+pages. All others (holes, positions with gaps or out of order, tokens without a slot) are passed as
+lists of single slots, pages of size one, ordered by position; where index and position still
+differ, and for explicit masks, with a mask.
 
 Shapes: R rows, T new tokens, C visible slots of all rows, P pages.
 """
@@ -25,13 +26,13 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RequestSegment:
-    """Requests of one call. ``tokens``: places of their new tokens in the step's, in order.
+    """Requests of one call. ``tokens``: indices of their new tokens in the step, in order.
 
     Request i has the queries ``qo_indptr[i]:qo_indptr[i + 1]`` and the pages
     ``kv_indices[kv_indptr[i]:kv_indptr[i + 1]]``, the last of which holds ``last_page_len[i]``
-    keys. ``mask``: what each query sees, request after request, ``[queries * keys]``; without one a
-    query sees the keys up to its own place from the end. ``blind``: which of the segment's queries
-    see nothing at all.
+    keys. ``mask``: which keys each query sees, request by request, ``[queries * keys]``; without
+    one a query sees the keys up to its own index, counted from the end. ``blind``: the segment's
+    queries that see nothing at all.
     """
 
     tokens: I64
@@ -46,9 +47,9 @@ class RequestSegment:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The visible slots of rows in entry order, CSR; new tokens are among them.
+    """The visible slots of rows in entry order, CSR, including new tokens.
 
-    ``columns`` say which bit of the row's masks a slot is.
+    ``columns``: the bit of each slot in the row's masks.
     """
 
     starts: I64
@@ -58,7 +59,7 @@ class Keys:
 
 
 def visible_keys(rows: AttentionRows, entries: PageEntries, members: I64) -> Keys:
-    """Every slot of the rows ``members`` whose bit is set; none of the others."""
+    """Every slot of the rows ``members`` whose bit is set, and none of other rows."""
     is_member = np.zeros(entries.num_rows, np.bool_)
     is_member[members] = True
     chosen = np.flatnonzero(np.repeat(is_member, entries.counts))
@@ -91,7 +92,7 @@ def segments(
 def _is_plain(
     rows: AttentionRows, entries: PageEntries, keys: Keys, row: int, window: int | None
 ) -> bool:
-    """Whether place and position agree in this row, and its pages are full but for the last."""
+    """Whether index and position agree in this row, and its pages are full except the last."""
     if entries.mask_starts[row] >= 0 or entries.starts[row] == entries.starts[row + 1]:
         return False
     words = entries.words[entries.starts[row] : entries.starts[row + 1]]
@@ -126,8 +127,8 @@ def _paged(rows: AttentionRows, entries: PageEntries, members: I64) -> RequestSe
 
 @dataclass(frozen=True, slots=True)
 class _SlotList:
-    """One row as single slots. ``mask`` ``[num_new, slots]`` where place does not tell enough;
-    ``blind`` ``[num_new]`` says which new tokens see nothing."""
+    """One row as single slots. ``mask`` ``[num_new, slots]`` where the order does not suffice;
+    ``blind`` ``[num_new]``: which new tokens see nothing."""
 
     row: int
     slots: I64
@@ -150,7 +151,7 @@ class _SlotList:
             shown |= slots == new[:, None]
         if window is not None:
             shown &= positions > asked[:, None] - window
-        some = shown.any(axis=0)  # what no token sees need not be read
+        some = shown.any(axis=0)  # slots that no token sees are left out
         slots, shown = slots[some], shown[:, some]
         by_place = np.tri(len(new), len(slots), len(slots) - len(new), dtype=np.bool_)
         mask = None if (shown == by_place).all() else shown
@@ -190,7 +191,7 @@ def _tokens(rows: AttentionRows, members: I64) -> I64:
 
 
 def _ranges(starts: I64, counts: I64) -> I64:
-    """``starts[i] .. starts[i] + counts[i] - 1`` for all i, one after another."""
+    """``starts[i] .. starts[i] + counts[i] - 1`` for all i, concatenated."""
     begins = np.cumsum(counts) - counts
     places: I64 = np.repeat(starts - begins, counts) + np.arange(int(counts.sum()))
     return places

@@ -1,8 +1,8 @@
-"""A decoder's layers with fewer launches: the same parts, joined where PyTorch has one for each.
+"""A decoder's layers with fewer kernel launches: fused forms of the same parts.
 
 Queries and keys are rotated and written to the cache in one launch, activation and gate are one,
-and a projection adds its output to the residual stream itself. The weights are those of the layers
-that are taken over; the results equal theirs up to rounding.
+and a projection adds its output to the residual stream itself. The weights are taken over from the
+layers; the results are equal up to rounding.
 
 Shapes: T tokens, N heads, K KV heads, D head size, H hidden size, I intermediate size.
 """
@@ -53,7 +53,7 @@ class FusedMLP(GatedMLP):
 
 
 class FusedLayer(DecoderLayer):
-    """Takes over the parts of ``layer``, whose attention and MLP are in their forms already."""
+    """Takes over the parts of ``layer``, whose attention and MLP have been adapted already."""
 
     def __init__(self, layer: DecoderLayer) -> None:
         vars(self).update(vars(layer))
@@ -74,8 +74,8 @@ class FusedLayer(DecoderLayer):
 
 
 def added(x_TO: Tensor, linear: Linear, h_TI: Tensor) -> Tensor:
-    """``x + linear(h)``. A plain product adds to ``x`` in its own memory, with no pass of its own;
-    the sum is rounded once, not twice."""
+    """``x + linear(h)``. A plain product adds to ``x`` in place, without a pass of its own; the sum
+    is rounded once, not twice."""
     if type(linear) is Linear and linear.delta is None and linear.bias_O is None:
         return x_TO.addmm_(h_TI, linear.weight_OI.t())
     return linear(h_TI).add_(x_TO)
@@ -84,7 +84,8 @@ def added(x_TO: Tensor, linear: Linear, h_TI: Tensor) -> Tensor:
 def rotate_and_write(
     qk_THD: Tensor, v_TKD: Tensor, rotation: Rotation, slots_T: Tensor, cache: LayerCache
 ) -> Tensor:
-    """Queries, rotated ``[T, N, D]``; keys, rotated, and values go to these slots of the cache.
+    """Rotate queries and keys, and write keys and values to these slots of the cache; returns the
+    queries ``[T, N, D]``.
 
     ``qk_THD``: query heads, then key heads.
     """
@@ -119,7 +120,7 @@ def rotate_and_write(
 
 
 def gated(activation: Activation, gate_up_TI: Tensor) -> Tensor:
-    """``activate`` of the two halves of ``[T, 2 * I]``, in the order gate, up."""
+    """``activate`` of the two halves of ``[T, 2 * I]``, gate first."""
     assert gate_up_TI.is_contiguous(), "gate and up are not contiguous"
     num_tokens, width = len(gate_up_TI), gate_up_TI.shape[1] // 2
     out_TI = gate_up_TI.new_empty(num_tokens, width)

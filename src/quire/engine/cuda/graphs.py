@@ -1,7 +1,7 @@
-"""Recording work once and replaying it, for a few sizes of batch.
+"""Records work once and replays it, for a few batch sizes.
 
-Recorded work reads and writes fixed memory only; whoever replays it fills that memory first. Owns
-the sizes and the recordings; knows nothing of what is recorded.
+Recorded work reads and writes fixed memory only; the caller fills that memory before a replay. Owns
+the sizes and the recordings; does not know what is recorded.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ logger = logging.getLogger(__name__)
 Work = Callable[[], None]
 
 _WARM_UPS = 2
-"""Runs before a recording: kernels are compiled and libraries take their workspaces there."""
+"""Runs before a recording, in which kernels are compiled and libraries allocate workspaces."""
 
 
 class GraphRecorder(Protocol):
-    """Makes of work that touches fixed memory something that repeats it."""
+    """Turns work on fixed memory into a function that repeats it."""
 
     def record(self, work: Work) -> Work:
-        """Run the work once or more and return what repeats it."""
+        """Run the work at least once and return a function that repeats it."""
         ...
 
 
 class CudaGraphRecorder:
-    """``torch.cuda.CUDAGraph``; all recordings share one memory pool, as one runs at a time, and
-    one stream, as cuBLAS takes a workspace for each."""
+    """``torch.cuda.CUDAGraph``. All recordings share one memory pool, because only one runs at a
+    time, and one stream, because cuBLAS allocates a workspace for each stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -57,8 +57,8 @@ class CudaGraphRecorder:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Without the collector of cycles: what it finds may own memory of the device or kernels, and
-    giving these back ends a recording."""
+    """Disables the garbage collector: an object that it frees may own device memory or kernels, and
+    releasing these aborts a recording."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -69,7 +69,7 @@ def _no_collection() -> Iterator[None]:
 
 
 class DirectRecorder:
-    """Runs the work once, as warming up does, and then whenever it is repeated. For devices without
+    """Runs the work once, as a warm-up, and again at each repetition. For devices without
     graphs."""
 
     def record(self, work: Work) -> Work:
@@ -78,8 +78,8 @@ class DirectRecorder:
 
 
 def bucket_sizes(largest: int) -> tuple[int, ...]:
-    """Batch sizes with a recording: 1, 2, 4, then steps of an eighth to a quarter up to
-    ``largest``, so that padding costs little more than that."""
+    """Batch sizes with a recording: 1, 2, 4, then increments of an eighth to a quarter up to
+    ``largest``, which bounds the share of padding."""
     sizes = [size for size in (1, 2, 4) if size < largest]
     size = 8
     while size < largest:
@@ -91,8 +91,8 @@ def bucket_sizes(largest: int) -> tuple[int, ...]:
 class Buckets:
     """Recordings by batch size.
 
-    ``make`` gives the work for a size. Everything is recorded at once, the largest first: what it
-    allocates is then enough for the others.
+    ``make`` returns the work for a size. All sizes are recorded at once, the largest first, so that
+    its allocations suffice for the others.
     """
 
     def __init__(

@@ -1,5 +1,5 @@
-"""A mixture of experts as two grouped products, without asking the device how rows fell to experts;
-for a few tokens, as two kernels that take every pair of a token and an expert by itself.
+"""A mixture of experts as two grouped products, without reading the routing back from the device;
+for few tokens, as two kernels that compute every pair of a token and an expert separately.
 
 Equals ``quire.engine.layers.experts.Experts``.
 
@@ -23,9 +23,10 @@ _GROUPED_GENERATIONS = (9, 10)
 class GroupedExperts(Experts):
     """Takes over the weights of ``experts``.
 
-    ``float8``: expert weights are stored in E4M3 with a scale per output, and multiplied as the
-    type of the inputs. The products of many tokens are PyTorch's where it has one for these
-    weights, else ours; with ``batch_invariant`` ours, and sums over experts in their order.
+    ``float8``: expert weights are stored in E4M3 with a scale per output, and multiplied in the
+    inputs' type. The products of many tokens are PyTorch's where it supports these weights, else
+    Quire's own; ``batch_invariant`` always uses Quire's own, and sums over experts in a fixed
+    order.
     """
 
     def __init__(
@@ -69,19 +70,19 @@ class GroupedExperts(Experts):
         if not self._in_order:
             return weighted_TAH.sum(dim=1).to(x_TH.dtype)
         total_TH = weighted_TAH[:, 0]
-        for expert in range(1, self.config.top_k):  # how a library sums may depend on T
+        for expert in range(1, self.config.top_k):  # a library's order of summation may depend on T
             total_TH = total_TH + weighted_TAH[:, expert]
         return total_TH.to(x_TH.dtype)
 
     def _are_few(self, x_TH: Tensor) -> bool:
-        """Whether hardly two tokens meet in an expert, so that each may read its own. (The library
-        runs where Triton does not: on CPUs.)"""
+        """Whether tokens rarely share an expert, so that each pair may read the expert's weights.
+        (PyTorch's grouped product also runs on CPUs, where Triton does not.)"""
         if self._in_order or (self._library and x_TH.device.type != "cuda"):
             return False
         return 2 * len(x_TH) * self.config.top_k <= self.config.num_experts
 
     def pairs(self, rows_PH: Tensor, experts_P: Tensor, ends_E: Tensor) -> Tensor:
-        """Outputs ``[P, H]``; rows of expert e are those up to ``ends_E[e]``."""
+        """Outputs ``[P, H]``; the rows of expert e end at ``ends_E[e]``."""
         gate_up = self._product(
             rows_PH, experts_P, ends_E, self.gate_up_EOI, self.gate_up_bias_EO,
             self._gate_up_scale_EO,
@@ -109,8 +110,8 @@ class GroupedExperts(Experts):
 
 def has_grouped_product(weight_EOI: Tensor) -> bool:
     """Whether ``torch._grouped_mm`` takes these weights without waiting for the device: bfloat16,
-    rows of a multiple of 16 bytes, on Hopper and the Blackwell of data centres. On others it reads
-    the ends of the groups back, which a recording does not survive."""
+    rows of a multiple of 16 bytes, on Hopper and datacenter Blackwell. On other devices it reads
+    the groups' ends back, which a recording does not allow."""
     if not hasattr(torch, "_grouped_mm") or weight_EOI.dtype != torch.bfloat16:
         return False
     aligned = all(size % 8 == 0 for size in weight_EOI.shape[1:])
@@ -121,7 +122,7 @@ def has_grouped_product(weight_EOI: Tensor) -> bool:
 
 
 def _quantized(weight_EOI: Tensor) -> tuple[Tensor, Tensor]:
-    """Expert by expert, so that the float32 copy is of one at a time."""
+    """One expert at a time, so that only one float32 copy exists at a time."""
     scale_EO = torch.empty(weight_EOI.shape[:2], dtype=torch.float32, device=weight_EOI.device)
     quantized = torch.empty(weight_EOI.shape, dtype=torch.float8_e4m3fn, device=weight_EOI.device)
     for expert, weight_OI in enumerate(weight_EOI):

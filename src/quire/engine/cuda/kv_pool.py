@@ -1,8 +1,8 @@
-"""The CUDA backend's cache: the flat tensors of ``TorchKVPool``, seen by kernels as pages.
+"""The CUDA backend's cache: the flat tensors of ``TorchKVPool``, which kernels see as pages.
 
-``[slots, K, D]`` is FlashInfer's layout ``NHD`` ``[pages, page_size, K, D]`` without its first two
-axes apart, at any page size that divides the slots, one included. Positions of slots are kept on
-the device too, where kernels decide by them what a token sees.
+``[slots, K, D]`` is FlashInfer's layout ``NHD`` ``[pages, page_size, K, D]`` with the first two
+axes merged, at any page size that divides the slots, including one. Slot positions are also kept on
+the device, where kernels use them to decide what a token sees.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from quire.engine.kv_cache.torch_pool import LayerCache, TorchKVPool
 class CudaKVPool(TorchKVPool):
     """``KVPool`` with ``slot_positions_S``, int32 on the device.
 
-    Positions of slots that a forward pass writes are set there by the attention plan of the pass;
-    copies and swaps take them along here.
+    The attention plan of a forward pass sets the positions of the slots that the pass writes;
+    copies and swaps move them here.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CudaKVPool(TorchKVPool):
 
     @property
     def idle_slot(self) -> int:
-        """A scratch slot for rows that only fill up a batch; nobody reads it."""
+        """A scratch slot for padding rows of a batch; it is never read."""
         return self.first_scratch
 
     def copy_slots(self, source: I32, target: I32) -> None:
@@ -63,7 +63,7 @@ class CudaKVPool(TorchKVPool):
         self._publish(slots_of(blocks, self.page_size))
 
     def _publish(self, slots: NDArray[np.int64]) -> None:
-        """Send the positions of these slots to the device."""
+        """Copy the positions of these slots to the device."""
         positions = torch.from_numpy(self.positions_AS[0, slots])
         device = self.slot_positions_S.device
         self.slot_positions_S[torch.from_numpy(slots).to(device)] = positions.to(device)

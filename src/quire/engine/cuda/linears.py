@@ -1,6 +1,6 @@
-"""Projections as the device multiplies them: in FP8, or with one tile for every batch.
+"""Projections in the forms of the device: in FP8, or with one tile for every batch.
 
-Each takes over the weights of a ``Linear`` and answers to the same call.
+Each takes over the weights of a ``Linear`` and has the same interface.
 
 Shapes: T tokens, O outputs, I inputs.
 """
@@ -18,7 +18,7 @@ FLOAT8 = torch.float8_e4m3fn
 _LARGEST = torch.finfo(FLOAT8).max
 _LEAST_SCALE = 1e-12
 _ALIGNMENT = 16
-"""The FP8 product takes sizes that are multiples of this."""
+"""The FP8 product requires sizes that are multiples of this."""
 
 
 def quantize_rows(x_TI: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,10 +33,11 @@ def quantize_rows(x_TI: Tensor) -> tuple[Tensor, Tensor]:
 
 class Float8Linear(Linear):
     """W8A8: weights in E4M3 with a scale per output, activations with a scale per token, products
-    in float32 (Micikevicius et al., 2022). Without hardware for it, the weights alone.
+    accumulated in float32 (Micikevicius et al., 2022). Without hardware support, only the weights
+    are FP8.
 
-    ``weight_OI`` is float8; ``scale_O`` float32. With ``batch_invariant`` activations stay as they
-    are and the product takes the fixed tile.
+    ``weight_OI`` is float8; ``scale_O`` float32. With ``batch_invariant`` activations are not
+    quantised and the product uses the fixed tile.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Float8Linear(Linear):
         return y if self.delta is None else self.delta.add_to(y, x)
 
     def _scaled_product(self, x_TI: Tensor) -> Tensor:
-        on_device = x_TI.device.type == "cuda"  # else there may be no Triton
+        on_device = x_TI.device.type == "cuda"  # elsewhere there may be no Triton
         quantized_TI, scale_T1 = quantized(x_TI) if on_device else quantize_rows(x_TI)
         y_TO: Tensor = torch._scaled_mm(
             quantized_TI,
@@ -81,7 +82,7 @@ class Float8Linear(Linear):
 
 
 class FixedTileLinear(Linear):
-    """The product in which a row's bits do not depend on the rest of the batch."""
+    """A product in which a row's bits do not depend on the rest of the batch."""
 
     def __init__(self, linear: Linear) -> None:
         self.parts, self.delta = linear.parts, linear.delta
@@ -94,7 +95,7 @@ class FixedTileLinear(Linear):
 
 def has_float8_products(device: torch.device) -> bool:
     """Whether ``torch._scaled_mm`` takes scales per row and column there: Hopper and later (and
-    CPUs, slowly, which lets tests run it)."""
+    CPUs, slowly, for tests)."""
     if device.type != "cuda":
         return True
     return torch.cuda.get_device_capability(device) >= (9, 0)

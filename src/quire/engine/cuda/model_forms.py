@@ -1,4 +1,4 @@
-"""Puts the device's forms of projections, experts and layers into a built decoder, in place.
+"""Replaces the projections, experts and layers of a built decoder by the device's forms, in place.
 
 Owns which layer takes which form; knows no arithmetic.
 """
@@ -22,14 +22,14 @@ from quire.engine.models.decoder import Decoder
 @dataclass(frozen=True, slots=True)
 class Forms:
     """``float8``: projections of attention, MLP and experts in FP8; embeddings, norms, routers and
-    the output projection stay as they are. ``batch_invariant``: every product has a fixed tile."""
+    the output projection are unchanged. ``batch_invariant``: every product has a fixed tile."""
 
     float8: bool = False
     batch_invariant: bool = False
 
 
 def projections(model: Decoder) -> list[Linear]:
-    """Those of attention and dense MLPs, in the order in which ``adapt`` takes them."""
+    """The projections of attention and dense MLPs, in the order of ``adapt``."""
     found: list[Linear] = []
     for layer in model.layers:
         found += (layer.attention.qkv, layer.attention.output)
@@ -39,9 +39,9 @@ def projections(model: Decoder) -> list[Linear]:
 
 
 def adapt(model: Decoder, forms: Forms, scales: Mapping[int, Tensor] | None = None) -> None:
-    """Replace every layer and its projections. Weights are handed over, not copied.
+    """Replace every layer and its projections. Weights are moved, not copied.
 
-    ``scales``: FP8 scales ``[O]`` by place in ``projections``; others are chosen here.
+    ``scales``: FP8 scales ``[O]`` by index in ``projections``; missing ones are computed here.
     """
     known = scales or {}
     adapted = iter(

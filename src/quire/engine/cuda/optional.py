@@ -1,6 +1,6 @@
-"""What of the optional packages is here, and what to install where it is not.
+"""Which optional packages are available, and what to install if one is not.
 
-``triton`` and ``flashinfer`` are imported nowhere but behind these two questions.
+``triton`` and ``flashinfer`` are imported only after one of these checks.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def load_flashinfer() -> ModuleType:
 def _reason(package: str, message: str) -> str | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what they warn of while loading is theirs
+            warnings.simplefilter("ignore")  # warnings on import are not about this program's use
             import_module(package)
-    except Exception as exc:  # a broken native build raises what it likes
+    except Exception as exc:  # a broken native build may raise any type
         return message.format(reason=f"{type(exc).__name__}: {exc}".splitlines()[0][:200])
     return None

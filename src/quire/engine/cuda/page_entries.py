@@ -1,9 +1,10 @@
-"""Page lists as a kernel reads them: one (block, word) entry after another, new tokens included.
+"""Page lists in the form that kernels read: a flat list of (block, word) entries, new tokens
+included.
 
-Pure numpy. A row's own new slots are folded into its entries: the bit of each is set in the first
-entry that holds its block and cleared in all others, so that a slot is seen once. Slots of no entry
-(scratch slots of tokens that nobody keeps) get entries of their own behind the row's pages; the
-flat slot space goes on behind the blocks, so they are blocks like any other.
+Pure numpy. A row's own new slots are merged into its entries: the bit of each is set in the first
+entry that holds its block and cleared in all others, so that a slot is seen once. Slots that are in
+no entry (scratch slots of tokens that are not kept) get entries of their own after the row's pages;
+scratch slots are numbered after the blocks, so they form blocks like any other.
 
 Shapes: R rows, T new tokens, E entries.
 """
@@ -27,9 +28,9 @@ _WORD_BITS = 64
 class PageEntries:
     """Entries of all rows in CSR form: row r owns ``starts[r]:starts[r + 1]``.
 
-    ``mask_words`` are the explicit masks by entry: those of token t of row r begin at
-    ``mask_starts[r] + t * (number of r's entries)``; -1 for rows without a mask. They say which
-    set bits a token sees; rows without a mask go by position.
+    ``mask_words``: the explicit masks by entry. Those of token t of row r begin at ``mask_starts[r]
+    + t * (number of r's entries)``; -1 for rows without a mask. They say which set bits a token
+    sees; rows without a mask use positions.
     """
 
     starts: I64
@@ -57,13 +58,13 @@ class _OwnBits:
 
 
 def page_entries(rows: AttentionRows) -> PageEntries:
-    """The entries of every row; entries behind a row's last set bit are left out."""
+    """The entries of every row; entries after a row's last set bit are left out."""
     own = _own_bits(rows)
     words = rows.pages.visible.copy()
     row_of_entry = np.repeat(np.arange(rows.num_rows), np.diff(rows.pages.starts))
     missing = _fold(own, rows, row_of_entry, words)
     kept = _before_last_set(words, rows.pages.starts, row_of_entry)
-    if rows.masks:  # a mask counts columns from the first page on; its row keeps every entry
+    if rows.masks:  # a mask's columns begin at the first page, so its row keeps every entry
         kept |= np.isin(row_of_entry, np.fromiter(rows.masks, np.int64))
     all_rows = np.concatenate((row_of_entry[kept], own.rows[missing]))
     order = np.argsort(all_rows, kind="stable")
@@ -86,7 +87,7 @@ def _own_bits(rows: AttentionRows) -> _OwnBits:
 
 
 def _fold(own: _OwnBits, rows: AttentionRows, row_of_entry: I64, words: U64) -> NDArray[np.bool_]:
-    """Put own bits into ``words``; says which pairs of ``own`` have no entry."""
+    """Merge own bits into ``words``; returns which pairs of ``own`` have no entry."""
     missing = np.ones(len(own.rows), np.bool_)
     num_blocks = len(rows.slot_positions) // rows.page_size + 1
     is_written = np.zeros(num_blocks, np.bool_)
@@ -107,10 +108,10 @@ def _fold(own: _OwnBits, rows: AttentionRows, row_of_entry: I64, words: U64) -> 
 
 
 def _before_last_set(words: U64, starts: I64, row_of_entry: I64) -> NDArray[np.bool_]:
-    """Entries up to each row's last one with a set bit."""
+    """Which entries are not after their row's last entry with a set bit."""
     last = np.full(len(starts) - 1, -1, np.int64)
     entries = np.flatnonzero(words)
-    last[row_of_entry[entries]] = entries  # entries ascend, so the last one stays
+    last[row_of_entry[entries]] = entries  # entries ascend, so the last assignment remains
     kept: NDArray[np.bool_] = np.arange(len(words)) <= last[row_of_entry]
     return kept
 

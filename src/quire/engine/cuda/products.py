@@ -1,4 +1,4 @@
-"""Launches the products of ``cuda.kernels.products``: one tile, whatever the batch.
+"""Launches the products of ``cuda.kernels.products``: one tile for any batch.
 
 Shapes: M rows, N or O outputs, K or I inputs, E experts, P rows sorted by expert.
 """
@@ -15,7 +15,8 @@ from quire.engine.layers.mlp import Activation
 
 _LINEAR_TILE = {"BLOCK_M": 64, "BLOCK_N": 32, "BLOCK_K": 64}
 _GROUPED_ROWS = 16
-"""Rows of one expert that are multiplied together: with many experts few tokens meet in one."""
+"""Rows of one expert that are multiplied together. Small, because with many experts few tokens
+share one."""
 
 _GROUPED_TILE = {"BLOCK_M": _GROUPED_ROWS, "BLOCK_N": 64, "BLOCK_K": 64}
 _QUANTIZED_AT_A_TIME = 2048
@@ -24,7 +25,7 @@ _PAIR_TILE = {"BLOCK_N": 8, "BLOCK_K": 512}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExpertWeights:
-    """Those of ``quire.engine.layers.experts.Experts``; scales are float32, for float8."""
+    """The weights of ``quire.engine.layers.experts.Experts``, with float32 scales for float8."""
 
     activation: Activation
     gate_up_EOI: Tensor
@@ -38,7 +39,7 @@ class ExpertWeights:
 def fixed_linear(
     x_MI: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None, scale_O: Tensor | None = None
 ) -> Tensor:
-    """``F.linear`` in which a row's bits do not depend on the others.
+    """``F.linear`` in which a row's bits do not depend on the other rows.
 
     ``scale_O``: float32, for weights in float8.
     """
@@ -72,9 +73,10 @@ def grouped_linear(
     bias_EO: Tensor | None = None,
     scale_EO: Tensor | None = None,
 ) -> Tensor:
-    """Rows of expert e are those up to ``row_ends_E[e]`` (int32) from the end of the one before.
+    """The rows of expert e end at ``row_ends_E[e]`` (int32) and begin where the previous expert's
+    end.
 
-    Nothing is read back from the device, so it can stand in a CUDA graph.
+    Nothing is read back from the device, so it can be part of a CUDA graph.
     """
     num_experts, num_outputs, depth = weight_EOI.shape
     assert x_PI.is_contiguous(), "the rows are not contiguous"
@@ -116,7 +118,7 @@ def quantized(x_MI: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def few_pairs(x_TH: Tensor, experts_TA: Tensor, shares_TA: Tensor, layer: ExpertWeights) -> Tensor:
-    """The experts' outputs ``[T, H]``, each pair by itself: for fewer pairs than experts.
+    """The experts' outputs ``[T, H]``, each pair separately: for fewer pairs than experts.
 
     ``experts_TA`` int64, ``shares_TA`` float32.
     """

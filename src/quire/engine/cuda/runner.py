@@ -1,4 +1,4 @@
-"""The CUDA backend's runner: that of the PyTorch backend with a message's decode loop fused."""
+"""The CUDA backend's runner: the PyTorch backend's, with a message's decode loop on the device."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from quire.engine.torch_runner import I64, TorchRunner
 
 
 def on_device(device: torch.device) -> AbstractContextManager[object]:
-    """Make it the thread's current device: PyTorch finds the device of a tensor by itself, but
-    Triton's launches, recordings and FlashInfer go by the current one."""
+    """Make it the thread's current device. PyTorch uses the device of a tensor, but Triton's
+    launches, recordings and FlashInfer use the current one."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 class CudaRunner(TorchRunner):
     """``ModelRunner`` on a device. ``loop`` is None where decode steps cannot be recorded."""
 
-    serves_scores = False  # its cache does not lie as the sums read it
+    serves_scores = False  # not implemented for this cache layout
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class CudaRunner(TorchRunner):
             return super().logits(hidden_NH)
 
     def to_device(self, array: NDArray[np.integer]) -> Tensor:
-        """Without waiting for what the device does, as a copy from ordinary memory would."""
+        """Does not wait for the device's work, as a copy from pageable memory would."""
         return upload({"array": np.asarray(array, np.int64)}, self._device)["array"]
 
     def decode_fused(self, rows: FusedRows) -> FusedTokens | None:

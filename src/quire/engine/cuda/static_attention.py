@@ -1,7 +1,7 @@
 """Attention of decoding rows for a whole message, from fixed memory that recorded steps read.
 
-All steps are planned at once: the slots that the steps will append to are in the words from the
-start, and their positions are written ahead, so that a step sees exactly those that precede it. No
+All steps are planned at once: the bits of the slots that the steps will append to are set from the
+start, and their positions are written ahead, so that each step sees exactly the slots before it. No
 step needs the host.
 
 Shapes: B rows of a bucket, R rows, E entries, N heads, K KV heads, D head size.
@@ -72,7 +72,7 @@ class StaticAttention:
         self._blocks_E = torch.zeros(max_entries, dtype=torch.int32, device=device)
         self._words_E = torch.zeros(max_entries, dtype=torch.int64, device=device)
         self._no_words = torch.zeros(1, dtype=torch.int64, device=device)
-        # Ranges are cut so that at most twice the processors' number are added to one per row.
+        # ranges are cut so that there are at most two more per processor than one per row
         most = state.max_rows + 2 * num_processors(device) + 1
         group = shape.num_heads // shape.num_kv_heads
         self._tiling = Tiling(max(1, 16 // group), COLUMN_BLOCK, COLUMN_BLOCK)
@@ -87,22 +87,22 @@ class StaticAttention:
             device,
         )
         self._launches = {window: self._empty_launch(most) for window in shape.windows}
-        # Zeroed once: what stands in a row without work is from an earlier step, and nobody's.
+        # zeroed once: rows without work keep the output of an earlier step, which is never used
         size = (state.max_rows, shape.num_heads, shape.head_dim)
         self._out_BND = torch.zeros(size, dtype=shape.dtype, device=device)
 
     def begin(self, rows: FusedRows) -> bool:
-        """Plan a message of these rows; False if their pages are more than the memory holds.
+        """Plan a message of these rows; False if their pages exceed the memory.
 
-        The positions of the slots that the steps will write are set, on the host and the device.
+        Sets the positions of the slots that the steps will write, on the host and the device.
         """
         ahead = _rows_ahead(rows)
         ahead.slot_positions[ahead.slots] = ahead.positions
         return self.take(ahead, page_entries(ahead), rows.num_steps)
 
     def take(self, ahead: AttentionRows, entries: PageEntries, num_steps: int) -> bool:
-        """Plan rows with the tokens of up to ``num_steps`` steps, as ``begin`` does; the host has
-        their positions."""
+        """Plan rows with the tokens of up to ``num_steps`` steps, as ``begin`` does. Their
+        positions are already set on the host."""
         if len(entries.blocks) > len(self._blocks_E):
             return False
         arrays: dict[str, NDArray[np.generic]] = {
@@ -128,7 +128,7 @@ class StaticAttention:
         return True
 
     def plan(self, size: int) -> StaticPlan:
-        """``AttentionPlan`` of the first ``size`` rows of the state, whatever they are then."""
+        """``AttentionPlan`` of the first ``size`` rows of the state at the time of a step."""
         buffers = AttentionBuffers(
             blocks=self._blocks_E,
             words=self._words_E,
@@ -211,7 +211,7 @@ def _rows_ahead(rows: FusedRows) -> AttentionRows:
 
 
 def _one_token_each(work: WorkList, row_starts: I64) -> WorkList:
-    """The work of all steps' tokens as that of one token per row, number r for row r."""
+    """Turn the work of all steps' tokens into work of one token per row, with index r for row r."""
 
     def rows_of(first: I32) -> I64:
         rows: I64 = np.searchsorted(row_starts, first, side="right") - 1

@@ -1,8 +1,8 @@
 """The scales of a checkpoint that stores its projections in FP8, so that they can stay as stored.
 
-The loader has turned such weights into the model's dtype, which keeps more bits than FP8 has: with
-the same scale they round back to what the file holds. Scales by block have no form here; those
-projections get scales of their own, per output.
+The loader has converted such weights to the model's dtype, which has more bits than FP8: with the
+same scale they round back to the stored values. Block-wise scales have no form here; those
+projections get new scales, per output.
 
 Shapes: O outputs of a projection.
 """
@@ -31,7 +31,7 @@ def stores_float8(config: EngineConfig) -> bool:
 
 
 def stored_scales(config: EngineConfig, linears: list[Linear]) -> dict[int, Tensor]:
-    """Scales ``[O]`` by place in ``linears``, where all parts of a projection have one."""
+    """Scales ``[O]`` by index in ``linears``, where all parts of a projection have one."""
     found: dict[int, Tensor] = {}
     with Shards(locate(config.source)) as shards:
         for place, linear in enumerate(linears):

@@ -1,8 +1,8 @@
 """``AttentionBackend`` over the kernels of ``cuda.kernels.attention``.
 
-Serves every row that the reference serves, in one or two launches per layer: tokens of rows with
-few new ones take small tiles, prompt chunks large ones. In batch-invariant mode all take the same
-tile and no row is split, so every token sums in one order whatever else is in the batch.
+Serves every row that the reference serves, in one or two launches per layer: rows with few new
+tokens use small tiles, prompt chunks large ones. In batch-invariant mode all rows use the same tile
+and no row is split, so that every token sums in one order in any batch.
 
 Shapes: T new tokens, N heads, K KV heads, D head size.
 """
@@ -32,7 +32,7 @@ COLUMN_BLOCK = 64
 """Columns (slots) that a program reads at a time."""
 
 _SMALL_ROWS = 16
-"""Rows (tokens times heads of a group) of a small tile: the least that a matrix unit takes."""
+"""Rows (tokens times heads of a group) of a small tile: the tensor cores' minimum."""
 
 _LARGE_ROWS = 64
 _PROGRAMS_PER_PROCESSOR = 4
@@ -58,7 +58,7 @@ class TritonAttention:
 
     def tilings(self, members: I64, num_new: I64, num_columns: int) -> list[tuple[I64, Tiling]]:
         """The launches for the rows ``members`` of ``num_new`` tokens each: which rows, and how
-        their work is cut. ``num_columns`` in all."""
+        their work is cut. ``num_columns``: of all rows together."""
         small = max(1, _SMALL_ROWS // self.heads_per_group)
         if self.batch_invariant:
             return [(members, Tiling(small, COLUMN_BLOCK, None))]
@@ -73,22 +73,22 @@ class TritonAttention:
 
 
 def num_processors(device: torch.device) -> int:
-    """Streaming multiprocessors; 8 where the interpreter stands in for a device."""
+    """Streaming multiprocessors; 8 where the interpreter replaces a device."""
     if device.type != "cuda":
         return 8
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def num_programs(device: torch.device) -> int:
-    """Programs of a launch; they share the work among them."""
+    """Programs of a launch, which divide the work among themselves."""
     return _PROGRAMS_PER_PROCESSOR * num_processors(device)
 
 
 def split_columns(num_columns: int, num_kv_heads: int, processors: int) -> int:
-    """The longest range that lets ``num_columns`` in all keep every processor busy twice over.
+    """The longest range with which ``num_columns`` columns give every processor two ranges.
 
-    A multiple of the column block, at least two of them: where processors are idle, reading blocks
-    side by side is worth a merge, but not of parts that take less time than it does.
+    A multiple of the column block, at least two of them: if processors are idle, reading blocks in
+    parallel is worth a merge, unless the parts take less time than the merge.
     """
     wanted = num_columns * num_kv_heads / (2 * processors)
     blocks = max(2, math.ceil(wanted / COLUMN_BLOCK))
@@ -97,7 +97,7 @@ def split_columns(num_columns: int, num_kv_heads: int, processors: int) -> int:
 
 class TritonPlan:
     """``AttentionPlan`` of the rows ``members`` of a step. Sets the positions of all new tokens'
-    slots on the device; work lists are made at the first layer of each window."""
+    slots on the device; work lists are built at the first layer of each window."""
 
     def __init__(
         self, backend: TritonAttention, rows: AttentionRows, entries: PageEntries, members: I64
@@ -161,8 +161,8 @@ class TritonPlan:
         ]
 
     def _bounds(self, *, has_window: bool) -> EntryPositions | None:
-        """Positions by which work can be left out: a single token sees all that is before it, so
-        without a window only those of rows with several count."""
+        """The positions by which columns can be left out. A single token sees everything before it,
+        so without a window they matter only to rows with several tokens."""
         bounded = self._members if has_window else self._members[self._num_new > 1]
         if not len(bounded):
             return None
@@ -172,8 +172,8 @@ class TritonPlan:
 
 
 class TritonDecodePlan:
-    """``DecodePlan``: every step is planned from the entries of the step before, whose words have
-    the bits of all tokens appended so far."""
+    """``DecodePlan``: every step is planned from the entries of the previous step, whose words
+    include the bits of all tokens appended so far."""
 
     def __init__(self, backend: TritonAttention, rows: AttentionRows) -> None:
         self._backend = backend
@@ -194,7 +194,7 @@ class TritonDecodePlan:
         self._rows = replace(rows, pages=behind)
 
     def _begin(self, rows: AttentionRows, entries: PageEntries) -> None:
-        """Get ready to attend in this step."""
+        """Prepare attention in this step."""
         self._plan = TritonPlan(self._backend, rows, entries, np.arange(rows.num_rows))
 
     def keep(self, rows: I64) -> None:
@@ -212,7 +212,7 @@ class TritonDecodePlan:
 
 
 def _behind(pages: PageLists | TablePages, entries: PageEntries) -> PageLists:
-    """``entries`` followed, row by row, by the pages that are empty so far."""
+    """``entries`` followed, row by row, by the pages that are still empty."""
     missing = np.maximum(np.diff(pages.starts) - entries.counts, 0)
     row_of_missing = np.repeat(np.arange(entries.num_rows), missing)
     within = np.arange(len(row_of_missing)) - np.repeat(np.cumsum(missing) - missing, missing)

@@ -1,4 +1,4 @@
-"""Host arrays onto the device in one copy."""
+"""Copies host arrays to the device in one transfer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIGNMENT = 16
 _DTYPES: dict[str, torch.dtype] = {
     "int32": torch.int32,
     "int64": torch.int64,
-    "uint64": torch.int64,  # words: kernels shift and mask, so the sign does not matter
+    "uint64": torch.int64,  # bit words: kernels shift and mask, so the sign does not matter
     "uint8": torch.uint8,
     "bool": torch.bool,
 }
@@ -23,8 +23,8 @@ _DTYPES: dict[str, torch.dtype] = {
 def upload(arrays: Mapping[str, NDArray[np.generic]], device: torch.device) -> dict[str, Tensor]:
     """Tensors of the arrays, by name, as views of one buffer on ``device``.
 
-    From pinned memory and without waiting: the allocator of pinned memory keeps the source until
-    the copy is done.
+    Copies from pinned memory without waiting: its allocator keeps the source until the copy is
+    done.
     """
     sizes = [-(-array.nbytes // _ALIGNMENT) * _ALIGNMENT for array in arrays.values()]
     staging = torch.empty(sum(sizes), dtype=torch.uint8, pin_memory=device.type == "cuda")

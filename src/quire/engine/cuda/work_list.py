@@ -1,7 +1,7 @@
-"""The work of one attention launch: which tokens meet which columns of their row's entries.
+"""The work of one attention launch: which tokens attend to which columns of their row's entries.
 
 Pure numpy; the fields are those of ``cuda.kernels.attention``. Long rows of few tokens are split
-along their columns so that one sequence can fill the device; the parts are merged afterwards.
+along their columns so that one sequence can occupy the device; the parts are merged afterwards.
 
 Shapes: R rows, E entries, I tiles (some tokens of one row), W work items.
 """
@@ -28,7 +28,7 @@ class Tiling:
 
     ``column_block``: columns read at a time; every range begins at a multiple of it.
     ``split_columns``: longest range of one program, a multiple of ``column_block``; None: rows are
-    never split, so what a token gets does not depend on the rest of the batch.
+    never split, so a token's result does not depend on the rest of the batch.
     """
 
     tile_tokens: int
@@ -54,8 +54,8 @@ class EntryPositions:
 
 
 def entry_positions(rows: AttentionRows, entries: PageEntries, members: I64) -> EntryPositions:
-    """From the positions of all slots, those that the new tokens get included. Entries of rows
-    that are not ``members`` are given none that would leave them out."""
+    """Computed from the positions of all slots, including those of the new tokens. Entries of rows
+    that are not ``members`` get positions with which they are never left out."""
     lowest = np.full(len(entries.blocks), -1, np.int32)
     highest = np.full(len(entries.blocks), _FAR, np.int32)
     is_member = np.zeros(entries.num_rows, np.bool_)
@@ -142,7 +142,7 @@ def _entry_range(
     tokens_I: I64,
     window: int | None,
 ) -> tuple[I64, I64]:
-    """Per tile, the first entry that one of its tokens may see and the one behind the last."""
+    """Per tile, the first entry that one of its tokens may see and the one after the last."""
     last_I = first_I + tokens_I - 1
     bounds = np.stack((first_I, last_I + 1), axis=1).reshape(-1)
     padded = np.concatenate((rows.positions, rows.positions[-1:]))

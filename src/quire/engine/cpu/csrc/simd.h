@@ -1,7 +1,7 @@
-// Owns vectors of float32: loads, stores, bf16, masks of lanes, exp, reductions.
-// Must not know what is computed with them. One library is compiled for each instruction set, so the
-// width is a constant here and nothing is chosen at run time. Written for the vector extensions that
-// GCC and Clang share; intrinsics stand only where the compilers do not find the instruction.
+// Owns vectors of float32: loads, stores, bf16, masks of lanes, exp, reductions. Must not know what
+// is computed with them. One library is compiled for each instruction set, so the width is a
+// constant here and nothing is chosen at run time. Written with the vector extensions that GCC and
+// Clang share; intrinsics are used only where the compilers do not find the instruction.
 #pragma once
 
 #include <cmath>
@@ -20,7 +20,7 @@ constexpr int kWidth = 16;  // floats in a vector
 #elif defined(__AVX2__)
 constexpr int kWidth = 8;
 #else
-constexpr int kWidth = 4;  // SSE2, NEON and what else the platform starts from
+constexpr int kWidth = 4;  // SSE2, NEON and other baselines
 #endif
 
 using F32 = float __attribute__((vector_size(kWidth * 4)));
@@ -28,11 +28,11 @@ using I32 = int32_t __attribute__((vector_size(kWidth * 4)));
 using U16 = uint16_t __attribute__((vector_size(kWidth * 2)));
 using bf16 = uint16_t;  // the upper half of a float32
 
-// x - 0 is x for every x, -0 included, so that nothing is left of it but the broadcast.
+// x - 0 is x for every x, -0 included, so that the compiler reduces it to the broadcast.
 inline F32 broadcast(float value) { return value - F32{}; }
 inline I32 broadcast(int32_t value) { return value - I32{}; }
 
-// ---- memory: no alignment is asked for; load_n and store_n touch the first n lanes only, 0 <= n
+// ---- memory: unaligned; load_n and store_n touch the first n lanes only, 0 <= n
 template <class Vector>
 inline Vector load_as(const void* source) {
   Vector vector;
@@ -124,11 +124,11 @@ inline F32 fma(F32 a, F32 b, F32 c) {
   return a * b + c;
 #endif
 }
-// The second argument is returned where one of the two is a NaN, as x86 does.
+// Returns the second argument where one of the two is a NaN, as x86 does.
 inline F32 max(F32 a, F32 b) { return a > b ? a : b; }
 inline F32 min(F32 a, F32 b) { return a < b ? a : b; }
 
-// ---- lanes: bit i of `lanes` speaks for lane i
+// ---- lanes: bit i of `lanes` stands for lane i
 inline F32 select(uint32_t lanes, F32 where_set, F32 where_clear) {
 #if defined(__AVX512F__)
   return _mm512_mask_mov_ps(where_clear, static_cast<__mmask16>(lanes), where_set);
@@ -165,7 +165,7 @@ inline float reduce_max(F32 value) {
 inline F32 exp(F32 x) {
   const F32 magic = broadcast(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
 #if defined(__AVX512F__)
-  const F32 clamped = min(max(x, broadcast(-87.3f)), broadcast(90.0f));  // scaling overflows by itself
+  const F32 clamped = min(max(x, broadcast(-87.3f)), broadcast(90.0f));  // scaling overflows to infinity
 #else
   const F32 clamped = min(max(x, broadcast(-87.3f)), broadcast(88.72f));
 #endif
@@ -180,7 +180,7 @@ inline F32 exp(F32 x) {
   p = fma(p, r, broadcast(5.0000001201e-1f));
   p = fma(p * r, r, r) + 1.0f;
 #if defined(__AVX512F__)
-  // Not less: a NaN stays one. max and min above would have lost it.
+  // Compares "not less" so that a NaN stays one; max and min above would have lost it.
   const __mmask16 stays = _mm512_cmp_ps_mask(x, broadcast(-87.3f), _CMP_NLT_UQ);
   const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
   return _mm512_mask_mov_ps(_mm512_maskz_scalef_ps(stays, p, n), is_nan, x);

@@ -17,10 +17,10 @@ namespace quire {
 namespace {
 
 // How long an idle thread spins for the next run: longer than the host needs between two decode
-// steps of a small model, short enough that nobody sees it.
+// steps of a small model, short enough not to matter as processor use.
 constexpr auto kIdleSpin = std::chrono::microseconds(60);
-// Pauses in a barrier before the thread offers its core to whoever the system has stalled (some tens
-// of microseconds).
+// Pauses in a barrier before the thread yields its core to a stalled one (some tens of
+// microseconds).
 constexpr int kBarrierPauses = 2000;
 
 inline void pause_briefly() {
@@ -38,7 +38,7 @@ Team::Team(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
   try {
     for (int thread = 1; thread < num_threads_; thread++)
       threads_.emplace_back([this, thread] { serve(thread); });
-  } catch (...) {  // the system gives no more threads: those that started must be joined
+  } catch (...) {  // the system cannot create more threads: those that started must be joined
     stop();
     throw;
   }
@@ -56,9 +56,10 @@ void Team::stop() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-// Keeps the other threads off the caller's core, within the cores that the caller may use. A thread
-// that is woken while every core is busy is put beside its waker, and the two take turns at every
-// barrier until the system moves one of them: several times the time of a step.
+// Keeps the other threads off the caller's core, within the cores that the caller may use.
+// Otherwise a thread that is woken while every core is busy is placed on its waker's core, and the
+// two alternate at every barrier until the system moves one of them, which takes several times the
+// time of a step.
 void Team::leave_core_to_caller() {
 #if defined(__linux__)
   const int core = sched_getcpu();
@@ -79,8 +80,8 @@ void Team::run(Function function, void* argument) {
   function_ = function;
   argument_ = argument;
   num_working_.store(num_threads_ - 1, std::memory_order_relaxed);
-  // Sequentially consistent with the sleeper, which counts itself before its last look at
-  // generation_: either it sees the new generation or we see it asleep.
+  // Sequentially consistent with the sleeper, which registers before its last check of generation_:
+  // either it sees the new generation, or we see it registered.
   generation_.fetch_add(1, std::memory_order_seq_cst);
   if (num_asleep_.load(std::memory_order_seq_cst) > 0) {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -100,7 +101,7 @@ void Team::work(int thread) {
   }
 }
 
-// Waits for the other threads and makes the team ready for the next run.
+// Waits for the other threads and resets the team for the next run.
 void Team::finish() {
   for (int pauses = 0; num_working_.load(std::memory_order_acquire) > 0; pauses++) {
     if (pauses < kBarrierPauses)
@@ -115,7 +116,7 @@ void Team::finish() {
   }
   for (int i = 0; i < used; i++) shares_[i].value.store(0, std::memory_order_relaxed);
   if (!failed_.load(std::memory_order_relaxed)) return;
-  failed_.store(false, std::memory_order_relaxed);  // threads may stand at different barriers
+  failed_.store(false, std::memory_order_relaxed);  // threads may be at different barriers
   arrived_.store(0, std::memory_order_relaxed);
   std::rethrow_exception(std::exchange(failure_, nullptr));
 }
@@ -147,7 +148,7 @@ void Team::wait_for_all(int thread) {
   int& num_shares = states_[static_cast<size_t>(thread)].num_shares;
   const uint32_t phase = phase_.load(std::memory_order_relaxed);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) == num_threads_ - 1) {
-    // The last to arrive: nobody else touches the counters until the phase changes.
+    // The last thread to arrive: no other touches the counters until the phase changes.
     const int used = num_shares < kMaxShares ? num_shares : kMaxShares;
     for (int i = 0; i < used; i++) shares_[i].value.store(0, std::memory_order_relaxed);
     arrived_.store(0, std::memory_order_relaxed);

@@ -1,17 +1,17 @@
-// Owns the threads of the kernel: a fixed team that runs one function at a time.
-// Must not know what it runs. torch's pool stays torch's: nothing here uses OpenMP.
+// Owns the threads of the kernel: a fixed team that runs one function at a time. Must not know what
+// it runs. Uses no OpenMP, so torch's thread pool is not affected.
 //
-// Thread 0 is the caller of run(); the others wait for work, first spinning for some tens of
-// microseconds and then asleep, so that an idle engine uses no processor. Inside a run, barrier()
-// spins briefly and then yields: a thread that the system has stalled delays the team and nothing
-// else. On Linux the others keep off the core that the caller began the run on, where there are
-// cores enough. A team of one executes no atomic instruction.
+// Thread 0 is the caller of run(). The others wait for work, first spinning for some tens of
+// microseconds and then asleep, so that an idle engine uses no processor time. Inside a run,
+// barrier() spins briefly and then yields: a thread that the system has stalled delays only the
+// team. On Linux the other threads avoid the caller's core, if there are enough cores. A team of
+// one executes no atomic instruction.
 //
 // Every thread of a run must call the same sequence of barrier() and share(). At most kMaxShares
-// share() loops may stand between two barriers.
+// share() loops may be between two barriers.
 //
-// An exception on any thread ends the run: the others leave it at their next barrier, and run() throws
-// the first one on the caller's thread. The team can be used again.
+// An exception on any thread ends the run: the others leave it at their next barrier, and run()
+// throws the first exception on the caller's thread. The team can be used again.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,8 @@ class Team {
 
   int size() const { return num_threads_; }
 
-  // Runs function(argument, team, thread) on every thread; returns when all have returned, or throws
-  // what one of them threw. Not re-entrant, and one caller at a time.
+  // Runs function(argument, team, thread) on every thread; returns when all have returned, or
+  // throws the first exception. Not re-entrant; one caller at a time.
   void run(Function function, void* argument);
 
   // The same for a callable work(thread).
@@ -49,12 +49,12 @@ class Team {
         const_cast<void*>(static_cast<const void*>(&work)));
   }
 
-  // Returns after all threads of the run have called it; what they wrote before is visible after.
+  // Returns after all threads of the run have called it; earlier writes are visible afterwards.
   void barrier(int thread) {
     if (num_threads_ > 1) wait_for_all(thread);
   }
 
-  // Divides [0, count) among the threads as they come, `grain` items at a time: work(first, last).
+  // Divides [0, count) among the threads dynamically, `grain` items at a time: work(first, last).
   template <class Work>
   void share(int thread, int64_t count, int64_t grain, Work&& work) {
     if (num_threads_ == 1) {
@@ -69,8 +69,8 @@ class Team {
     }
   }
 
-  // The same one item at a time, each taken while the one before it is worked on, so that its memory
-  // can be asked for in time: work(item, next), where next is `count` behind a thread's last item.
+  // The same one item at a time. A thread takes its next item while it works on the current one, so
+  // that it can prefetch: work(item, next), where next is `count` after a thread's last item.
   template <class Work>
   void share_ahead(int thread, int64_t count, Work&& work) {
     if (num_threads_ == 1) {
@@ -86,7 +86,8 @@ class Team {
     }
   }
 
-  // The fixed part of [0, count) of this thread, for work where threads should keep to their memory.
+  // The fixed part of [0, count) of this thread, for work where threads should keep to the same
+  // memory.
   void part(int thread, int64_t count, int64_t* first, int64_t* last) const {
     *first = count * thread / num_threads_;
     *last = count * (thread + 1) / num_threads_;
@@ -97,7 +98,7 @@ class Team {
     std::atomic<int64_t> value{0};
   };
   struct alignas(64) ThreadState {
-    int num_shares = 0;  // loops since the last barrier; touched by its own thread alone
+    int num_shares = 0;  // loops since the last barrier; used by its own thread only
   };
 
   struct Stopped {};  // thrown at a barrier when another thread has failed
@@ -116,7 +117,7 @@ class Team {
   alignas(64) std::atomic<uint32_t> generation_{0};  // of runs
   alignas(64) std::atomic<int> arrived_{0};
   alignas(64) std::atomic<uint32_t> phase_{0};  // of barriers
-  alignas(64) std::atomic<int> num_working_{0};  // threads, the caller's aside, that are in the run
+  alignas(64) std::atomic<int> num_working_{0};  // threads in the run, without the caller
   std::atomic<bool> failed_{false};
   std::exception_ptr failure_;  // of the thread that set failed_
   Counter shares_[kMaxShares];
@@ -126,7 +127,7 @@ class Team {
   std::mutex mutex_;
   std::condition_variable work_arrived_;
   std::vector<std::thread> threads_;
-  int callers_core_ = -1;  // the others run anywhere else
+  int callers_core_ = -1;  // the other threads avoid this core
 };
 
 }  // namespace quire

@@ -1,2 +1,2 @@
-"""Triton kernels. Importing a module of this folder needs the package ``triton``, which CUDA builds
-of PyTorch bring along; nothing else of the project imports it. See ``cuda.optional``."""
+"""Triton kernels. Importing a module of this folder requires the package ``triton``, which CUDA
+builds of PyTorch include. No other folder imports ``triton``; see ``cuda.optional``."""

@@ -1,16 +1,16 @@
 """Attention of new tokens over page lists, with visibility words, positions and explicit masks.
 
 Must equal ``quire.engine.attention.reference``. The host describes a step as *work items* (see
-``cuda.work_list``): some tokens of one row against a range of that row's columns, a column being a
-slot of its page list (entry * page_size + offset). Programs take items in turn, so the grid does
+``cuda.work_list``): some tokens of one row against a range of that row's columns, where a column is
+a slot of its page list (entry * page_size + offset). Programs take items in turn, so the grid does
 not depend on the step and the launch can be replayed from a CUDA graph with other work.
 
-A column is seen by token t at position p if the bit of its slot is set, its position is above
-p - window, and the slot is the token's own or at a position below p. In a row with an explicit mask
-the mask's bit takes the place of the last condition (masks are laid out by column).
+Token t at position p sees a column if the bit of its slot is set, its position is above p - window,
+and the slot is the token's own or at a position below p. In a row with an explicit mask the mask's
+bit replaces the last condition (masks are laid out by column).
 
-Shapes: T new tokens, N heads, K KV heads, G = N / K, D head size, M = tokens * G rows of a tile,
-C columns of a tile. Softmax runs online in base 2 (Milakov and Gimelshein, 2018); a range's partial
+Shapes: T new tokens, N heads, K KV heads, G = N / K, D head size, M = tokens * G rows of a tile, C
+columns of a tile. Softmax runs online in base 2 (Milakov and Gimelshein, 2018); a range's partial
 result is (sum of weighted values, largest score, sum of weights), merged by ``merge_kernel``.
 """
 
@@ -20,12 +20,13 @@ import triton
 import triton.language as tl
 
 ITEM_FIELDS = 8
-"""Of a work item: first page entry of its row, first token, number of tokens, first column, end of
-its columns, partial result to write (-1: the output itself), first mask word (-1: no mask), mask
-words per token."""
+"""Fields of a work item: first page entry of its row, first token, number of tokens, first column,
+end of its columns, partial result to write (-1: the output itself), first mask word (-1: no mask),
+mask words per token."""
 
 MERGE_FIELDS = 4
-"""Of a merge: first token, number of tokens, first partial result, number of them."""
+"""Fields of a merge: first token, number of tokens, first partial result, number of partial
+results."""
 
 _LOG2_E = tl.constexpr(1.4426950408889634)
 
@@ -44,8 +45,8 @@ def attention_kernel(
     """One program takes every ``num_programs``-th pair of an item and a KV head.
 
     ``q_ptr`` [T, N, D] with ``q_stride`` elements between tokens; K and V [slots, K, D] with
-    ``kv_stride`` between slots; out [T, N, D]; partial [items, K, M, D] and statistics
-    [items, K, 2, M] in float32. ``window`` 0 stands for none.
+    ``kv_stride`` between slots; out [T, N, D]; partial [items, K, M, D] and statistics [items, K,
+    2, M] in float32. ``window`` 0 means none.
     """
     num_pairs = tl.load(num_items_ptr) * NUM_KV_HEADS
     row_m = tl.arange(0, BLOCK_M)
@@ -109,8 +110,8 @@ def attention_kernel(
             base = tl.where(higher == float("-inf"), 0.0, higher)
             fade = tl.exp2(best - base)
             weights = tl.exp2(scores - base[:, None])
-            # What no token sees is not read: 0 * NaN is NaN, and slots that later steps will write
-            # still hold what another sequence has left there.
+            # Slots that no token sees are not read: 0 * NaN is NaN, and slots that later steps will
+            # write still hold another sequence's data.
             needed = tl.max(seen.to(tl.int32), axis=0) > 0
             values = tl.load(
                 values_ptr + kv_at[:, None] + dim[None, :],
@@ -147,8 +148,8 @@ def merge_kernel(
 ):  # fmt: skip
     """Merges the partial results of tokens whose columns were split, ``BLOCK_P`` at a time.
 
-    One program takes every ``num_programs``-th row of a tile, so that a few long sequences keep
-    the device busy and no program reads one part after another.
+    One program takes every ``num_programs``-th row of a tile, so that a few long sequences keep the
+    device busy and no program reads all parts one after another.
     """
     num_rows = tl.load(num_merges_ptr) * NUM_KV_HEADS * BLOCK_M
     part_p = tl.arange(0, BLOCK_P)

@@ -1,4 +1,4 @@
-"""The end of a decode step for all rows in one launch: ``DecodeState.settle`` says what it does.
+"""The end of a decode step for all rows in one launch; see ``DecodeState.settle``.
 
 Shapes: B rows, R rows of the memory, S steps, W stop tokens of a row.
 """
@@ -16,10 +16,10 @@ def settle_kernel(
     MAX_STOPS: tl.constexpr, STOPS_PADDED: tl.constexpr, BLOCK: tl.constexpr,
     NUM_BLOCKS: tl.constexpr,
 ):  # fmt: skip
-    """One program for all rows, as the step's number is theirs together.
+    """One program for all rows, because they share the step counter.
 
-    ``sampled`` [B], of which those with a ``best`` [B] that is not finite could not be chosen. The
-    others are the state: [R], [S + 1, R] by step, stops [R, W], out [S, R]; booleans as bytes.
+    ``sampled`` [B]: tokens; those whose ``best`` [B] is not finite could not be chosen. The other
+    arguments are the state: [R], [S + 1, R] by step, stops [R, W], out [S, R]; booleans as bytes.
     """
     step = tl.load(step_ptr)
     stop_w = tl.arange(0, STOPS_PADDED)
@@ -46,5 +46,5 @@ def settle_kernel(
         tl.store(positions_ptr + row, position + goes_on.to(tl.int32), mask=inside)
         slot = tl.load(slots_by_step_ptr + (step + 1) * max_rows + row, mask=inside, other=0)
         tl.store(slots_ptr + row, tl.where(goes_on, slot, idle_slot), mask=inside)
-    tl.debug_barrier()  # every warp has read the number
+    tl.debug_barrier()  # every warp has read the step counter
     tl.store(step_ptr, step + 1)

@@ -1,8 +1,8 @@
-"""A mixture of experts for few tokens: every pair of a token and an expert by itself.
+"""A mixture of experts for few tokens: every pair of a token and an expert separately.
 
-With far fewer pairs than experts hardly two tokens meet in one, so there is nothing to gain from
-sorting rows by expert, and a product of one row is the sum of its weights as they are read. Must
-equal ``quire.engine.layers.experts.Experts``.
+With far fewer pairs than experts, tokens rarely share an expert. Sorting rows by expert then gains
+nothing, and a product of one row sums the weights as they are read. Must equal
+``quire.engine.layers.experts.Experts``.
 
 Shapes: T tokens, A experts of a token, P = T * A pairs, E experts, H hidden size, I intermediate
 size. Weights may be stored in float8 with a scale per output.
@@ -23,7 +23,7 @@ def pair_hidden_kernel(
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     HAS_SCALES: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    """``out[P, I]``: gate and up of each pair's expert ``weight[E, 2 * I, H]``, joined."""
+    """``out[P, I]``: the activated gate times up of each pair's expert ``weight[E, 2 * I, H]``."""
     pair = tl.program_id(0)
     column = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     inside = column < WIDTH

@@ -1,8 +1,8 @@
-"""What stands between a layer's matrix products, each in one pass over memory.
+"""The operations between a layer's matrix products, each in one pass over memory.
 
-At small batches a decode step is launches as much as reads, so what can go into one launch does.
-Arithmetic in float32, rounded once. Must equal ``quire.engine.layers.rotary`` with the cache write
-behind it, and ``quire.engine.layers.mlp.activate``.
+At small batches the launches of a decode step cost as much as its reads, so operations are fused.
+Arithmetic in float32, rounded once. Must equal ``quire.engine.layers.rotary`` followed by the cache
+write, and ``quire.engine.layers.mlp.activate``.
 
 Shapes: T tokens, N heads, K KV heads, D head size, I intermediate size.
 """
@@ -60,7 +60,7 @@ def gate_kernel(
     gate_up_ptr, out_ptr,
     WIDTH: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """``out[T, I]`` of ``gate_up[T, 2 * I]``, gate before up; ``ACTIVATION`` as in ``activate``."""
+    """``out[T, I]`` of ``gate_up[T, 2 * I]``, gate first; ``ACTIVATION`` as in ``activate``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < WIDTH
@@ -81,4 +81,4 @@ def activated(gate, up, ACTIVATION: tl.constexpr):
         gate = tl.minimum(gate, 7.0)
         up = tl.minimum(tl.maximum(up, -7.0), 7.0) + 1.0
         slope = 1.702 * gate
-    return gate / (1.0 + tl.exp(-tl.maximum(slope, -80.0))) * up  # e^88 is infinite
+    return gate / (1.0 + tl.exp(-tl.maximum(slope, -80.0))) * up  # e^88 overflows

@@ -1,10 +1,10 @@
 """Matrix products with one tile for every shape, plain and grouped by expert.
 
-A tile sums along K from the front in steps of ``BLOCK_K`` whatever M is, and its rows do not meet,
-so a row's bits depend on that row and the weights alone. Must equal ``F.linear``.
+A tile sums along K in ascending steps of ``BLOCK_K`` for any M, and its rows are independent, so a
+row's bits depend on that row and the weights alone. Must equal ``F.linear``.
 
 Shapes: M rows, N outputs, K inputs, E experts, P rows sorted by expert. Weights may be stored in
-float8 with a scale per output; they are multiplied as the type of the inputs.
+float8 with a scale per output; they are multiplied in the inputs' type.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def grouped_kernel(
 ):  # fmt: skip
     """``out[P, N]``, each row by its expert's ``weight[E, N, K]``.
 
-    ``row_ends`` and ``tile_ends`` [E] cumulate the rows and the tiles of the experts; programs
-    behind the last tile do nothing, so the grid need not know how rows fell to experts.
+    ``row_ends`` and ``tile_ends`` [E] are cumulative counts of the experts' rows and tiles;
+    programs after the last tile do nothing, so the grid does not depend on the routing.
     """
     tile = tl.program_id(0)
     expert_e = tl.arange(0, EXPERTS_PADDED)
@@ -64,7 +64,7 @@ def grouped_kernel(
 def quantize_kernel(
     x_ptr, out_ptr, scale_ptr, x_stride, SIZE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A program per row of ``x[M, K]``: ``out`` in E4M3, whose largest number is 448, and the
+    """One program per row of ``x[M, K]``: ``out`` in E4M3, whose largest number is 448, and the
     row's ``scale``. Must equal ``quire.engine.cuda.linears.quantize_rows``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
