@@ -119,7 +119,7 @@ class ProgramPortSuite:
             assert len(recorder.tokens(4)) == 3
 
     async def test_what_was_exported_comes_with_its_text(self) -> None:
-        recorder = Recorder()
+        recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
             page, copy = PageId(1), PageId(2)
