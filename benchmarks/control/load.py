@@ -15,16 +15,16 @@ from dataclasses import dataclass
 from quire.control import Controller
 from quire.core.actions import Deliver, Dispatch, Fail, SetTimer
 from quire.core.batch import Batch
+from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import AllocPages, Command, Decode
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
 from quire.core.events import (
-    CommandsIssued,
+    Called,
     EngineUp,
     Event,
     ProgramEnded,
     ProgramStarted,
-    QueueCreated,
     StepCompleted,
     Tick,
     TransfersCompleted,
@@ -155,7 +155,7 @@ class ClosedLoop:
             )
         )
         self._post(
-            QueueCreated(time_s=now_s, program=program, queue=queue, model=_MODEL, more=True)
+            Called(time_s=now_s, program=program, call=CreateQueue(queue, _MODEL), more=True)
         )
         decode = Decode(
             id=CommandId(2),
@@ -167,9 +167,7 @@ class ClosedLoop:
             stop=StopSpec(max_tokens=num_output),
         )
         commands: list[Command] = [AllocPages(id=CommandId(1), pages=pages), decode]
-        self._post(
-            CommandsIssued(time_s=now_s, program=program, queue=queue, commands=commands, more=more)
-        )
+        self._post(Called(time_s=now_s, program=program, call=Issue(queue, commands), more=more))
 
     def _post(self, event: Event) -> None:
         started_s = time.thread_time()

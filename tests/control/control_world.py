@@ -7,9 +7,10 @@ from typing import Any
 from quire.control import Controller
 from quire.control.programs.program import CommandQueue, Program
 from quire.core import commands as c
+from quire.core.calls import CreateQueue
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramStarted, QueueCreated
+from quire.core.events import ProgramStarted
 from quire.core.ids import EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -71,14 +72,8 @@ class World:
         return program
 
     def queue(self, program: int, queue: int, **fields: Any) -> None:
-        self.harness.post(
-            QueueCreated(
-                time_s=self.harness.now_s,
-                program=ProgramId(program),
-                queue=QueueId(queue),
-                model=fields.pop("model", MODEL),
-                **fields,
-            )
+        self.harness.call(
+            ProgramId(program), CreateQueue(QueueId(queue), fields.pop("model", MODEL), **fields)
         )
 
     def id(self) -> int:

@@ -10,7 +10,8 @@ from control_world import ENGINE, World, queue_alone
 from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
 from quire.control.scheduler.anticipation import Anticipation
 from quire.core import commands as c
-from quire.core.events import CommandsIssued, QueueClosed
+from quire.core.calls import CloseQueue, Issue
+from quire.core.events import Called
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.interfaces import DispatchPolicy
 
@@ -137,7 +138,7 @@ def test_a_queue_that_is_closed_in_flight_is_forgotten() -> None:
     steppers = Steppers(World(), 2)
     steppers.step(1)
     harness = steppers.world.harness
-    harness.post(QueueClosed(time_s=harness.now_s, program=ProgramId(1), queue=QueueId(1)))
+    harness.call(ProgramId(1), CloseQueue(QueueId(1)))
     harness.step_engine(ENGINE)
     steppers.pass_time(1.0)
     steppers.step(2)  # asks whom to wait for
@@ -152,14 +153,18 @@ def test_events_of_one_moment_stand_in_one_message() -> None:
     world = steppers.world
     for program in (1, 2, 3):
         world.harness.post(
-            CommandsIssued(
+            Called(
                 time_s=world.harness.now_s,
                 program=ProgramId(program),
-                queue=QueueId(1),
-                commands=[
-                    c.EmbedText(id=CommandId(1000), tokens=[3], positions=[0], embeds=[1]),
-                    c.Forward(id=CommandId(1001), context=[], inputs=[1], output=[1], outputs=[1]),
-                ],
+                call=Issue(
+                    QueueId(1),
+                    [
+                        c.EmbedText(id=CommandId(1000), tokens=[3], positions=[0], embeds=[1]),
+                        c.Forward(
+                            id=CommandId(1001), context=[], inputs=[1], output=[1], outputs=[1]
+                        ),
+                    ],
+                ),
                 more=program < 3,
             )
         )

@@ -10,9 +10,9 @@ from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.fairness import FairShare
 from quire.control.scheduler.step_time import StepTime
 from quire.core.batch import Batch, WriteEntries
+from quire.core.calls import SetQueuePriority
 from quire.core.config import TenantConfig
 from quire.core.errors import ConfigError
-from quire.core.events import QueuePrioritySet
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.testing.conformance import DispatchPolicySuite, PolicySuite
 
@@ -187,11 +187,7 @@ def test_a_forward_too_long_for_what_decodes_leave_goes_first_the_next_time() ->
 def test_queue_priority_goes_before_arrival() -> None:
     world = World(max_batch_tokens=4)
     prepared(world, 3)
-    world.harness.post(
-        QueuePrioritySet(
-            time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(3), priority=1
-        )
-    )
+    world.harness.call(ProgramId(1), SetQueuePriority(QueueId(3), 1))
     world.issue(1, world.embed([10], [1]), queue=1)
     low = world.issue(1, world.forward([], range(20, 24), [20], []), queue=2)
     high = world.issue(1, world.forward([], range(30, 34), [30], []), queue=3)

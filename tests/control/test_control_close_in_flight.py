@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from quire.control import Controller
+from quire.core.calls import CloseQueue, CreateQueue
 from quire.core.commands import AllocPages, Decode
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramStarted, QueueClosed, QueueCreated
+from quire.core.events import Called, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
 from quire.testing import ControlHarness
 
@@ -18,7 +19,7 @@ def test_closing_a_queue_with_a_decode_in_flight() -> None:
     harness.post(
         ProgramStarted(time_s=0.0, program=PROGRAM, tenant=TenantId("t"), form="inferlet", name="p")
     )
-    harness.post(QueueCreated(time_s=0.0, program=PROGRAM, queue=QUEUE, model=ModelId("fake")))
+    harness.post(Called(time_s=0.0, program=PROGRAM, call=CreateQueue(QUEUE, ModelId("fake"))))
     pages = [PageId(number) for number in range(8)]
     _, decode = harness.issue(
         PROGRAM,
@@ -36,7 +37,7 @@ def test_closing_a_queue_with_a_decode_in_flight() -> None:
     )
     harness.step_engine(ENGINE)
     assert harness.num_in_flight(ENGINE)
-    harness.post(QueueClosed(time_s=harness.now_s, program=PROGRAM, queue=QUEUE))
+    harness.call(PROGRAM, CloseQueue(QUEUE))
     harness.run_until_idle()
     assert decode.status == "cancelled"
     assert harness.controller.statistics().engines[0].pool.num_held == 0  # type: ignore[attr-defined]

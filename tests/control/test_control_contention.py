@@ -8,8 +8,9 @@ import pytest
 from control_world import World, alone
 
 from quire.core import commands as c
+from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramEnded, QueueClosed
+from quire.core.events import Called, ProgramEnded
 from quire.core.ids import ProgramId, QueueId
 from quire.testing.harness import Outcome
 
@@ -184,7 +185,7 @@ def test_a_closed_queue_gives_its_embeds_to_who_waits_for_them() -> None:
     world.program(2)
     world.do(1, world.alloc_embeds(range(4)))
     (waiting,) = world.do(2, world.alloc_embeds(range(4)))
-    closed = QueueClosed(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
+    closed = Called(time_s=world.harness.now_s, program=ProgramId(1), call=CloseQueue(QueueId(1)))
     world.harness.post(closed)
     assert waiting.status == "done"
 

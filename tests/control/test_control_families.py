@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quire.core import commands as c
-from quire.core.events import ProgramEnded, QueueReset, Quotas
+from quire.core.calls import ResetQueue
+from quire.core.events import ProgramEnded, Quotas
 from quire.core.ids import ProgramId, QueueId
 from quire.testing.harness import Outcome
 
@@ -28,8 +29,7 @@ def family(*quotas: Quotas) -> World:
 
 def ask(world: World, number: int, *commands: c.Command) -> list[Outcome]:
     """On a queue that has forgotten what failed before."""
-    now_s = world.harness.now_s
-    world.harness.post(QueueReset(time_s=now_s, program=ProgramId(number), queue=QueueId(1)))
+    world.harness.call(ProgramId(number), ResetQueue(QueueId(1)))
     return world.do(number, *commands)
 
 

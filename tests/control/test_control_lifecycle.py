@@ -15,17 +15,11 @@ from quire.control.programs.states import TRANSITIONS, CommandState
 from quire.core import commands as c
 from quire.core.actions import Action, ProgramClosed
 from quire.core.batch import BatchResult
+from quire.core.calls import Cancel, CloseQueue, ResetQueue
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import SamplerSpec
 from quire.core.errors import EngineFault
-from quire.core.events import (
-    CommandCancelled,
-    Event,
-    ProgramEnded,
-    QueueClosed,
-    QueueReset,
-    StepCompleted,
-)
+from quire.core.events import Event, ProgramEnded, StepCompleted
 from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.wire import Codec
 from quire.testing import FakeEngine
@@ -51,11 +45,7 @@ def test_a_cancelled_decode_ends_after_its_last_message_and_its_pages_hold_what_
 ) -> None:
     world = World(config={"run_ahead": run_ahead})
     decode = running(world, num_messages)
-    world.harness.post(
-        CommandCancelled(
-            time_s=world.harness.now_s, program=ProgramId(1), command=decode.command.id
-        )
-    )
+    world.harness.call(ProgramId(1), Cancel(decode.command.id))
     world.run()
     assert decode.status == "cancelled"
     assert decode.tokens == alone(PROMPT, 40)[: len(decode.tokens)]
@@ -77,9 +67,9 @@ def test_everything_is_freed_in_every_state(num_messages: int, how: str) -> None
     behind = world.issue(1, world.alloc([90]), world.dealloc([1]))
     now_s, program, queue = world.harness.now_s, ProgramId(1), QueueId(1)
     if how == "reset":
-        world.harness.post(QueueReset(time_s=now_s, program=program, queue=queue))
+        world.harness.call(program, ResetQueue(queue))
     elif how == "close":
-        world.harness.post(QueueClosed(time_s=now_s, program=program, queue=queue))
+        world.harness.call(program, CloseQueue(queue))
     else:
         world.harness.post(ProgramEnded(time_s=now_s, program=program))
         assert decode.status == "cancelled", "answered at once: nobody will ask later"
@@ -165,15 +155,11 @@ def test_a_lost_engine_fails_what_was_in_flight_and_canonical_pages_are_computed
     assert waiting.tokens == alone(PROMPT, 11)[6:]
     opaque = world.do(1, world.decode([21], [9], 2, context=[20]), world.alloc([21]))[0]
     assert opaque.error is not None
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
-    )
+    world.harness.call(ProgramId(1), ResetQueue(QueueId(1)))
     opaque = world.do(1, world.alloc([22]), world.decode([22], [9], 2, context=[20]))[1]
     assert opaque.error is not None
     assert opaque.error.code == "page_lost"
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
-    )
+    world.harness.call(ProgramId(1), ResetQueue(QueueId(1)))
     anew = world.do(
         1,
         c.TruncatePage(id=world.id(), page=20, fill=0),
@@ -204,9 +190,7 @@ def test_closing_what_is_not_there_does_nothing() -> None:
     world = World()
     world.program(1)
     for _ in range(2):
-        world.harness.post(
-            QueueClosed(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(9))
-        )
+        world.harness.call(ProgramId(1), CloseQueue(QueueId(9)))
     (outcome,) = world.do(1, world.alloc([1]))
     assert outcome.status == "done"
 

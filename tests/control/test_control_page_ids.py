@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from quire.core import commands as c
-from quire.core.events import CommandCancelled, QueueClosed, QueueReset, Quotas
+from quire.core.calls import Cancel, CloseQueue, ResetQueue
+from quire.core.events import Quotas
 from quire.core.ids import ProgramId, QueueId
 from quire.testing.harness import Outcome
 
@@ -21,18 +22,12 @@ PROGRAM, QUEUE = ProgramId(1), QueueId(1)
 
 
 def reset(world: World, queue: int = 1) -> None:
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=PROGRAM, queue=QueueId(queue))
-    )
+    world.harness.call(PROGRAM, ResetQueue(QueueId(queue)))
 
 
 def cancel(world: World, *outcomes: Outcome) -> None:
     for outcome in outcomes:
-        world.harness.post(
-            CommandCancelled(
-                time_s=world.harness.now_s, program=PROGRAM, command=outcome.command.id
-            )
-        )
+        world.harness.call(PROGRAM, Cancel(outcome.command.id))
 
 
 def blocked(world: World) -> Outcome:
@@ -237,8 +232,7 @@ class PageIds(RuleBasedStateMachine):
 
     @rule(queue=QUEUES)
     def close(self, queue: int) -> None:
-        now_s = self.world.harness.now_s
-        self.world.harness.post(QueueClosed(time_s=now_s, program=PROGRAM, queue=QueueId(queue)))
+        self.world.harness.call(PROGRAM, CloseQueue(QueueId(queue)))
         self._settle(queue)
         for made in self.made:
             made.is_settled |= made.queue == queue

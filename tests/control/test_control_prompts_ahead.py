@@ -10,8 +10,9 @@ from control_world import ENGINE, World
 
 from benchmarks.pie.dispatch_policies import TOnly
 from quire.core.batch import Batch
+from quire.core.calls import Cancel, Issue
 from quire.core.commands import Command
-from quire.core.events import CommandCancelled, CommandsIssued, ProgramEnded, Tick
+from quire.core.events import Called, ProgramEnded, Tick
 from quire.core.ids import ProgramId, QueueId
 from quire.testing.harness import Outcome
 
@@ -42,11 +43,10 @@ def ask(world: World, *prompts: Sequence[int], max_tokens: int = 4) -> list[Outc
     for program, tokens in enumerate(prompts, 1):
         pages = range(1, 1 + -(-(len(tokens) + max_tokens) // PAGE))
         commands: list[Command] = [world.alloc(pages), world.decode(pages, tokens, max_tokens)]
-        event = CommandsIssued(
+        event = Called(
             time_s=harness.now_s,
             program=ProgramId(program),
-            queue=QueueId(1),
-            commands=commands,
+            call=Issue(QueueId(1), commands),
             more=program < len(prompts),
         )
         harness.post(event)
@@ -141,8 +141,8 @@ def test_what_is_cancelled_with_two_messages_in_flight_frees_everything() -> Non
     outcomes = ask(world, *(prompt(program, 100) for program in range(1, 4)))
     assert look(world, LATE) == 2
     for program, outcome in enumerate(outcomes, 1):
-        event = CommandCancelled(
-            time_s=world.harness.now_s, program=ProgramId(program), command=outcome.command.id
+        event = Called(
+            time_s=world.harness.now_s, program=ProgramId(program), call=Cancel(outcome.command.id)
         )
         world.harness.post(event)
     world.run()

@@ -10,9 +10,10 @@ import pytest
 from control_world import World, alone
 
 from quire.core import commands as c
+from quire.core.calls import Issue, ResetQueue
 from quire.core.decoding import GrammarSpec, Processor, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, InvalidArgument
-from quire.core.events import CommandsIssued, QueueReset, Quotas
+from quire.core.events import Called, Quotas
 from quire.core.ids import ProgramId, QueueId
 
 Make = Callable[[World], c.Command]
@@ -159,9 +160,7 @@ def prepared() -> World:
 
 
 def reset(world: World) -> None:
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
-    )
+    world.harness.call(ProgramId(1), ResetQueue(QueueId(1)))
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -243,11 +242,10 @@ def test_commands_for_an_unknown_queue_or_engine_are_answered() -> None:
         assert outcome.error is not None
         assert outcome.error.code == "unknown_handle"
     actions = world.controller.handle(
-        CommandsIssued(
+        Called(
             time_s=world.harness.now_s,
             program=ProgramId(77),
-            queue=QueueId(1),
-            commands=[world.alloc([1])],
+            call=Issue(QueueId(1), [world.alloc([1])]),
         )
     )
     assert [action.error.code for action in actions] == ["unknown_handle"]
@@ -258,7 +256,7 @@ def test_a_command_id_is_used_once() -> None:
     world.program()
     command = world.alloc([1])
     world.do(1, command)
-    event = CommandsIssued(time_s=0.0, program=ProgramId(1), queue=QueueId(1), commands=[command])
+    event = Called(time_s=0.0, program=ProgramId(1), call=Issue(QueueId(1), [command]))
     (action,) = world.controller.handle(event)
     assert action.error.code == "invalid_argument"
 

@@ -9,9 +9,10 @@ from control_world import ENGINE, World
 
 from benchmarks.pie.dispatch_policies import KOnly
 from quire.core.batch import Batch
+from quire.core.calls import CloseQueue, Issue, ResetQueue
 from quire.core.commands import EmbedText
 from quire.core.errors import InvalidArgument
-from quire.core.events import CommandsIssued, QueueClosed, QueueReset
+from quire.core.events import Called
 from quire.core.ids import CommandId, EmbedId, PageId, ProgramId, QueueId, TokenSlotId
 from quire.testing.harness import Outcome
 
@@ -48,12 +49,8 @@ class Loop:
         ]
         harness, program = world.harness, ProgramId(self.program)
         harness.post(
-            CommandsIssued(
-                time_s=harness.now_s,
-                program=program,
-                queue=QueueId(1),
-                commands=commands,
-                more=more,
+            Called(
+                time_s=harness.now_s, program=program, call=Issue(QueueId(1), commands), more=more
             )
         )
         return [harness.outcomes[program, command.id] for command in commands]
@@ -125,9 +122,7 @@ def test_what_was_sent_ahead_of_a_failure_fails_and_leaves_the_pages_as_they_wer
     assert [outcome.status for outcome in first] == ["done", "failed", "failed"]
     assert [outcome.status for outcome in second] == ["failed"] * 3
     assert program.pages[PageId(1)].fill == 1
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
-    )
+    world.harness.call(ProgramId(1), ResetQueue(QueueId(1)))
     again = world.do(1, world.embed([1], [3], 1), world.forward(PAGES, [1], PAGES, [1]))
     assert [outcome.status for outcome in again] == ["done", "done"]
     assert program.pages[PageId(1)].fill == 2
@@ -137,9 +132,7 @@ def test_a_queue_that_closes_with_two_messages_in_flight_frees_everything() -> N
     world, (loop,) = loops(1)
     loop.step()
     assert world.harness.num_in_flight(ENGINE) == 2
-    world.harness.post(
-        QueueClosed(time_s=world.harness.now_s, program=ProgramId(1), queue=QueueId(1))
-    )
+    world.harness.call(ProgramId(1), CloseQueue(QueueId(1)))
     world.run()
     assert world.figures.num_free_embeds == world.engine.info.pool.num_embeds
     assert world.pool.num_free + world.figures.prefix.num_cached == world.pool.num_blocks

@@ -11,9 +11,10 @@ from level_policy import MultiLevel
 from quire.control import Controller
 from quire.control.policies import RoundRobin
 from quire.control.scheduler.seats import HISTORY_PER_TOKEN, MIN_TOKENS
+from quire.core.calls import SetQueuePriority
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError
-from quire.core.events import QueuePrioritySet
+from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.interfaces import Policy
 from quire.testing.conformance import PolicySuite
@@ -182,8 +183,8 @@ def test_a_priority_that_is_set_later_reorders_what_waits() -> None:
     running = ask(world, 1, 60)
     steps(world, 3)
     first, second = ask(world, 2, SHORT), ask(world, 3, SHORT)
-    event = QueuePrioritySet(
-        time_s=world.harness.now_s, program=ProgramId(3), queue=QueueId(1), priority=1
+    event = Called(
+        time_s=world.harness.now_s, program=ProgramId(3), call=SetQueuePriority(QueueId(1), 1)
     )
     world.harness.post(event)
     run_until(world, second)

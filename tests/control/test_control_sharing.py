@@ -7,8 +7,9 @@ from control_world import ENGINE, World, alone
 
 from quire.control.memory.exports import Export, ExportTable, PageSnapshot
 from quire.core import commands as c
+from quire.core.calls import CloseQueue
 from quire.core.decoding import SamplerSpec, StopSpec
-from quire.core.events import ProgramEnded, QueueClosed, Quotas, Tick
+from quire.core.events import Called, ProgramEnded, Quotas, Tick
 from quire.core.ids import ProgramId, QueueId, TenantId
 
 PROMPT = [3, 1, 4, 1, 5, 9]
@@ -150,7 +151,7 @@ def test_an_export_with_a_time_to_live_is_left_to_the_tenant() -> None:
     assert foreign.error.code == "unknown_handle"
     (released,) = world.do(2, c.ReleaseExport(id=world.id(), name="x"))
     assert released.status == "done", "it has no owner, so whoever may use it may release it"
-    world.harness.post(QueueClosed(time_s=0, program=ProgramId(2), queue=QueueId(1)))
+    world.harness.post(Called(time_s=0, program=ProgramId(2), call=CloseQueue(QueueId(1))))
     assert world.pool.num_held == 0
 
 

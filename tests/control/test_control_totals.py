@@ -11,9 +11,10 @@ from control_world import World
 
 from quire.control.programs.program import MAX_REFUSED_QUEUES
 from quire.core import commands as c
+from quire.core.calls import CloseQueue, ResetQueue
 from quire.core.config import TenantConfig, TenantTotals
 from quire.core.errors import ConfigError
-from quire.core.events import ProgramEnded, QueueClosed, QueueReset, Quotas
+from quire.core.events import ProgramEnded, Quotas
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.testing.harness import Outcome
 
@@ -22,15 +23,12 @@ PROMPT = [3, 1, 4, 1]
 
 
 def close(world: World, program: int, queue: int) -> None:
-    now_s = world.harness.now_s
-    world.harness.post(QueueClosed(time_s=now_s, program=ProgramId(program), queue=QueueId(queue)))
+    world.harness.call(ProgramId(program), CloseQueue(QueueId(queue)))
 
 
 def ask(world: World, program: int, *commands: c.Command, queue: int = 1) -> Outcome:
     """The last one's outcome, on a queue that has forgotten what failed before."""
-    world.harness.post(
-        QueueReset(time_s=world.harness.now_s, program=ProgramId(program), queue=QueueId(queue))
-    )
+    world.harness.call(ProgramId(program), ResetQueue(QueueId(queue)))
     return world.do(program, *commands, queue=queue)[-1]
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from control_world import ENGINE, World, alone
 
 from quire.core.batch import SwapIn, SwapOut
-from quire.core.events import CommandCancelled, ProgramEnded
+from quire.core.calls import Cancel
+from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId
 from quire.testing import ControlHarness, FakeEngine
 from quire.testing.harness import Outcome
@@ -76,11 +77,7 @@ def test_what_is_freed_under_way_is_free_at_the_end() -> None:
 
 def test_a_command_cancelled_while_it_waits_leaves_its_promise_to_others() -> None:
     world, wanted = leaving()
-    world.harness.post(
-        CommandCancelled(
-            time_s=world.harness.now_s, program=ProgramId(2), command=wanted.command.id
-        )
-    )
+    world.harness.call(ProgramId(2), Cancel(wanted.command.id))
     world.program(3)
     pages = range(4)
     other = world.do(3, world.alloc(pages), world.decode(pages, [3, *PROMPT], 3))[1]

@@ -26,10 +26,11 @@ from quire.core.batch import (
     WriteEntries,
     WriteTable,
 )
+from quire.core.calls import Issue
 from quire.core.commands import AllocPages, Decode
 from quire.core.decoding import DecodeChunk, Processor, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, ProtocolMismatch
-from quire.core.events import CommandsIssued, Event, StepCompleted
+from quire.core.events import Called, Event, StepCompleted
 from quire.core.wire import PROTOCOL_VERSION, Codec
 
 quick = settings(max_examples=60, deadline=None, database=None)
@@ -109,22 +110,24 @@ def test_a_batch_comes_back_as_it_went(batch: Batch) -> None:
 
 def test_events_and_actions_are_tagged_unions() -> None:
     events: Codec[Event] = Codec(Event)
-    issued = CommandsIssued(
+    issued = Called(
         time_s=1.5,
         program=1,
-        queue=2,
-        commands=[
-            AllocPages(id=1, pages=[1]),
-            Decode(
-                id=2,
-                context=[1],
-                output=[1],
-                tokens=[3],
-                position=0,
-                sampler=SamplerSpec(),
-                stop=StopSpec(4),
-            ),
-        ],
+        call=Issue(
+            2,
+            [
+                AllocPages(id=1, pages=[1]),
+                Decode(
+                    id=2,
+                    context=[1],
+                    output=[1],
+                    tokens=[3],
+                    position=0,
+                    sampler=SamplerSpec(),
+                    stop=StopSpec(4),
+                ),
+            ],
+        ),
     )
     step = StepCompleted(time_s=2.0, engine="e", result=BatchResult(step=3, elapsed_s=0.25))
     for event in (issued, step):

@@ -16,17 +16,10 @@ from machines_replay import RecordedControl
 from quire.control import Controller
 from quire.core import commands as c
 from quire.core.actions import Reply
+from quire.core.calls import Cancel, CloseQueue, CreateQueue, ResetQueue
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec, TokenLogprobs
-from quire.core.events import (
-    CommandCancelled,
-    ProgramEnded,
-    ProgramStarted,
-    QueueClosed,
-    QueueCreated,
-    QueueReset,
-    Tick,
-)
+from quire.core.events import ProgramEnded, ProgramStarted, Tick
 from quire.core.ids import (
     CommandId,
     EmbedId,
@@ -176,15 +169,7 @@ class World:
 
     def create_lane(self, actor: Actor, *, priority: int = 0) -> Lane:
         queue = QueueId(next(actor.ids))
-        self.harness.post(
-            QueueCreated(
-                time_s=self.harness.now_s,
-                program=actor.program,
-                queue=queue,
-                model=ModelId("fake"),
-                priority=priority,
-            )
-        )
+        self.harness.call(actor.program, CreateQueue(queue, ModelId("fake"), priority=priority))
         lane = Lane(actor, queue, ReferenceProgram(self.pool.page_size))
         actor.lanes.append(lane)
         return lane
@@ -224,20 +209,18 @@ class World:
     def reset(self, lane: Lane) -> None:
         self.disturb(lane)
         program = lane.actor.program
-        self.harness.post(QueueReset(time_s=self.harness.now_s, program=program, queue=lane.queue))
+        self.harness.call(program, ResetQueue(lane.queue))
 
     def close(self, lane: Lane) -> None:
         self.disturb(lane)
         lane.is_open = False
         program = lane.actor.program
-        self.harness.post(QueueClosed(time_s=self.harness.now_s, program=program, queue=lane.queue))
+        self.harness.call(program, CloseQueue(lane.queue))
 
     def cancel(self, lane: Lane, command: CommandId) -> None:
         self.disturb(lane)
         program = lane.actor.program
-        self.harness.post(
-            CommandCancelled(time_s=self.harness.now_s, program=program, command=command)
-        )
+        self.harness.call(program, Cancel(command))
 
     # -- commands ----------------------------------------------------------------------------------
 

@@ -10,9 +10,10 @@ import pytest
 
 from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, SetTimer, Terminate
 from quire.core.batch import Batch
+from quire.core.calls import CreateQueue
 from quire.core.commands import Sampled
 from quire.core.errors import ConfigError, EngineLost, ErrorRecord
-from quire.core.events import EngineUp, Event, ProgramEnded, ProgramStarted, QueueCreated, Tick
+from quire.core.events import Called, EngineUp, Event, ProgramEnded, ProgramStarted, Tick
 from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId
 from quire.node.clock import SystemClock
 from quire.node.control_thread import ControlThread
@@ -334,7 +335,7 @@ async def test_programs_of_a_model_that_is_given_up_end_with_its_reason(rig: Rig
 
     def create_queue(program: ProgramId, of: ModelId) -> None:
         rig.control.post(
-            lambda t: QueueCreated(time_s=t, program=program, queue=QueueId(1), model=of)
+            lambda t: Called(time_s=t, program=program, call=CreateQueue(QueueId(1), of))
         )
 
     rig.start_program(ProgramId(1))

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from quire.core.calls import CloseQueue, CreateQueue, Issue
 from quire.core.commands import AllocEmbeds, Command, Decode, EmbedImage, Synchronize
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.engine_info import ImageFraming
-from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed, Quotas
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.events import Called, Event, ProgramEnded, Quotas
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.images import NUM_PROCESSES, ImageFramer
@@ -82,7 +83,7 @@ class World:
         made = EventPort(
             ProgramId(program), Quotas(), lambda: self._models, self._post, prepare=self.framer
         )
-        made.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
+        made.post(CreateQueue(QUEUE, model))
         return made
 
     def _post(self, event_at: TimedEvent) -> None:
@@ -92,26 +93,28 @@ class World:
         return [
             command.id
             for event in self.events
-            if isinstance(event, CommandsIssued) and event.program == program
-            for command in event.commands
+            if isinstance(event, Called) and event.program == program
+            for command in getattr(event.call, "commands", ())
         ]
 
 
 def test_what_is_behind_an_image_waits_and_other_programs_do_not() -> None:
     world = World()
     port, other = world.port(), world.port(2)
-    port.issue(QUEUE, [sync(1)])
-    port.issue(QUEUE, [image(2), sync(3)])
-    port.issue(QUEUE, [sync(4)])
-    port.close_queue(QUEUE)
-    other.issue(QUEUE, [sync(9)])
+    port.post(Issue(QUEUE, [sync(1)]))
+    port.post(Issue(QUEUE, [image(2), sync(3)]))
+    port.post(Issue(QUEUE, [sync(4)]))
+    port.post(CloseQueue(QUEUE))
+    other.post(Issue(QUEUE, [sync(9)]))
     assert (world.issued(), world.issued(2)) == ([1], [9])
     assert world.framer.framings == [FRAMING]
     world.framer.finish()
     assert world.issued() == [1, 2, 3, 4]
-    assert isinstance(world.events[-1], QueueClosed)
-    port.create_queue(QUEUE, MODEL, thread=ThreadId(0), depth=0, priority=0)
-    port.issue(QUEUE, [sync(5)])
+    last = world.events[-1]
+    assert isinstance(last, Called)
+    assert last.call == CloseQueue(QUEUE)
+    port.post(CreateQueue(QUEUE, MODEL))
+    port.post(Issue(QUEUE, [sync(5)]))
     assert world.issued() == [1, 2, 3, 4, 5]
 
 
@@ -119,8 +122,8 @@ def test_images_are_framed_one_behind_the_other() -> None:
     world = World()
     port = world.port()
     for number in (1, 3, 5):
-        port.issue(QUEUE, [image(number)])
-        port.issue(QUEUE, [sync(number + 1)])
+        port.post(Issue(QUEUE, [image(number)]))
+        port.post(Issue(QUEUE, [sync(number + 1)]))
     for seen in ([], [1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]):
         assert world.issued() == seen
         assert len(world.framer.asked) == (len(seen) < 6)
@@ -131,8 +134,8 @@ def test_images_are_framed_one_behind_the_other() -> None:
 def test_a_program_that_ends_waits_for_no_image() -> None:
     world = World()
     port = world.port()
-    port.issue(QUEUE, [image(1)])
-    port.issue(QUEUE, [sync(2)])
+    port.post(Issue(QUEUE, [image(1)]))
+    port.post(Issue(QUEUE, [sync(2)]))
     port.close("cancelled")
     assert isinstance(world.events[-1], ProgramEnded)
     num_events = len(world.events)
@@ -145,7 +148,7 @@ def test_what_is_behind_a_grammar_waits_too_and_a_decode_without_one_does_not() 
     port = world.port()
     grammar = GrammarSpec("regex", "a")
     for number, constraint in ((1, None), (2, grammar), (3, None)):
-        port.issue(QUEUE, [decode(number, constraint)])
+        port.post(Issue(QUEUE, [decode(number, constraint)]))
     assert world.issued() == [1]
     world.framer.finish()
     assert world.issued() == [1, 2, 3]
@@ -156,7 +159,7 @@ def test_what_is_not_framed_goes_on_at_once(model: ModelId) -> None:
     """To an engine that takes files, or none at all: control says so."""
     world = World(framing=None)
     port = world.port(model=model)
-    port.issue(QUEUE, [image(1)])
+    port.post(Issue(QUEUE, [image(1)]))
     assert (world.issued(), world.framer.asked) == ([1], [])
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from quire.core.actions import Action, Deliver, Fail, QueuePlaced
+from quire.core.calls import Issue
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord
-from quire.core.events import CommandsIssued, Event, Tick
+from quire.core.events import Called, Event, Tick
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 from quire.node.latency import EngineLatencies, Histogram, LatencyObserver
 
@@ -34,14 +35,14 @@ def observe(*history: tuple[Event, list[Action]]) -> EngineLatencies:
     observer = LatencyObserver()
     placed = QueuePlaced(program=PROGRAM, queue=QUEUE, engine=ENGINE)
     for event, actions in history:
-        is_first = isinstance(event, CommandsIssued)
+        is_first = isinstance(event, Called)
         observer.observe(event, [placed, *actions] if is_first else actions)
     return observer.snapshot()[ENGINE]
 
 
 def issued(*numbers: int) -> Event:
     commands = [decode(number) for number in numbers]
-    return CommandsIssued(time_s=1.0, program=PROGRAM, queue=QUEUE, commands=commands)
+    return Called(time_s=1.0, program=PROGRAM, call=Issue(QUEUE, commands))
 
 
 def test_a_decode_in_three_chunks() -> None:

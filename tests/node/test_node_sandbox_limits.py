@@ -320,19 +320,19 @@ async def test_there_is_no_way_out(node: Node, bystander: ProgramHandle, escape:
 FORGERIES = {
     "no call": 'say("nonsense")',
     "no array": "say({'queue': 1})",
-    "another type": "say(m.Issue('one', []))",
-    "no command": "say(m.Issue(1, [{'type': 'Nonsense'}]))",
-    "huge number": "say(m.CancelCommand(1 << 80))",
+    "another type": "say(c.Issue('one', []))",
+    "no command": "say(c.Issue(1, [{'type': 'Nonsense'}]))",
+    "huge number": "say(c.Cancel(1 << 80))",
     "not a number": "say(m.Send(float('nan')))",
     "its own end twice": "say(m.Ended('finished', '1', None, [], [])); "
     "say(m.Ended('finished', '2', None, [], []))",
     "an end without a reason": "say(m.Ended('failed', 'null', None, [], []))",
     "a result that is not JSON": "say(m.Ended('finished', '{', None, [], []))",
-    "an unknown engine": "say(m.OpenQueue(1, 'nowhere', 0, 0, 0))",
-    "a negative queue": "say(m.OpenQueue(-5, api.available_models()[0].served.engine, -1, -1, 0))",
-    "the same queue twice": "[say(m.OpenQueue(7, 'fake', 0, 0, 0)) for _ in range(2)]",
-    "a queue that is not": "say(m.CloseQueue(99)); say(m.ResetQueue(98)); "
-    "say(m.SetQueuePriority(97, 1)); say(m.CancelCommand(96))",
+    "an unknown engine": "say(c.CreateQueue(1, 'nowhere', 0, 0, 0))",
+    "a negative queue": "say(c.CreateQueue(-5, api.available_models()[0].served.base, -1, -1, 0))",
+    "the same queue twice": "[say(c.CreateQueue(7, 'fake', 0, 0, 0)) for _ in range(2)]",
+    "a queue that is not": "say(c.CloseQueue(99)); say(c.ResetQueue(98)); "
+    "say(c.SetQueuePriority(97, 1)); say(c.Cancel(96))",
     "a deep result": "say(m.Ended('finished', '[' * 100_000, None, [], []))",
     "a result too deep to show": "say(m.Ended('finished', '[' * 250 + ']' * 250, None, [], []))",
     "an error that takes arguments": "say(m.Ended('failed', 'null', "
@@ -349,6 +349,7 @@ async def test_a_guest_that_lies_harms_itself_alone(
     """Programs can reach the runner's own objects; the host believes nothing that they say."""
     source = program(
         f"""
+        from quire.core import calls as c
         from quire.programs.sandbox import messages as m
 
         @inferlet()
@@ -361,5 +362,7 @@ async def test_a_guest_that_lies_harms_itself_alone(
     )
     handle = node.launch(await node.inspect(source), tenant=TENANT)
     await handle.wait_ended()
+    error = handle.record().error
+    assert error is None or "AttributeError" not in error.message, "a wrong name"
     await steps(bystander, 2)
     assert node.health().ready, "control is unharmed"

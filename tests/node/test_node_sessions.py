@@ -9,6 +9,7 @@ import pytest
 from fake_node import TENANT, StartNode, fake_config, until
 
 from quire.core.actions import Action
+from quire.core.calls import CreateQueue, Issue
 from quire.core.config import TenantConfig
 from quire.core.errors import (
     Draining,
@@ -19,7 +20,7 @@ from quire.core.errors import (
     ProgramTerminated,
     QuotaExceeded,
 )
-from quire.core.events import CommandsIssued, Event, ProgramStarted, QueueCreated
+from quire.core.events import Called, Event, ProgramStarted
 from quire.core.ids import TenantId
 from quire.node import ConversationTurn, Node, SessionLimits
 from quire.node.session_handle import SessionHandle
@@ -117,8 +118,10 @@ async def test_control_is_told_of_a_session_with_what_its_call_asks_for(node: No
     await token_ids(node.session(TENANT), request())
     started, created, issued = seen[:3]
     assert isinstance(started, ProgramStarted)
-    assert isinstance(created, QueueCreated)
-    assert isinstance(issued, CommandsIssued)
+    assert isinstance(created, Called)
+    assert isinstance(created.call, CreateQueue)
+    assert isinstance(issued, Called)
+    assert isinstance(issued.call, Issue)
     assert started.more
     assert created.more
     assert not issued.more

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.core.actions import Reply
+from quire.core.calls import AskService, Cancel, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.engine_info import EngineInfo, LayerGroup, PoolSpec
 from quire.core.errors import ErrorRecord, InvalidArgument, QueuePoisoned
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.core.traits import Trait
 from quire.programs.api import Api
@@ -55,44 +56,39 @@ class ScriptedPort:
         self.program = ProgramId(program)
         self.quotas = Quotas()
         self.seed = program
+        self.first_number = 1
         self.sink = sink
         self.loop = loop
         self.model = ServedModel(
             ModelId("scripted"), ModelId("scripted"), engine_info(), FakeTokenizer(), CHAT_TEMPLATE
         )
         self.answer: Callable[[Command], object] = lambda command: None
-        self.calls: list[tuple[str, object]] = []
-        self.issued: list[tuple[QueueId, list[Command]]] = []
+        self.called: list[QueueCall] = []
         self.poisoned: set[QueueId] = set()
         self.closed: str | None = None
         self.was_closed = asyncio.Event()
 
     @property
+    def issued(self) -> list[Issue]:
+        return [call for call in self.called if isinstance(call, Issue)]
+
+    @property
     def commands(self) -> list[Command]:
-        return [command for _, commands in self.issued for command in commands]
+        return [command for issue in self.issued for command in issue.commands]
 
     def models(self) -> Sequence[ServedModel]:
         return [self.model]
 
-    def create_queue(
-        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
-    ) -> None:
-        self.calls.append(("create_queue", queue))
-
-    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
-        self.calls.append(("priority", (queue, priority)))
-
-    def reset_queue(self, queue: QueueId) -> None:
-        self.poisoned.discard(queue)
-        self.calls.append(("reset", queue))
-
-    def close_queue(self, queue: QueueId) -> None:
-        self.calls.append(("close_queue", queue))
-
-    def issue(self, queue: QueueId, commands: list[Command]) -> None:
-        self.issued.append((queue, commands))
-        for command in commands:
-            self._answer(queue, command)
+    def post(self, call: QueueCall) -> None:
+        self.called.append(call)
+        match call:
+            case Issue():
+                for command in call.commands:
+                    self._answer(call.queue, command)
+            case ResetQueue():
+                self.poisoned.discard(call.queue)
+            case Cancel():
+                self.fail(call.command, ErrorRecord("program_cancelled", "it was cancelled"))
 
     def _answer(self, queue: QueueId, command: Command) -> None:
         answer = self.answer(command)
@@ -114,13 +110,8 @@ class ScriptedPort:
         record = error or InvalidArgument("refused by the test").record()
         self.loop.call_soon_threadsafe(self.sink.on_failure, command, record)
 
-    def cancel(self, command: CommandId) -> None:
-        self.calls.append(("cancel", command))
-        record = ErrorRecord("program_cancelled", "the command was cancelled")
-        self.fail(command, record)
-
-    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
-        raise InvalidArgument(f"the test offers no service {name}")
+    async def ask(self, question: AskService, undo: str | None = None) -> Any:
+        raise InvalidArgument(f"the test offers no service {question.name}")
 
     def close(self, reason: str = "finished") -> None:
         self.closed = self.closed or reason

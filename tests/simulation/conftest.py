@@ -8,10 +8,11 @@ import pytest
 
 from quire.control import Controller
 from quire.core.actions import Deliver, Fail, Terminate
+from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import AllocPages, Command, Decode
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
-from quire.core.events import CommandsIssued, ProgramStarted, QueueCreated
+from quire.core.events import Called, ProgramStarted
 from quire.core.ids import CommandId, EngineId, ModelId, PageId, ProgramId, QueueId, TenantId
 from quire.simulation import LightEngine, Simulation, StepCost, VirtualShell, light_pool
 
@@ -47,7 +48,7 @@ class World:
                 )
             )
             self.shell.post(
-                QueueCreated(time_s=now_s, program=owner, queue=queue, model=ModelId("light"))
+                Called(time_s=now_s, program=owner, call=CreateQueue(queue, ModelId("light")))
             )
             pages = [PageId(n) for n in range(-(-(len(prompt) + num_tokens) // 16))]
             self.issue(program, AllocPages(id=CommandId(1), pages=pages))
@@ -68,11 +69,10 @@ class World:
 
     def issue(self, program: int, *commands: Command) -> None:
         self.shell.post(
-            CommandsIssued(
+            Called(
                 time_s=self.shell.now_s,
                 program=ProgramId(program),
-                queue=QueueId(1),
-                commands=list(commands),
+                call=Issue(QueueId(1), list(commands)),
             )
         )
 

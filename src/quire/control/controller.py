@@ -27,6 +27,7 @@ from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
 from quire.control.statistics import EngineStatistics, Statistics
 from quire.control.timers import Timers
+from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
 from quire.core.config import SchedulerConfig, TenantConfig
@@ -38,7 +39,7 @@ from quire.core.errors import (
     QuotaExceeded,
     UnknownHandle,
 )
-from quire.core.ids import EngineId
+from quire.core.ids import EngineId, ProgramId, QueueId
 from quire.core.interfaces import DispatchPolicy, Policy
 
 
@@ -94,6 +95,7 @@ class Controller:
         )
         self._num_queues = 0
         self._handlers = self._event_handlers()
+        self._calls = self._call_handlers()
 
     def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:
         return {
@@ -101,15 +103,20 @@ class Controller:
             e.EngineDown: self._life.down,
             e.ProgramStarted: self._program_started,
             e.ProgramEnded: self._program_ended,
-            e.QueueCreated: self._queue_created,
-            e.QueuePrioritySet: self._queue_priority_set,
-            e.QueueReset: self._queue_reset,
-            e.QueueClosed: self._queue_closed,
-            e.CommandsIssued: self._commands_issued,
-            e.CommandCancelled: self._command_cancelled,
+            e.Called: self._called,
             e.StepCompleted: self._step_completed,
             e.TransfersCompleted: self._transfers_completed,
             e.Tick: self._tick,
+        }
+
+    def _call_handlers(self) -> Mapping[type[c.CallBase], Callable[[Program, Any], None]]:
+        return {
+            c.CreateQueue: self._create_queue,
+            c.SetQueuePriority: self._set_queue_priority,
+            c.ResetQueue: self._reset_queue,
+            c.CloseQueue: self._close_queue_of,
+            c.Issue: self._issue,
+            c.Cancel: self._cancel,
         }
 
     def handle(self, event: e.Event) -> list[Action]:
@@ -173,52 +180,55 @@ class Controller:
         self._end_program(program, error.message)
         self._outbox.terminate(program.id, error)
 
-    def _queue_created(self, event: e.QueueCreated) -> None:
+    def _called(self, event: e.Called) -> None:
+        call = event.call
         program = self._table.get(event.program)
-        if program is None or event.queue in program.queues:
+        if program is not None:
+            self._calls[type(call)](program, call)
+        elif isinstance(call, c.Issue):
+            self._refuse(event.program, call, _no_queue(event.program, call.queue))
+
+    def _create_queue(self, program: Program, call: c.CreateQueue) -> None:
+        if call.queue in program.queues:
             return
         try:
             check_new_queue(program)
         except (NeverWithinQuota, QuotaExceeded) as error:
-            program.refuse_queue(event.queue, error.record())
+            program.refuse_queue(call.queue, error.record())
             return
         program.account.num_queues += 1
-        program.queues[event.queue] = CommandQueue(
-            event.queue,
+        program.queues[call.queue] = CommandQueue(
+            call.queue,
             program,
-            event.model,
-            event.thread,
-            event.depth,
-            event.priority,
+            call.model,
+            call.thread,
+            call.depth,
+            call.priority,
             self._num_queues,
         )
         self._num_queues += 1
 
-    def _find_queue(self, event: Any) -> CommandQueue | None:
-        program = self._table.get(event.program)
-        return None if program is None else program.queues.get(event.queue)
-
-    def _queue_priority_set(self, event: e.QueuePrioritySet) -> None:
-        queue = self._find_queue(event)
+    def _set_queue_priority(self, program: Program, call: c.SetQueuePriority) -> None:
+        queue = program.queues.get(call.queue)
         if queue is not None:
-            queue.priority = event.priority
+            queue.priority = call.priority
             for entry in queue.entries:
                 self._ranking.note_priority(entry)
 
-    def _queue_reset(self, event: e.QueueReset) -> None:
-        queue = self._find_queue(event)
+    def _reset_queue(self, program: Program, call: c.ResetQueue) -> None:
+        queue = program.queues.get(call.queue)
         if queue is not None:
             self._flow.cancel_all(queue, "its queue was reset")
             queue.poison = None
             self._flow.free_orphans(queue)
             self._flow.advance(queue)
 
-    def _queue_closed(self, event: e.QueueClosed) -> None:
-        queue = self._find_queue(event)
+    def _close_queue_of(self, program: Program, call: c.CloseQueue) -> None:
+        queue = program.queues.get(call.queue)
         if queue is not None:
             self._close_queue(queue, "its queue was closed")
-        elif (program := self._table.get(event.program)) is not None:
-            program.refused_queues.pop(event.queue, None)
+        else:
+            program.refused_queues.pop(call.queue, None)
 
     def _close_queue(self, queue: CommandQueue, reason: str) -> None:
         del queue.program.queues[queue.id]
@@ -236,20 +246,23 @@ class Controller:
 
     # -- commands --------------------------------------------------------------------------------
 
-    def _commands_issued(self, event: e.CommandsIssued) -> None:
-        queue = self._find_queue(event)
+    def _issue(self, program: Program, call: c.Issue) -> None:
+        queue = program.queues.get(call.queue)
         if queue is None:
-            error = self._why_no_queue(event)
-            for command in event.commands:
-                self._outbox.fail(event.program, command.id, error)
+            refused = program.refused_queues.get(call.queue)
+            self._refuse(program.id, call, refused or _no_queue(program.id, call.queue))
             return
         if queue.placed_on is None:
             self._place(queue)
-        for command in event.commands:
+        for command in call.commands:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
         if queue.placed_on is not None:
-            self._schedulers[queue.placed_on].anticipation.issued(queue, event.time_s)
+            self._schedulers[queue.placed_on].anticipation.issued(queue, self._flow.now_s)
+
+    def _refuse(self, program: ProgramId, call: c.Issue, error: ErrorRecord) -> None:
+        for command in call.commands:
+            self._outbox.fail(program, command.id, error)
 
     def _place(self, queue: CommandQueue) -> None:
         """Choose the queue's engine; a model that has none leaves it without, and its commands are
@@ -259,15 +272,8 @@ class Controller:
             queue.placed_on = engine.id
             self._outbox.placed(queue.program.id, queue.id, engine.id)
 
-    def _why_no_queue(self, event: e.CommandsIssued) -> ErrorRecord:
-        program = self._table.get(event.program)
-        refused = None if program is None else program.refused_queues.get(event.queue)
-        what = f"queue {event.queue} of program {event.program} does not exist: create it first"
-        return refused or UnknownHandle(what).record()
-
-    def _command_cancelled(self, event: e.CommandCancelled) -> None:
-        program = self._table.get(event.program)
-        entry = None if program is None else program.entries.get(event.command)
+    def _cancel(self, program: Program, call: c.Cancel) -> None:
+        entry = program.entries.get(call.command)
         if entry is not None:
             self._flow.cancel(entry, "by its program")
             self._flow.advance(entry.queue)
@@ -348,3 +354,8 @@ class Controller:
             engine.check_invariants(programs, self._host.exports)
         for scheduler in self._schedulers.values():
             scheduler.planner.backlog.check_invariants()
+
+
+def _no_queue(program: ProgramId, queue: QueueId) -> ErrorRecord:
+    what = f"queue {queue} of program {program} does not exist: create it first"
+    return UnknownHandle(what).record()

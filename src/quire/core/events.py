@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from quire.core.batch import BatchResult, TransfersEnded
-from quire.core.commands import Command
+from quire.core.calls import QueueCall
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId, TenantId, ThreadId
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 
 ProgramForm = Literal["session", "inferlet", "workflow"]
 
@@ -112,54 +112,11 @@ class ProgramEnded(EventBase, frozen=True, kw_only=True):
     reason: str = "finished"
 
 
-class QueueCreated(EventBase, frozen=True, kw_only=True):
-    """A queue for ``model``; control chooses one of the model's engines when the queue's first
-    command arrives (``QueuePlaced``).
-
-    ``depth``: the graph depth that the queue serves (Ayo). ``priority``: higher runs first.
-    """
+class Called(EventBase, frozen=True, kw_only=True):
+    """A program's call to control."""
 
     program: ProgramId
-    queue: QueueId
-    model: ModelId
-    thread: ThreadId = ThreadId(0)
-    depth: int = 0
-    priority: int = 0
-
-
-class QueuePrioritySet(EventBase, frozen=True, kw_only=True):
-    program: ProgramId
-    queue: QueueId
-    priority: int
-
-
-class QueueReset(EventBase, frozen=True, kw_only=True):
-    """Cancel the queue's commands and clear its poison. Its allocations stay."""
-
-    program: ProgramId
-    queue: QueueId
-
-
-class QueueClosed(EventBase, frozen=True, kw_only=True):
-    """Cancel the queue's commands and free everything that was allocated on it."""
-
-    program: ProgramId
-    queue: QueueId
-
-
-class CommandsIssued(EventBase, frozen=True, kw_only=True):
-    """Commands for one queue, in order."""
-
-    program: ProgramId
-    queue: QueueId
-    commands: list[Command]
-
-
-class CommandCancelled(EventBase, frozen=True, kw_only=True):
-    """Cancel one command. If its message is in flight, it ends when that message is answered."""
-
-    program: ProgramId
-    command: CommandId
+    call: QueueCall
 
 
 class StepCompleted(EventBase, frozen=True, kw_only=True):
@@ -184,12 +141,7 @@ Event = (
     | EngineDown
     | ProgramStarted
     | ProgramEnded
-    | QueueCreated
-    | QueuePrioritySet
-    | QueueReset
-    | QueueClosed
-    | CommandsIssued
-    | CommandCancelled
+    | Called
     | StepCompleted
     | TransfersCompleted
     | Tick

@@ -13,7 +13,7 @@ import msgspec
 
 from quire.core.actions import Reply
 from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
-from quire.core.commands import Command
+from quire.core.calls import AskService, QueueCall
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
@@ -309,32 +309,26 @@ class ProgramPort(Protocol):
         then."""
         ...
 
+    @property
+    def first_number(self) -> int:
+        """The first number that the user of this port gives to a queue, command, page, embed or
+        question. Ports of one program have different ones, so that their numbers differ."""
+        ...
+
     def models(self) -> Sequence[ServedModel]:
         """The models of this node, the default one first."""
         ...
 
-    def create_queue(
-        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
-    ) -> None: ...
-
-    def set_queue_priority(self, queue: QueueId, priority: int) -> None: ...
-
-    def reset_queue(self, queue: QueueId) -> None: ...
-
-    def close_queue(self, queue: QueueId) -> None:
-        """Cancel the queue's commands and free everything allocated on it."""
+    def post(self, call: QueueCall) -> None:
+        """Send a call to control; replies to commands arrive at the sink."""
         ...
 
-    def issue(self, queue: QueueId, commands: list[Command]) -> None: ...
+    async def ask(self, question: AskService, undo: str | None = None) -> Any:
+        """Ask a service of the node and wait for its answer: what JSON can say, and bytes.
 
-    def cancel(self, command: CommandId) -> None: ...
-
-    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
-        """Ask a service of the node (messaging, the store, children ...) and wait for its answer.
-
-        Arguments and answer are JSON values and bytes. Cancelling the wait withdraws the call.
-        ``undo``: the service to call, with the same arguments and ``answer``, if the answer was
-        already on its way; a port that cannot lose an answer ignores it.
+        Awaited and not posted, so that a cancelled wait has withdrawn the question before the
+        program goes on. ``undo``: the service to ask, with the same arguments and ``answer``, if
+        the answer was already on its way; a port that cannot lose an answer ignores it.
 
         Raises:
             InvalidArgument: no such service here, or arguments that do not fit.
@@ -351,7 +345,7 @@ class Services(Protocol):
     """What a node offers to one program besides the model. ``close`` may come from any thread."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """See ``ProgramPort.call``. Called on any loop, the program's or its link's."""
+        """See ``ProgramPort.ask``. Called on any loop, the program's or its link's."""
         ...
 
     def close(self) -> None:

@@ -28,16 +28,16 @@ from quire.core.actions import (
     Terminate,
 )
 from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
+from quire.core.calls import CreateQueue
 from quire.core.encoding import EncodeResult
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
-    CommandsIssued,
+    Called,
     EngineDown,
     EngineUp,
     Event,
     ProgramEnded,
-    QueueCreated,
     StepCompleted,
     Tick,
     TransfersCompleted,
@@ -60,9 +60,6 @@ T = TypeVar("T")
 
 _MAX_EVENTS_PER_ROUND = 256
 """After so many events the loop looks at engines and timers before it goes on."""
-
-_NOBODY_COMES_OR_GOES = (CommandsIssued, StepCompleted, TransfersCompleted)
-"""With these events, which are nearly all."""
 
 _IDLE_CHECK_S = 1.0
 _CALL_TIMEOUT_S = 10.0
@@ -323,13 +320,18 @@ class ControlThread:
                 self._replies.add(action)
                 if isinstance(action, Terminate):
                     self._users.forget(action.program)
-        if isinstance(event, _NOBODY_COMES_OR_GOES):
-            return
-        self._users.follow(event)
-        if isinstance(event, ProgramEnded):
+        if isinstance(event, Called):
+            if isinstance(event.call, CreateQueue):
+                self._used(event.program, event.call.model)
+        elif isinstance(event, ProgramEnded):
+            self._users.forget(event.program)
             self._replies.forget(event.program)
-        elif isinstance(event, QueueCreated) and event.model in self._given_up:
-            self._terminate(event.program, self._given_up[event.model])
+
+    def _used(self, program: ProgramId, model: ModelId) -> None:
+        """``program`` has a queue for ``model`` now."""
+        self._users.add(model, program)
+        if model in self._given_up:
+            self._terminate(program, self._given_up[model])
 
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:

@@ -8,16 +8,14 @@ in the prefix index what is left. Keeping is therefore never needed for an answe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from quire.core.actions import Reply
+from quire.core.calls import CreateQueue, Issue
 from quire.core.commands import Imported, ImportPrefix
 from quire.core.errors import ErrorRecord
-from quire.core.ids import CommandId, PageId, QueueId, ThreadId
+from quire.core.ids import CommandId, PageId, QueueId
 from quire.core.interfaces import ProgramPort, ServedModel
-
-_QUEUE = QueueId(1)
-_COMMAND = CommandId(2)
-_FIRST_PAGE = 3
 
 
 class KeptPages:
@@ -40,14 +38,16 @@ class KeptPages:
         self._on_released = on_released
         self._released = False
         offered = len(tokens) // model.info.pool.page_size
-        port.create_queue(_QUEUE, model.base, thread=ThreadId(0), depth=0, priority=0)
+        numbers = count(port.first_number)
+        queue = QueueId(next(numbers))
         command = ImportPrefix(
-            id=_COMMAND,
+            id=CommandId(next(numbers)),
             tokens=list(tokens),
-            pages=[PageId(_FIRST_PAGE + index) for index in range(offered)],
+            pages=[PageId(next(numbers)) for _ in range(offered)],
             adapter=model.adapter,
         )
-        port.issue(_QUEUE, [command])
+        port.post(CreateQueue(queue, model.base))
+        port.post(Issue(queue, [command]))
 
     @property
     def released(self) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.core.actions import Action, Deliver, Fail, QueuePlaced, Terminate
+from quire.core.calls import CloseQueue, Issue
 from quire.core.commands import Decode
 from quire.core.decoding import DecodeChunk
-from quire.core.events import CommandsIssued, Event, ProgramEnded, QueueClosed
+from quire.core.events import Called, Event, ProgramEnded
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
 FIRST_TOKEN_BOUNDS_S = (
@@ -111,11 +112,10 @@ class LatencyObserver:
         return {engine: latency.snapshot() for engine, latency in self._engines.items()}
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None:
-        if isinstance(event, CommandsIssued):
-            for action in actions:
-                if isinstance(action, QueuePlaced):
-                    self._queues.setdefault(action.program, {})[action.queue] = action.engine
-            self._issued(event)
+        if isinstance(event, Called):
+            self._called(event, actions)
+        elif isinstance(event, ProgramEnded):
+            self._queues.pop(event.program, None)
         for action in actions:
             if isinstance(action, Deliver):
                 if self._requests:
@@ -124,12 +124,6 @@ class LatencyObserver:
                 self._failed(action)
             elif isinstance(action, Terminate):
                 self._queues.pop(action.program, None)
-        if isinstance(event, CommandsIssued):
-            return
-        if isinstance(event, ProgramEnded):
-            self._queues.pop(event.program, None)
-        elif isinstance(event, QueueClosed):
-            self._queues.get(event.program, {}).pop(event.queue, None)
 
     def observe_failure(self, event: Event, error: Exception) -> None:
         """Nothing was delivered."""
@@ -137,13 +131,20 @@ class LatencyObserver:
     def flush(self) -> None:
         """Nothing is buffered."""
 
-    def _issued(self, event: CommandsIssued) -> None:
-        for command in event.commands:
-            if isinstance(command, Decode):
-                self._began(event, command)
+    def _called(self, event: Called, actions: Sequence[Action]) -> None:
+        call = event.call
+        if isinstance(call, Issue):
+            for action in actions:
+                if isinstance(action, QueuePlaced):
+                    self._queues.setdefault(action.program, {})[action.queue] = action.engine
+            for command in call.commands:
+                if isinstance(command, Decode):
+                    self._began(event, call.queue, command)
+        elif isinstance(call, CloseQueue):
+            self._queues.get(event.program, {}).pop(call.queue, None)
 
-    def _began(self, event: CommandsIssued, command: Decode) -> None:
-        engine = self._queues.get(event.program, {}).get(event.queue)
+    def _began(self, event: Called, queue: QueueId, command: Decode) -> None:
+        engine = self._queues.get(event.program, {}).get(queue)
         if engine is None:
             return  # control refuses commands on a queue that does not exist
         latency = self._engines.setdefault(engine, _EngineLatency())

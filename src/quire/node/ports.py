@@ -1,33 +1,27 @@
 """Several issuers on one program's port: the calls of a session.
 
-Each issuer numbers its queues, commands, pages and embeds from one; ``IssuerPort`` moves them into
-a range of the program's numbers that is its own, ``IssuerSinks`` brings the replies back.
+Each issuer has a range of the program's numbers for its queues, commands, pages and embeds, which
+its ``IssuerPort`` tells it; ``IssuerSinks`` finds by them whose a reply is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from quire.core.actions import Reply
-from quire.core.commands import Command, Imported, ImportedPage
+from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, ModelId, PageId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
 from quire.node.loops import call_on
 from quire.programs.runtime import EventPort
 
 _RANGE_BITS = 32
 """Numbers per issuer; leaves 2**31 issuers in the 63 bits of a non-negative msgpack integer."""
-
-_ID_FIELDS = frozenset({"id", "page", "source", "target"})
-_ID_LIST_FIELDS = frozenset({"pages", "embeds", "context", "inputs", "output", "outputs"})
-_OPTIONAL_ID_LIST_FIELDS = frozenset({"token_slots"})
 
 
 class IssuerPort:
@@ -39,7 +33,7 @@ class IssuerPort:
     def __init__(self, shared: EventPort, index: int, thread: ThreadId) -> None:
         self._shared = shared
         self._thread = thread
-        self._base = index << _RANGE_BITS
+        self._first_number = (index << _RANGE_BITS) + 1
         self._queues: set[QueueId] = set()
         self._closed = False
 
@@ -58,67 +52,28 @@ class IssuerPort:
     def models(self) -> Sequence[ServedModel]:
         return self._shared.models()
 
-    def create_queue(
-        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
-    ) -> None:
+    @property
+    def first_number(self) -> int:
+        return self._first_number
+
+    def post(self, call: QueueCall) -> None:
         """Every queue of a call serves the call's thread."""
-        self._queues.add(queue)
-        self._shared.create_queue(
-            self._queue(queue), model, thread=self._thread, depth=depth, priority=priority
-        )
+        if isinstance(call, CreateQueue):
+            self._queues.add(call.queue)
+            call = CreateQueue(call.queue, call.model, self._thread, call.depth, call.priority)
+        elif isinstance(call, CloseQueue):
+            self._queues.discard(call.queue)
+        self._shared.post(call)
 
-    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
-        self._shared.set_queue_priority(self._queue(queue), priority)
-
-    def reset_queue(self, queue: QueueId) -> None:
-        self._shared.reset_queue(self._queue(queue))
-
-    def close_queue(self, queue: QueueId) -> None:
-        self._queues.discard(queue)
-        self._shared.close_queue(self._queue(queue))
-
-    def issue(self, queue: QueueId, commands: list[Command]) -> None:
-        self._shared.issue(
-            self._queue(queue), [move_command(command, self._base) for command in commands]
-        )
-
-    def cancel(self, command: CommandId) -> None:
-        self._shared.cancel(CommandId(command + self._base))
-
-    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
-        return await self._shared.call(name, arguments, undo)
+    async def ask(self, question: AskService, undo: str | None = None) -> Any:
+        return await self._shared.ask(question, undo)
 
     def close(self, reason: str = "finished") -> None:
         if self._closed:
             return
         self._closed = True
         for queue in sorted(self._queues):
-            self._shared.close_queue(self._queue(queue))
-
-    def _queue(self, queue: QueueId) -> QueueId:
-        return QueueId(queue + self._base)
-
-
-def move_command(command: Command, base: int) -> Command:
-    """``command`` with every id that it names moved up by ``base``."""
-    changes: dict[str, Any] = {}
-    for field in command.__struct_fields__:
-        value = getattr(command, field)
-        if field in _ID_FIELDS:
-            changes[field] = value + base
-        elif field in _ID_LIST_FIELDS or (field in _OPTIONAL_ID_LIST_FIELDS and value is not None):
-            changes[field] = [number + base for number in value]
-        elif field == "after" and value:
-            changes[field] = tuple(number + base for number in value)
-    return msgspec.structs.replace(command, **changes)
-
-
-def _moved_back(reply: Imported, base: int) -> Imported:
-    pages = [
-        ImportedPage(PageId(page.page - base), page.fill, page.positions, page.visible)
-        for page in reply.pages
-    ]
-    return Imported(pages, reply.num_tokens, reply.tokens)
+            self._shared.post(CloseQueue(queue))
 
 
 class IssuerSinks:
@@ -148,17 +103,12 @@ class IssuerSinks:
             self._sinks.pop(index, None)
 
     def on_reply(self, command: CommandId, reply: Reply, last: bool) -> None:
-        index = command >> _RANGE_BITS
-        if (sink := self._sinks.get(index)) is not None:
-            base = index << _RANGE_BITS
-            if isinstance(reply, Imported):
-                reply = _moved_back(reply, base)
-            sink.on_reply(CommandId(command - base), reply, last)
+        if (sink := self._sinks.get(command >> _RANGE_BITS)) is not None:
+            sink.on_reply(command, reply, last)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        index = command >> _RANGE_BITS
-        if (sink := self._sinks.get(index)) is not None:
-            sink.on_failure(CommandId(command - (index << _RANGE_BITS)), error)
+        if (sink := self._sinks.get(command >> _RANGE_BITS)) is not None:
+            sink.on_failure(command, error)
 
     def on_terminated(self, error: ErrorRecord) -> None:
         with self._lock:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, Terminate
+from quire.core.calls import Issue, QueueCall
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import EngineFault, ErrorRecord
-from quire.core.events import CommandsIssued, Event
+from quire.core.events import Called, Event
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 from quire.simulation import ControlCore, VirtualShell
 from quire.simulation.clock import VirtualClock
@@ -101,15 +102,17 @@ class ControlHarness:
 
     def post(self, event: Event) -> list[Action]:
         """Hand ``event`` to the controller, carry out its actions and return them."""
-        if isinstance(event, CommandsIssued):
-            self._expect(event)
+        if isinstance(event, Called) and isinstance(event.call, Issue):
+            self._expect(event.program, event.call)
         return self.shell.post(event)
+
+    def call(self, program: ProgramId, call: QueueCall) -> list[Action]:
+        """``post`` what ``program`` asks for now."""
+        return self.post(Called(time_s=self.now_s, program=program, call=call))
 
     def issue(self, program: ProgramId, queue: QueueId, *commands: Command) -> list[Outcome]:
         """Issue commands on a queue; returns their outcomes, which fill in as the test proceeds."""
-        self.post(
-            CommandsIssued(time_s=self.now_s, program=program, queue=queue, commands=list(commands))
-        )
+        self.call(program, Issue(queue, list(commands)))
         return [self.outcomes[program, command.id] for command in commands]
 
     def start_engine(self, engine_id: EngineId, engine: FakeEngine) -> None:
@@ -195,9 +198,9 @@ class ControlHarness:
 
     # -- actions out -------------------------------------------------------------------------------
 
-    def _expect(self, event: CommandsIssued) -> None:
-        for command in event.commands:
-            key = (event.program, command.id)
+    def _expect(self, program: ProgramId, issued: Issue) -> None:
+        for command in issued.commands:
+            key = (program, command.id)
             assert key not in self.outcomes, f"the test reuses command id {key}"
             self.outcomes[key] = Outcome(command)
             self._num_pending += 1

@@ -6,8 +6,9 @@ import pytest
 from control_world import ENGINE, World, alone
 
 from quire.core.actions import QueuePlaced
+from quire.core.calls import CloseQueue, Issue
 from quire.core.commands import Command
-from quire.core.events import CommandsIssued, QueueClosed
+from quire.core.events import Called
 from quire.core.ids import EngineId, ProgramId, QueueId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -25,11 +26,10 @@ def world() -> World:
 
 def place(world: World, program: int, queue: int = 1, command: Command | None = None) -> list[str]:
     """The engines that the queue is placed on as ``command`` comes: one, or none again."""
-    event = CommandsIssued(
+    event = Called(
         time_s=world.harness.now_s,
         program=ProgramId(program),
-        queue=QueueId(queue),
-        commands=[command or world.alloc([])],
+        call=Issue(QueueId(queue), [command or world.alloc([])]),
     )
     return [
         action.engine for action in world.harness.post(event) if isinstance(action, QueuePlaced)
@@ -66,7 +66,9 @@ def test_queues_of_a_program_stay_together_while_one_is_open(world: World) -> No
     world.issue(1, decode(world, 1))  # the first engine is the busier one from now on
     assert place(world, 1, queue=2) == [ENGINE], "its pages are there"
     for queue in (1, 2):
-        world.harness.post(QueueClosed(time_s=0.0, program=ProgramId(1), queue=QueueId(queue)))
+        world.harness.post(
+            Called(time_s=0.0, program=ProgramId(1), call=CloseQueue(QueueId(queue)))
+        )
     world.run()
     world.program(2)
     world.issue(2, decode(world, 2))

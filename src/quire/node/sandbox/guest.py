@@ -13,8 +13,10 @@ import logging
 from collections.abc import Callable
 
 from quire.core.actions import Reply
+from quire.core.calls import AskService, DropAnswer, Issue
 from quire.core.errors import (
     ErrorRecord,
+    InvalidArgument,
     MailboxFull,
     ProgramCancelled,
     ProgramFailed,
@@ -30,7 +32,7 @@ from quire.node.sandbox import messages as s
 from quire.node.sandbox.link import SandboxLink
 from quire.programs.runtime.running import ProgramState, RunningProgram
 from quire.programs.sandbox import messages as m
-from quire.programs.sandbox.host.host_calls import HostCalls
+from quire.programs.sandbox.host.service_questions import ServiceQuestions
 from quire.programs.services.mailbox import Mailbox, MailboxLimits
 from quire.programs.shown_values import problem_with
 
@@ -74,7 +76,7 @@ class SandboxedProgram:
         self._input_closed = False
         self._starting: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
-        self._host_calls: HostCalls | None = None
+        self._questions: ServiceQuestions | None = None
         self.mailbox = Mailbox(name, LIMITS)
         self.port: ProgramPort
         self.running: RunningProgram
@@ -134,8 +136,8 @@ class SandboxedProgram:
         if self._grace is not None:
             self._grace.cancel()
         self.link.forget(self._number)
-        if self._host_calls is not None:
-            self._host_calls.close()
+        if self._questions is not None:
+            self._questions.close()
         self.port.close(state.value)
         self.running.advance(state, result=result, error=error)
 
@@ -178,43 +180,31 @@ class SandboxedProgram:
             )
 
     def _carry_out(self, call: m.GuestCalls) -> None:
-        port = self.port
         match call:
-            case m.Issue():
-                port.issue(call.queue, call.commands)
-            case m.OpenQueue():
-                port.create_queue(
-                    call.queue,
-                    call.model,
-                    thread=call.thread,
-                    depth=call.depth,
-                    priority=call.priority,
-                )
-            case m.CancelCommand():
-                port.cancel(call.command)
-            case m.CloseQueue():
-                port.close_queue(call.queue)
-            case m.ResetQueue():
-                port.reset_queue(call.queue)
-            case m.SetQueuePriority():
-                port.set_queue_priority(call.queue, call.priority)
+            case Issue():  # nearly all
+                self.port.post(call)
             case m.Send():
                 self._send(call.text)
             case m.Received():
                 self._num_unread = max(0, self._num_unread - call.count)
                 self._pass_input()
-            case m.HostCall():
-                self._calls_of_services().start(call)
-            case m.DropHostCall() if self._host_calls is not None:
-                self._host_calls.drop(call.number)
-            case m.Ended() if self._host_calls is not None and self._host_calls.num_unanswered:
-                self._ending = self._loop.create_task(self._end_later(call, self._host_calls))
+            case AskService():
+                self._service_questions().start(call)
+            case DropAnswer():
+                if self._questions is not None:
+                    self._questions.drop(call.number)
+            case m.Ended() if self._questions is not None and self._questions.num_unanswered:
+                self._ending = self._loop.create_task(self._end_later(call, self._questions))
             case m.Ended():
                 self._ended(call)
+            case m.Fetch():
+                raise InvalidArgument("an HTTP request, which is its host's to make")
+            case _:
+                self.port.post(call)
 
-    async def _end_later(self, ended: m.Ended, calls: HostCalls) -> None:
+    async def _end_later(self, ended: m.Ended, questions: ServiceQuestions) -> None:
         """What it asked for last, and put back, is done first: its services end with it."""
-        await calls.settled(self._grace_s)
+        await questions.settled(self._grace_s)
         if not self.running.state.ended:
             self._ended(ended)
 
@@ -237,13 +227,13 @@ class SandboxedProgram:
         self.running.leaked_tasks = tuple(ended.leaked)
         self._conclude(state, result if error is None else None, error)
 
-    def _calls_of_services(self) -> HostCalls:
+    def _service_questions(self) -> ServiceQuestions:
         """Made when it asks for the first time: few do."""
-        if self._host_calls is None:
-            self._host_calls = HostCalls(
-                self._name, self.port.call, lambda event: self.link.tell(self._number, event)
+        if self._questions is None:
+            self._questions = ServiceQuestions(
+                self._name, self.port.ask, lambda event: self.link.tell(self._number, event)
             )
-        return self._host_calls
+        return self._questions
 
     # -- messages ----------------------------------------------------------------------------------
 

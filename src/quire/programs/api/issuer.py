@@ -2,19 +2,28 @@
 
 Owns the queues' local state, what has been issued but not sent, and every answer that is still to
 come. Commands issued in one turn of the loop leave together, in the order in which they were issued
-(control must know a page before another queue names it), one ``port.issue`` per run of commands for
-the same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the
+(control must know a page before another queue names it), one ``Issue`` per run of commands for the
+same queue; awaiting an answer sends at once. Lives on the program's loop; must not know the
 traits' functions.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, TypeVar
 
 from quire.core import actions
+from quire.core.calls import (
+    AskService,
+    Cancel,
+    CloseQueue,
+    CreateQueue,
+    Issue,
+    ResetQueue,
+    SetQueuePriority,
+)
 from quire.core.commands import Command
 from quire.core.errors import (
     EngineLost,
@@ -73,14 +82,17 @@ class Issuer:
         self._pending: dict[CommandId, Answer] = {}
         self._ended: QuireError | None = None
         self._closed = False
-        self._commands = count(1)
-        self._numbers = count(1)
+        self._commands: Iterator[int]
+        self._numbers: Iterator[int]
+        self._questions: Iterator[int]
 
     # -- life ----------------------------------------------------------------------------------
 
     def attach(self, port: ProgramPort) -> None:
         """Give it the port that was made for it, before anything is issued."""
         self._port = port
+        first = port.first_number
+        self._commands, self._numbers, self._questions = count(first), count(first), count(first)
 
     @property
     def port(self) -> ProgramPort:
@@ -158,7 +170,7 @@ class Issuer:
         self, model: ServedModel, *, thread: ThreadId, depth: int, priority: int
     ) -> Queue:
         lane = Lane(QueueId(next(self._numbers)), model, thread, depth, priority)
-        self.port.create_queue(lane.id, model.base, thread=thread, depth=depth, priority=priority)
+        self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority))
         self._lanes[lane.id] = lane
         return Queue(self, lane)
 
@@ -171,13 +183,13 @@ class Issuer:
         queue.check(self)
         self.flush()
         queue.lane.priority = priority
-        self.port.set_queue_priority(queue.id, priority)
+        self.port.post(SetQueuePriority(queue.id, priority))
 
     def reset_queue(self, queue: Queue) -> None:
         queue.check(self)
         self.flush()
         queue.lane.reset()
-        self.port.reset_queue(queue.id)
+        self.port.post(ResetQueue(queue.id))
 
     def close_queue(self, queue: Queue) -> None:
         """Idempotent: closing a closed queue does nothing."""
@@ -186,7 +198,7 @@ class Issuer:
         queue.check(self)
         self.flush()
         queue.lane.closed = True
-        self.port.close_queue(queue.id)
+        self.port.post(CloseQueue(queue.id))
         if queue.lane.failure is None or queue.lane.failure_seen:
             del self._lanes[queue.id]
 
@@ -241,16 +253,16 @@ class Issuer:
         unsent, self._unsent = self._unsent, []
         port = self.port
         for lane, commands in unsent:
-            port.issue(lane.id, commands)
+            port.post(Issue(lane.id, commands))
 
     def cancel(self, command: CommandId) -> None:
         if self._ended is None and command in self._pending:
             self.flush()
-            self.port.cancel(command)
+            self.port.post(Cancel(command))
 
     async def call(self, name: str, undo: str | None = None, /, **arguments: Any) -> Any:
-        """Ask a service of the node; see ``ProgramPort.call``."""
-        return await self.port.call(name, arguments, undo)
+        """Ask a service of the node; see ``ProgramPort.ask``."""
+        return await self.port.ask(AskService(next(self._questions), name, arguments), undo)
 
     # -- ReplySink ---------------------------------------------------------------------------------
 

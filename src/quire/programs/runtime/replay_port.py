@@ -13,19 +13,19 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
 import msgspec
 
 from quire.core.actions import Reply
+from quire.core.calls import AskService, Cancel, CloseQueue, Issue, QueueCall, ResetQueue
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.events import ENGINE_WAS_LOST, Quotas
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ProgramId, QueueId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without
@@ -69,8 +69,8 @@ class ReplayPort:
         """Of what is done once more: that which has not ended, issued or not."""
         self._num_remaking: Counter[QueueId] = Counter()
         self._closing: set[QueueId] = set()
-        self._waiting: deque[tuple[QueueId | None, Callable[[], None]]] = deque()
-        """What waits behind a reset, in order; a queue stands beside its reset."""
+        self._waiting: deque[QueueCall] = deque()
+        """A reset, and what waits behind it, in order."""
         self._held: list[tuple[CommandId, Reply, ErrorRecord | None, bool]] = []
         self._pumping = False
         self._turn = log.heard[-1].turn + 1 if log.heard else 0
@@ -110,71 +110,63 @@ class ReplayPort:
     def models(self) -> Sequence[ServedModel]:
         return self._port.models()
 
-    def create_queue(
-        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
-    ) -> None:
-        create = partial(self._port.create_queue, queue, model)
-        self._in_order(partial(create, thread=thread, depth=depth, priority=priority))
+    @property
+    def first_number(self) -> int:
+        return self._port.first_number
 
-    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
-        self._in_order(partial(self._port.set_queue_priority, queue, priority))
-
-    def reset_queue(self, queue: QueueId) -> None:
-        """Behind what is done once more there, which a reset would cancel: the first time it had
-        ended, told or not. All that the program asks for later waits with it."""
-        self._in_order(partial(self._port.reset_queue, queue), behind=queue)
-
-    def close_queue(self, queue: QueueId) -> None:
-        """Behind what is done once more there: the first time it had ended, told or not."""
-        self._in_order(partial(self._close, queue))
-
-    def _close(self, queue: QueueId) -> None:
-        if self._num_remaking[queue]:
-            self._closing.add(queue)
-        else:
-            self._port.close_queue(queue)
-
-    def issue(self, queue: QueueId, commands: list[Command]) -> None:
+    def post(self, call: QueueCall) -> None:
         if self._over:
             return
+        if isinstance(call, Issue):
+            self._issued(call)
+        elif not (isinstance(call, Cancel) and self._is_made_again(call.command)):
+            self._in_order(call)
+
+    def _is_made_again(self, command: CommandId) -> bool:
+        """The program has its answer; what is issued for it is not the program's to cancel."""
+        return command in self._dropped or command in self._left_out
+
+    def _issued(self, call: Issue) -> None:
         going: list[Command] = []
-        for command in commands:
+        for command in call.commands:
             entry = self._log.issued.get(command.id)
             if entry is None:
-                going.append(self._first_time(queue, command))
-            elif (entry.queue, entry.asked) != (queue, command):
+                going.append(self._first_time(call.queue, command))
+            elif (entry.queue, entry.asked) != (call.queue, command):
                 self._end(not_repeated(f"command {command.id}, {type(command).__name__}"))
                 return
             else:
                 going += self._once_more(entry)
             self._asked.add(command.id)
         if going:
-            sent = [without(one, self._left_out) for one in going]
-            self._in_order(partial(self._issue, queue, sent))
+            self._in_order(Issue(call.queue, [without(one, self._left_out) for one in going]))
         self._schedule_pump()
 
-    def _issue(self, queue: QueueId, commands: list[Command]) -> None:
-        remaking = [command.id for command in commands if command.id in self._dropped]
-        self._remaking.update(dict.fromkeys(remaking, queue))
-        self._num_remaking[queue] += len(remaking)
-        self._port.issue(queue, commands)
-
-    def _in_order(self, do: Callable[[], None], behind: QueueId | None = None) -> None:
-        """``do`` it, at once if nothing waits; else when all before it was done, and all that is
-        done once more on the queue ``behind`` has ended."""
-        if self._over:
-            return
-        self._waiting.append((behind, do))
+    def _in_order(self, call: QueueCall) -> None:
+        """At once if nothing waits; else when all before it was passed on."""
+        self._waiting.append(call)
         if len(self._waiting) == 1:
             self._go_on()
 
     def _go_on(self) -> None:
+        """A reset goes behind what is done once more on its queue, which it would cancel: the first
+        time that had ended, told or not. All that the program asks for later waits with it."""
         while self._waiting and not self._over:
-            behind, do = self._waiting[0]
-            if behind is not None and self._num_remaking[behind]:
+            call = self._waiting[0]
+            if isinstance(call, ResetQueue) and self._num_remaking[call.queue]:
                 return
             self._waiting.popleft()
-            do()
+            if isinstance(call, Issue):
+                self._note_remaking(call)
+            elif isinstance(call, CloseQueue) and self._num_remaking[call.queue]:
+                self._closing.add(call.queue)  # and goes behind that as well, alone
+                continue
+            self._port.post(call)
+
+    def _note_remaking(self, call: Issue) -> None:
+        remaking = [command.id for command in call.commands if command.id in self._dropped]
+        self._remaking.update(dict.fromkeys(remaking, call.queue))
+        self._num_remaking[call.queue] += len(remaking)
 
     def _first_time(self, queue: QueueId, command: Command) -> Command:
         sent = seeded(command, self._seeds.getrandbits(63))
@@ -196,13 +188,9 @@ class ReplayPort:
             self._left_out.add(number)
         return going
 
-    def cancel(self, command: CommandId) -> None:
-        if command not in self._dropped and command not in self._left_out:
-            self._in_order(partial(self._port.cancel, command))
-
-    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
-        what = (name, frozen_arguments(arguments))
-        return await self._calls.ask(what, lambda: self._port.call(name, arguments, undo))
+    async def ask(self, question: AskService, undo: str | None = None) -> Any:
+        what = (question.name, frozen_arguments(question.arguments))
+        return await self._calls.ask(what, lambda: self._port.ask(question, undo))
 
     def close(self, reason: str = "finished") -> None:
         self._over = True
@@ -230,7 +218,7 @@ class ReplayPort:
         self._num_remaking[queue] -= 1
         if not self._num_remaking[queue] and queue in self._closing:
             self._closing.discard(queue)
-            self._port.close_queue(queue)
+            self._port.post(CloseQueue(queue))
         self._unmade.discard(command)
         self._go_on()
         self._schedule_pump()

@@ -1,9 +1,10 @@
 """What a guest and its host say to each other, as JSON text: calls out, events in.
 
 A turn of a guest is one call into it, with all events that have come for it, and one answer, with
-all that it asks for. Calls and events are arrays that begin with their name. No message names a
-program: a guest is known by the instance that it runs in. What comes from a guest is data of an
-unknown author: the host decodes it strictly and control validates every command again.
+all that it asks for: the calls of any program (``core.calls``), and what guests alone have to say.
+Calls and events are arrays that begin with their name. No message names a program: a guest is known
+by the instance that it runs in. What comes from a guest is data of an unknown author: the host
+decodes it strictly and control validates every command again.
 """
 
 from __future__ import annotations
@@ -13,65 +14,30 @@ from typing import Any, Literal
 import msgspec
 
 from quire.core.actions import Reply
-from quire.core.commands import Command
+from quire.core.calls import Call, CallBase
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
+from quire.core.ids import CommandId, ModelId, ProgramId
 from quire.programs.parameters import Parameter
 
-GUEST_PROTOCOL = 5
+GUEST_PROTOCOL = 6
 """Raised when a message changes; a component that was built for another one is not used."""
 
 
-class GuestCall(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """Base of what a guest asks of its host. The first six are the methods of ``ProgramPort``. Of
-    the garbage collector see ``CommandBase``."""
-
-
-class OpenQueue(GuestCall, frozen=True):
-    queue: QueueId
-    model: ModelId
-    thread: ThreadId
-    depth: int
-    priority: int
-
-
-class SetQueuePriority(GuestCall, frozen=True):
-    queue: QueueId
-    priority: int
-
-
-class ResetQueue(GuestCall, frozen=True):
-    queue: QueueId
-
-
-class CloseQueue(GuestCall, frozen=True):
-    queue: QueueId
-
-
-class Issue(GuestCall, frozen=True):
-    queue: QueueId
-    commands: list[Command]
-
-
-class CancelCommand(GuestCall, frozen=True):
-    command: CommandId
-
-
-class Send(GuestCall, frozen=True):
+class Send(CallBase, frozen=True):
     """A message to the client; answered by ``Taken`` once there is room for more."""
 
     text: str
 
 
-class Received(GuestCall, frozen=True):
+class Received(CallBase, frozen=True):
     """The program has read so many of the client's messages."""
 
     count: int
 
 
-class Fetch(GuestCall, frozen=True):
+class Fetch(CallBase, frozen=True):
     """An HTTP request; answered by ``Fetched`` or ``FetchFailed``."""
 
     request: int
@@ -81,25 +47,7 @@ class Fetch(GuestCall, frozen=True):
     headers: dict[str, str] | None
 
 
-class HostCall(GuestCall, frozen=True):
-    """A service of the node is asked; answered by ``HostAnswered`` or ``HostRefused``.
-
-    ``name`` and ``arguments``: see ``ProgramPort.call``. ``number`` is the guest's; 0 wants no
-    answer.
-    """
-
-    number: int
-    name: str
-    arguments: dict[str, Any]
-
-
-class DropHostCall(GuestCall, frozen=True):
-    """Nobody waits for the answer any more."""
-
-    number: int
-
-
-class Ended(GuestCall, frozen=True):
+class Ended(CallBase, frozen=True):
     """The program is over: the last call. ``result_json``: what it returned, as JSON text."""
 
     state: Literal["finished", "failed", "cancelled", "terminated"]
@@ -109,20 +57,7 @@ class Ended(GuestCall, frozen=True):
     leaked: list[str]
 
 
-GuestCalls = (
-    OpenQueue
-    | SetQueuePriority
-    | ResetQueue
-    | CloseQueue
-    | Issue
-    | CancelCommand
-    | Send
-    | Received
-    | Fetch
-    | HostCall
-    | DropHostCall
-    | Ended
-)
+GuestCalls = Call | Send | Received | Fetch | Ended
 
 
 class Turn(msgspec.Struct, frozen=True, gc=False):
@@ -188,12 +123,12 @@ class FetchFailed(GuestEvent, frozen=True):
     error: ErrorRecord
 
 
-class HostAnswered(GuestEvent, frozen=True):
+class ServiceAnswered(GuestEvent, frozen=True):
     number: int
     value: Any
 
 
-class HostRefused(GuestEvent, frozen=True):
+class ServiceRefused(GuestEvent, frozen=True):
     number: int
     error: ErrorRecord
 
@@ -218,8 +153,8 @@ GuestEvents = (
     | ClientGone
     | Fetched
     | FetchFailed
-    | HostAnswered
-    | HostRefused
+    | ServiceAnswered
+    | ServiceRefused
     | CancelAsked
     | TimeCome
 )

@@ -82,7 +82,7 @@ class ProgramServices:
         """Against an end on another thread while the services are made: they are closed too."""
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
-        """See ``ProgramPort.call``."""
+        """See ``ProgramPort.ask``."""
         services = self._services or self._open(name)
         for service in services:
             if (operation := service.operations.get(name)) is not None:

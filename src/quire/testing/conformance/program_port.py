@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 
 from quire.core import commands as c
 from quire.core.actions import Reply
+from quire.core.calls import (
+    Cancel,
+    CloseQueue,
+    CreateQueue,
+    Issue,
+    ResetQueue,
+    SetQueuePriority,
+)
 from quire.core.decoding import DecodeChunk, SamplerSpec, StopSpec
 from quire.core.errors import ErrorRecord, from_record
 from quire.core.ids import CommandId, PageId, QueueId, ThreadId
@@ -88,14 +96,13 @@ class ProgramPortSuite:
         raise NotImplementedError("say how to open the port under test")
 
     def create_queue(self, port: ProgramPort) -> None:
-        model = port.models()[0].base
-        port.create_queue(QUEUE, model, thread=ThreadId(0), depth=0, priority=0)
+        port.post(CreateQueue(QUEUE, port.models()[0].base))
 
     async def test_a_command_runs_to_its_end(self) -> None:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
-            port.issue(QUEUE, [alloc(1, 1), decode(2, 1)])
+            port.post(Issue(QUEUE, [alloc(1, 1), decode(2, 1)]))
             assert not recorder.order, "a reply arrived within the call that issued the command"
             await recorder.ended(2)
             assert recorder.order == [1, 2]
@@ -108,13 +115,13 @@ class ProgramPortSuite:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
-            port.issue(QUEUE, [decode(1, 99), alloc(2, 1)])
+            port.post(Issue(QUEUE, [decode(1, 99), alloc(2, 1)]))
             await recorder.ended(1)
             await recorder.ended(2)
             assert recorder.errors[CommandId(1)].code == "unknown_handle"
             assert recorder.errors[CommandId(2)].code == "queue_poisoned"
-            port.reset_queue(QUEUE)
-            port.issue(QUEUE, [alloc(3, 1), decode(4, 1)])
+            port.post(ResetQueue(QUEUE))
+            port.post(Issue(QUEUE, [alloc(3, 1), decode(4, 1)]))
             await recorder.ended(4)
             assert len(recorder.tokens(4)) == 3
 
@@ -124,8 +131,8 @@ class ProgramPortSuite:
             self.create_queue(port)
             page, copy = PageId(1), PageId(2)
             export = c.ExportPages(id=CommandId(3), pages=[page], name="it", tokens=[5, 6])
-            port.issue(QUEUE, [alloc(1, page), decode(2, page, max_tokens=0), export])
-            port.issue(QUEUE, [c.ImportPages(id=CommandId(4), name="it", pages=[copy])])
+            port.post(Issue(QUEUE, [alloc(1, page), decode(2, page, max_tokens=0), export]))
+            port.post(Issue(QUEUE, [c.ImportPages(id=CommandId(4), name="it", pages=[copy])]))
             await recorder.ended(4)
             shown = [index == 0 for index in range(port.models()[0].info.pool.page_size)]
             imported = c.ImportedPage(copy, 1, [0], shown)
@@ -134,7 +141,7 @@ class ProgramPortSuite:
     async def test_an_unknown_queue_fails_the_command(self) -> None:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
-            port.issue(QueueId(77), [alloc(1, 1)])
+            port.post(Issue(QueueId(77), [alloc(1, 1)]))
             await recorder.ended(1)
             assert recorder.errors[CommandId(1)].code == "unknown_handle"
 
@@ -142,14 +149,14 @@ class ProgramPortSuite:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
-            port.issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)])
-            port.cancel(CommandId(2))
-            port.cancel(CommandId(2))
-            port.cancel(CommandId(55))
+            port.post(Issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)]))
+            port.post(Cancel(CommandId(2)))
+            port.post(Cancel(CommandId(2)))
+            port.post(Cancel(CommandId(55)))
             await recorder.ended(2)
-            port.cancel(CommandId(2))
-            port.reset_queue(QUEUE)
-            port.issue(QUEUE, [alloc(3, 3), decode(4, 3)])
+            port.post(Cancel(CommandId(2)))
+            port.post(ResetQueue(QUEUE))
+            port.post(Issue(QUEUE, [alloc(3, 3), decode(4, 3)]))
             await recorder.ended(4)
             assert len(recorder.tokens(4)) == 3
 
@@ -157,23 +164,23 @@ class ProgramPortSuite:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
-            port.issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)])
-            port.close_queue(QUEUE)
+            port.post(Issue(QUEUE, [alloc(1, 1), decode(2, 1, max_tokens=4)]))
+            port.post(CloseQueue(QUEUE))
             await recorder.ended(2)
             self.create_queue_again(port)
-            port.issue(QueueId(2), [alloc(3, 3), decode(4, 3)])
+            port.post(Issue(QueueId(2), [alloc(3, 3), decode(4, 3)]))
             await recorder.ended(4)
 
     def create_queue_again(self, port: ProgramPort) -> None:
         model = port.models()[0].base
-        port.create_queue(QueueId(2), model, thread=ThreadId(1), depth=0, priority=1)
-        port.set_queue_priority(QueueId(2), 5)
+        port.post(CreateQueue(QueueId(2), model, ThreadId(1), depth=0, priority=1))
+        port.post(SetQueuePriority(QueueId(2), 5))
 
     async def test_close_is_idempotent(self) -> None:
         recorder = ReplyRecorder()
         async with self.open_port(recorder) as port:
             self.create_queue(port)
-            port.issue(QUEUE, [alloc(1, 1), decode(2, 1)])
+            port.post(Issue(QUEUE, [alloc(1, 1), decode(2, 1)]))
             port.close()
             port.close("again")
             assert recorder.terminated is None

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from quire.core import commands as c
+from quire.core.calls import SetQueuePriority
 from quire.core.decoding import GrammarSpec
 from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, ModelId, PageId, QueueId
-from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand, named_bytes
 from quire.programs.sandbox.module.commands import COMMANDS, queue_call, with_adapter
 from quire.programs.sandbox.module.events import reply_event
@@ -39,7 +39,7 @@ def words(*numbers: int) -> bytes:
 
 def test_priorities_are_signed() -> None:
     made = queue_call(entry(Op.SET_PRIORITY, c=0xFFFFFFFE), [ModelId("m")])
-    assert made == m.SetQueuePriority(QueueId(7), -2)
+    assert made == SetQueuePriority(QueueId(7), -2)
 
 
 def test_pages_are_copied_cut_and_masked() -> None:

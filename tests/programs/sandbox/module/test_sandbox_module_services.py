@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 
+from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument, ProgramCancelled
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand, Status
@@ -21,7 +22,7 @@ def services() -> ModuleServices:
     return ModuleServices(count(1))
 
 
-def ask(services: ModuleServices, text: bytes, id: int) -> m.HostCall:
+def ask(services: ModuleServices, text: bytes, id: int) -> AskService:
     name_bytes = text.index(b"{")
     entry = RingCommand(Op.CALL, 0, id, name_bytes, 0, 0, 0, 0, len(text))
     return services.start(entry, Memory(memoryview(text)))
@@ -29,29 +30,29 @@ def ask(services: ModuleServices, text: bytes, id: int) -> m.HostCall:
 
 def test_an_answer_goes_to_its_command(services: ModuleServices) -> None:
     first, second = ask(services, GET, 7), ask(services, GET, 9)
-    event = services.event(m.HostAnswered(second.number, "v"))
+    event = services.event(m.ServiceAnswered(second.number, "v"))
     assert event is not None
     assert (event.command, event.payload, event.status) == (9, b'"v"', Status.OK)
     assert len(services) == 1
-    assert services.event(m.HostAnswered(second.number, "again")) is None
-    refused = services.event(m.HostRefused(first.number, ProgramCancelled("why").record()))
+    assert services.event(m.ServiceAnswered(second.number, "again")) is None
+    refused = services.event(m.ServiceRefused(first.number, ProgramCancelled("why").record()))
     assert refused is not None
     assert (refused.command, refused.payload, refused.status) == (7, b"why", Status.CANCELLED)
 
 
 def test_what_was_taken_and_does_not_fit_is_put_back_once(services: ModuleServices) -> None:
     pull = ask(services, PULL, 7)
-    event = services.event(m.HostAnswered(pull.number, "item"))
+    event = services.event(m.ServiceAnswered(pull.number, "item"))
     assert event is not None
     services.undelivered(event)
     assert services.take_put_back() == [
-        m.HostCall(0, "queue.pull.undo", {"queue": "q", "answer": "item"})
+        AskService(0, "queue.pull.undo", {"queue": "q", "answer": "item"})
     ]
     assert services.take_put_back() == []
 
 
 def test_what_took_nothing_is_not_put_back(services: ModuleServices) -> None:
-    found = services.event(m.HostAnswered(ask(services, GET, 7).number, "v"))
+    found = services.event(m.ServiceAnswered(ask(services, GET, 7).number, "v"))
     assert found is not None
     services.undelivered(found)
     assert services.take_put_back() == []
@@ -60,7 +61,7 @@ def test_what_took_nothing_is_not_put_back(services: ModuleServices) -> None:
 def test_a_call_is_given_up_by_its_commands_id(services: ModuleServices) -> None:
     pull = ask(services, PULL, 7)
     assert services.drop(8) is None
-    assert services.drop(7) == m.DropHostCall(pull.number)
+    assert services.drop(7) == DropAnswer(pull.number)
     assert len(services) == 1, "its answer still comes"
 
 

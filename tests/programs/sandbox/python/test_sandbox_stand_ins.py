@@ -18,6 +18,7 @@ from quire.programs.sdk.tools import Tool
 
 NAMES = (
     "msgspec",
+    "quire.core.calls",
     "quire.core.commands",
     "quire.core.decoding",
     "quire.core.errors",
@@ -76,6 +77,7 @@ def build(package: dict[str, ModuleType]) -> list[Any]:
     """Messages of every kind, made of the modules of ``package``."""
     m, c = package["quire.programs.sandbox.messages"], package["quire.core.commands"]
     d, e = package["quire.core.decoding"], package["quire.core.errors"]
+    q = package["quire.core.calls"]
     error = e.QuotaExceeded("too much", limit=3).record()
     stop = d.StopSpec(4, token_ids=(1, 2), strings=(b"\xff\n", b"stop"))
     sampler = d.SamplerSpec((d.Processor("top_k", {"k": 3, "tokens": [1, 2.5]}),), False, 7)
@@ -93,9 +95,17 @@ def build(package: dict[str, ModuleType]) -> list[Any]:
     export = c.ExportPages(id=8, pages=[1], name="text", ttl_s=None, tokens=[7, 8, 9])
     return [
         m.Turn(
-            [m.Issue(1, [decode, forward, export]), m.Send("hällo \U0001f600"), m.Received(2)], 0.5
+            [q.Issue(1, [decode, forward, export]), m.Send("hällo \U0001f600"), m.Received(2)], 0.5
         ),
-        m.Turn([m.Fetch(1, "POST", "http://x", b"\x00\xff", {"a": "b"})], None),
+        m.Turn(
+            [
+                q.CreateQueue(1, "m"),
+                q.Cancel(5),
+                q.AskService(1, "a.b", {"c": [1]}),
+                m.Fetch(1, "POST", "http://x", b"\x00\xff", {"a": "b"}),
+            ],
+            None,
+        ),
         m.Turn([m.Ended("failed", "null", error, [error], ["task"])]),
         [
             m.Replied(1, chunk, True),

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
+from quire.core.calls import AskService
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.answers import Answers
 from quire.programs.sandbox.host.family_cpu import FamilyCpu
 from quire.programs.sandbox.host.guest_http import GuestHttp
-from quire.programs.sandbox.host.host_calls import HostCalls
+from quire.programs.sandbox.host.service_questions import ServiceQuestions
 from quire.programs.sandbox.limits import CallRate, GuestLimits
 from quire.programs.services.network import Network
 from quire.programs.services.operations import ProgramServices
@@ -123,27 +124,29 @@ class GuestIo:
     def __init__(self, guest: Guest, tell: Callable[[m.GuestEvents], None]) -> None:
         self.http = GuestHttp(guest.network, guest.limits.outstanding_io)
         self._tell = tell
-        self._calls = HostCalls(
-            guest.name, ProgramServices(lambda: [self.http]).call, self._answered
-        )
+        self._services = ProgramServices(lambda: [self.http])
+        self._questions = ServiceQuestions(guest.name, self._ask, self._answered)
         self._under_way: set[int] = set()
 
-    def start(self, call: m.HostCall) -> None:
-        self._under_way.add(call.number)
-        self._calls.start(call)
+    def start(self, question: AskService) -> None:
+        self._under_way.add(question.number)
+        self._questions.start(question)
+
+    async def _ask(self, question: AskService) -> Any:
+        return await self._services.call(question.name, question.arguments)
 
     def drop(self, number: int) -> bool:
         """False: it is not one of this host's."""
         if number not in self._under_way:
             return False
-        self._calls.drop(number)
+        self._questions.drop(number)
         return True
 
     def _answered(self, event: m.GuestEvents) -> None:
-        if isinstance(event, m.HostAnswered | m.HostRefused):
+        if isinstance(event, m.ServiceAnswered | m.ServiceRefused):
             self._under_way.discard(event.number)
         self._tell(event)
 
     def close(self) -> None:
-        self._calls.close()
+        self._questions.close()
         self.http.close()

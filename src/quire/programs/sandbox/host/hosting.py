@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from quire.core.calls import AskService, DropAnswer, Issue
 from quire.core.errors import (
     ErrorRecord,
     InvalidArgument,
@@ -215,7 +216,7 @@ class GuestHost:
     def _check_rate(self, guest: Guest, calls: Sequence[m.GuestCalls]) -> None:
         num_calls = guest.answers.take_count()
         for call in calls:
-            num_calls += len(call.commands) if isinstance(call, m.Issue) else 1
+            num_calls += len(call.commands) if isinstance(call, Issue) else 1
         if not guest.rate.take(num_calls, self._clock()):
             raise QuotaExceeded(
                 f"program {guest.name!r} made more than {guest.limits.calls_per_s} calls within a "
@@ -228,9 +229,9 @@ class GuestHost:
         for call in turn.calls:
             if isinstance(call, m.Fetch):
                 self._fetch(guest, call)
-            elif isinstance(call, m.HostCall) and call.name in GuestHttp.operations:
+            elif isinstance(call, AskService) and call.name in GuestHttp.operations:
                 self._io_of(guest).start(call)
-            elif isinstance(call, m.DropHostCall) and guest.io and guest.io.drop(call.number):
+            elif isinstance(call, DropAnswer) and guest.io and guest.io.drop(call.number):
                 pass
             else:
                 outward.append(call)

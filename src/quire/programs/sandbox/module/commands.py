@@ -12,10 +12,18 @@ from typing import Any, TypeVar
 import msgspec
 
 from quire.core import commands as c
+from quire.core.calls import (
+    AskService,
+    Cancel,
+    CloseQueue,
+    CreateQueue,
+    QueueCall,
+    ResetQueue,
+    SetQueuePriority,
+)
 from quire.core.decoding import GrammarSpec, SamplerSpec, StopSpec
 from quire.core.errors import InvalidArgument
 from quire.core.ids import CommandId, EmbedId, ModelId, PageId, QueueId, ThreadId, TokenSlotId
-from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import GRAMMARS, Op, RingCommand
 from quire.programs.sandbox.module.memory import Memory, Words, bits_of, ids_of
 from quire.programs.sdk.samplers import greedy, temperature
@@ -34,7 +42,7 @@ _MAX_IDS = 1 << 16
 """Of one command: a bound that no pool reaches keeps a count from filling memory."""
 
 
-def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> m.GuestCalls | None:
+def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> QueueCall | None:
     """What control is asked about a queue itself; ``None`` if ``entry`` is about something else.
 
     ``models``: what queues for each name, by the index that guests use.
@@ -44,19 +52,19 @@ def queue_call(entry: RingCommand, models: Sequence[ModelId]) -> m.GuestCalls | 
         case Op.OPEN_QUEUE:
             if entry.b >= len(models):
                 raise InvalidArgument(f"model {entry.b} of {len(models)}: there are fewer")
-            return m.OpenQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
+            return CreateQueue(queue, models[entry.b], ThreadId(entry.d), 0, _signed(entry.c))
         case Op.CLOSE_QUEUE:
-            return m.CloseQueue(queue)
+            return CloseQueue(queue)
         case Op.RESET_QUEUE:
-            return m.ResetQueue(queue)
+            return ResetQueue(queue)
         case Op.CANCEL:
-            return m.CancelCommand(CommandId(entry.a))
+            return Cancel(CommandId(entry.a))
         case Op.SET_PRIORITY:
-            return m.SetQueuePriority(queue, _signed(entry.c))
+            return SetQueuePriority(queue, _signed(entry.c))
     return None
 
 
-def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
+def service_call(entry: RingCommand, number: int, memory: Memory) -> AskService:
     """A service of the node by its name, in the first ``a`` bytes; behind it arguments as JSON.
 
     Raises:
@@ -70,7 +78,7 @@ def service_call(entry: RingCommand, number: int, memory: Memory) -> m.HostCall:
         arguments = msgspec.json.decode(given, type=dict[str, Any]) if given else {}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         raise InvalidArgument(f"call {name!r}: its arguments are no JSON object: {exc}") from exc
-    return m.HostCall(number, name, arguments)
+    return AskService(number, name, arguments)
 
 
 def with_adapter(command: c.Command, adapter: str) -> c.Command:

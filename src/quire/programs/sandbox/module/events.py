@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import msgspec
 
 from quire.core.actions import Reply
+from quire.core.calls import AskService
 from quire.core.commands import Dists, Imported, Sampled
 from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord
-from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module import abi
 from quire.programs.sandbox.module.abi import Op, Status
 
@@ -31,7 +31,7 @@ class RingEvent(msgspec.Struct, frozen=True, gc=False):
     b: int = 0
     c: int = 0
     last: bool = True
-    undo: m.HostCall | None = None
+    undo: AskService | None = None
 
 
 def reply_event(op: int, command: int, reply: Reply, last: bool) -> RingEvent:

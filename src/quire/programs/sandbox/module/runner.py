@@ -14,6 +14,7 @@ from itertools import count
 import msgspec
 
 from quire.core.actions import Reply
+from quire.core.calls import AskService, CreateQueue, Issue
 from quire.core.errors import (
     InvalidArgument,
     ProgramCancelled,
@@ -208,10 +209,10 @@ class ModuleRunner:
         if (adapter := self._adapters.get(queue)) is not None:
             command = with_adapter(command, adapter)
         last = calls[-1] if calls else None
-        if isinstance(last, m.Issue) and last.queue == queue:
+        if isinstance(last, Issue) and last.queue == queue:
             last.commands.append(command)
         else:
-            calls.append(m.Issue(queue, [command]))
+            calls.append(Issue(queue, [command]))
 
     def _queue_call(self, entry: RingCommand, memory: Memory) -> m.GuestCalls:
         call = queue_call(entry, [model.base for model in self._launch.models])
@@ -219,7 +220,7 @@ class ModuleRunner:
             raise InvalidArgument(
                 f"the program asked for operation {entry.op}, which does not exist"
             )
-        if isinstance(call, m.OpenQueue):
+        if isinstance(call, CreateQueue):
             self._adapters[call.queue] = self._launch.models[entry.b].adapter
         return call
 
@@ -241,7 +242,7 @@ class ModuleRunner:
     def _sleep(self, entry: RingCommand, memory: Memory) -> None:
         self._sleeps.add(entry.id, entry.a / 1000)
 
-    def _call(self, entry: RingCommand, memory: Memory) -> m.HostCall:
+    def _call(self, entry: RingCommand, memory: Memory) -> AskService:
         return self._services.start(entry, memory)
 
     def _fetch(self, entry: RingCommand, memory: Memory) -> m.Fetch:
@@ -329,7 +330,7 @@ class ModuleRunner:
             case m.FetchFailed():
                 command, op = self._requests.pop(event.request)
                 self._events.append(failed(op, command, event.error))
-            case m.HostAnswered() | m.HostRefused():
+            case m.ServiceAnswered() | m.ServiceRefused():
                 if (answer := self._services.event(event)) is not None:
                     self._events.append(answer)
             case m.CancelAsked():

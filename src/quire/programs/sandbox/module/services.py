@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from quire.core.calls import AskService, DropAnswer
 from quire.core.errors import InvalidArgument
 from quire.programs.sandbox import messages as m
 from quire.programs.sandbox.module.abi import Op, RingCommand
@@ -26,7 +27,7 @@ class ModuleServices:
 
     def __init__(self, numbers: Iterator[int]) -> None:
         self._numbers = numbers
-        self._asked: dict[int, tuple[int, m.HostCall]] = {}
+        self._asked: dict[int, tuple[int, AskService]] = {}
         """Command and call, by the call's number."""
         self._put_back: list[m.GuestCalls] = []
 
@@ -34,7 +35,7 @@ class ModuleServices:
         """Questions that are not answered yet."""
         return len(self._asked)
 
-    def start(self, entry: RingCommand, memory: Memory) -> m.HostCall:
+    def start(self, entry: RingCommand, memory: Memory) -> AskService:
         """Raises ``InvalidArgument``: no call, or one of an id that waits for its answer."""
         call = service_call(entry, next(self._numbers) if entry.id else 0, memory)
         if entry.id:
@@ -43,17 +44,17 @@ class ModuleServices:
             self._asked[call.number] = entry.id, call
         return call
 
-    def drop(self, command: int) -> m.DropHostCall | None:
+    def drop(self, command: int) -> DropAnswer | None:
         """The guest no longer wants the answer of ``command``; ``None``: it is none of these. There
         still is one: what the service did, or that it was cancelled and has done nothing."""
         number = self._number_of(command)
-        return None if number is None else m.DropHostCall(number)
+        return None if number is None else DropAnswer(number)
 
-    def event(self, answer: m.HostAnswered | m.HostRefused) -> RingEvent | None:
+    def event(self, answer: m.ServiceAnswered | m.ServiceRefused) -> RingEvent | None:
         command, call = self._asked.pop(answer.number, (0, None))
         if call is None:
             return None
-        if isinstance(answer, m.HostRefused):
+        if isinstance(answer, m.ServiceRefused):
             return failed(Op.CALL, command, answer.error)
         return RingEvent(
             Op.CALL, command, msgspec.json.encode(answer.value), undo=_undo(call, answer.value)
@@ -74,7 +75,7 @@ class ModuleServices:
         )
 
 
-def _undo(call: m.HostCall, answer: object) -> m.HostCall | None:
+def _undo(call: AskService, answer: object) -> AskService | None:
     if call.name not in _TAKING:
         return None
-    return m.HostCall(0, f"{call.name}.undo", {**call.arguments, "answer": answer})
+    return AskService(0, f"{call.name}.undo", {**call.arguments, "answer": answer})

@@ -10,7 +10,7 @@ import base64
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-from quire.core.commands import Command
+from quire.core.calls import AskService, DropAnswer, QueueCall
 from quire.core.errors import (
     ErrorRecord,
     MailboxClosed,
@@ -19,8 +19,9 @@ from quire.core.errors import (
     from_record,
 )
 from quire.core.events import Quotas
-from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
-from quire.core.interfaces import ProgramPort, ServedModel
+from quire.core.ids import ProgramId
+from quire.core.interfaces import ServedModel
+from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet
 from quire.programs.sandbox import messages as m
 from quire.programs.services.mailbox import Channel, MailboxLimits, Sent, check_message
@@ -38,7 +39,6 @@ class GuestPort:
         self._models = tuple(models)
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._undo: dict[int, tuple[str, Mapping[str, Any]]] = {}
-        self._num_calls = 0
 
     @property
     def program(self) -> ProgramId:
@@ -55,39 +55,25 @@ class GuestPort:
     def models(self) -> Sequence[ServedModel]:
         return self._models
 
-    def create_queue(
-        self, queue: QueueId, model: ModelId, *, thread: ThreadId, depth: int, priority: int
-    ) -> None:
-        self._say(m.OpenQueue(queue, model, thread, depth, priority))
+    @property
+    def first_number(self) -> int:
+        return 1
 
-    def set_queue_priority(self, queue: QueueId, priority: int) -> None:
-        self._say(m.SetQueuePriority(queue, priority))
+    def post(self, call: QueueCall) -> None:
+        self._say(call)
 
-    def reset_queue(self, queue: QueueId) -> None:
-        self._say(m.ResetQueue(queue))
-
-    def close_queue(self, queue: QueueId) -> None:
-        self._say(m.CloseQueue(queue))
-
-    def issue(self, queue: QueueId, commands: list[Command]) -> None:
-        self._say(m.Issue(queue, commands))
-
-    def cancel(self, command: CommandId) -> None:
-        self._say(m.CancelCommand(command))
-
-    async def call(self, name: str, arguments: Mapping[str, Any], undo: str | None = None) -> Any:
-        self._num_calls += 1
-        number = self._num_calls
+    async def ask(self, question: AskService, undo: str | None = None) -> Any:
+        number, arguments = question.number, _by_name(question.arguments)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = future
-        self._say(m.HostCall(number, name, _by_name(arguments)))
+        self._say(AskService(number, question.name, arguments))
         try:
             return await future
         except asyncio.CancelledError:
             if undo is not None:
                 self._undo[number] = undo, arguments
             if future.cancelled():
-                self._say(m.DropHostCall(number))
+                self._say(DropAnswer(number))
             elif future.exception() is None:  # cancelled between its coming and its being seen
                 self._take_back(number, future.result())
             raise
@@ -106,7 +92,7 @@ class GuestPort:
         undo = self._undo.pop(number, None)
         if undo is not None:
             name, arguments = undo
-            self._say(m.HostCall(0, name, {**arguments, "answer": value}))
+            self._say(AskService(0, name, {**arguments, "answer": value}))
 
     def refused(self, number: int, error: ErrorRecord) -> None:
         self._undo.pop(number, None)
@@ -202,18 +188,18 @@ class GuestMailbox:
 class GuestStream:
     """An HTTP answer under way at the host; stands where ``HttpStream`` stands outside."""
 
-    def __init__(self, port: ProgramPort, opened: dict[str, Any]) -> None:
+    def __init__(self, issuer: Issuer, opened: dict[str, Any]) -> None:
         self.status: int = opened["status"]
         self.headers: Mapping[str, str] = opened["headers"]
-        self._port = port
-        self._stream = {"stream": opened["stream"]}
+        self._issuer = issuer
+        self._stream: int | None = opened["stream"]
         self._ended = False
 
     async def read(self) -> bytes | None:
         if self._ended:
             return None
         try:
-            part = await self._port.call("http.read", self._stream)
+            part = await self._issuer.call("http.read", stream=self._stream)
         except BaseException:
             self._ended = True
             raise
@@ -222,15 +208,15 @@ class GuestStream:
 
     async def close(self) -> None:
         self._ended = True
-        if self._stream:
-            stream, self._stream = self._stream, {}
-            await self._port.call("http.close", stream)
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            await self._issuer.call("http.close", stream=stream)
 
 
 class GuestNetwork:
     """HTTP through the host, which applies the policy; stands where ``Network`` stands outside."""
 
-    port: ProgramPort
+    issuer: Issuer
 
     def __init__(self, say: Say) -> None:
         self._say = say
@@ -265,10 +251,10 @@ class GuestNetwork:
         headers: Mapping[str, str] | None = None,
     ) -> GuestStream:
         named = None if headers is None else dict(headers)
-        opened = await self.port.call(
-            "http.open", {"method": method, "url": url, "content": content, "headers": named}
+        opened = await self.issuer.call(
+            "http.open", method=method, url=url, content=content, headers=named
         )
-        return GuestStream(self.port, opened)
+        return GuestStream(self.issuer, opened)
 
     def fetched(self, event: m.Fetched) -> None:
         reply = HttpReply(event.text)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import msgspec
 
 from quire.core.actions import Reply
+from quire.core.calls import Issue
 from quire.core.commands import Command, Decode, GetNextDist, Sample, Sampled
 from quire.core.commands import Dists as DistsReply
 from quire.core.decoding import DecodeChunk, Dist
@@ -137,7 +138,7 @@ def _run(session: GuestSession, source: str, compiled: str = "") -> None:
 
 def _events(call: m.GuestCalls) -> list[m.GuestEvents]:
     match call:
-        case m.Issue():
+        case Issue():
             return [event for command in call.commands for event in _replies(command)]
         case m.Send():
             return [m.Taken(1)]

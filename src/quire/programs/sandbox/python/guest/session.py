@@ -21,6 +21,7 @@ import msgspec
 
 from quire.core.errors import InvalidArgument, QuireError, TraitMissing
 from quire.core.interfaces import ProgramPort, ReplySink
+from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet, entry_of
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import RunningProgram
@@ -47,7 +48,7 @@ class GuestSession:
         self._loop: GuestLoop
         self._port: GuestPort
         self._mailbox: GuestMailbox
-        self._issuer: ReplySink
+        self._issuer: Issuer
         self._running: RunningProgram
 
     # -- what the host calls -----------------------------------------------------------------------
@@ -137,7 +138,7 @@ class GuestSession:
         self._loop = GuestLoop()
         self._mailbox = GuestMailbox(self._calls.append, program.name, limits)
         models = [served_model(self._ask, model) for model in launch.models]
-        self._port = self._network.port = GuestPort(self._calls.append, launch, models)
+        self._port = GuestPort(self._calls.append, launch, models)
         host = ProgramHost(
             self._loop.as_loop,
             network=cast(Network, self._network),
@@ -146,7 +147,8 @@ class GuestSession:
         )
 
         def connect(sink: ReplySink, loop: object) -> ProgramPort:
-            self._issuer = sink
+            assert isinstance(sink, Issuer)
+            self._issuer = self._network.issuer = sink
             return self._port
 
         self._running = host.launch(program, launch.args, connect, launch.named)
@@ -175,9 +177,9 @@ class GuestSession:
                 self._network.fetched(event)
             case m.FetchFailed():
                 self._network.failed(event.request, event.error)
-            case m.HostAnswered():
+            case m.ServiceAnswered():
                 self._port.answered(event.number, event.value)
-            case m.HostRefused():
+            case m.ServiceRefused():
                 self._port.refused(event.number, event.error)
             case m.CancelAsked():
                 self._running.cancel(event.reason)

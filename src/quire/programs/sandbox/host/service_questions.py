@@ -8,46 +8,49 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from quire.core.calls import AskService
 from quire.core.errors import ProgramCancelled, ProgramError, QuireError, QuotaExceeded
 from quire.programs.sandbox import messages as m
 
 logger = logging.getLogger(__name__)
 
-MAX_HOST_CALLS = 256
+MAX_QUESTIONS = 256
 """Under way at a time, for one guest."""
 
 
-Call = Callable[[str, Mapping[str, Any]], Awaitable[Any]]
-"""``call(name, arguments)``; see ``ProgramPort.call``."""
+class ServiceQuestions:
+    """Of the guest ``name``, whose identity ``ask`` stamps (``ProgramPort.ask``) and whom ``tell``
+    reaches."""
 
-
-class HostCalls:
-    """Of the guest ``name``, whose identity ``call`` stamps and whom ``tell`` reaches."""
-
-    def __init__(self, name: str, call: Call, tell: Callable[[m.GuestEvents], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        ask: Callable[[AskService], Awaitable[Any]],
+        tell: Callable[[m.GuestEvents], None],
+    ) -> None:
         self._name = name
-        self._call = call
+        self._ask = ask
         self._tell = tell
         self._under_way: dict[int, asyncio.Task[m.GuestEvents]] = {}
         self._unanswered: set[asyncio.Task[m.GuestEvents]] = set()
 
-    def start(self, call: m.HostCall) -> None:
+    def start(self, question: AskService) -> None:
         num_under_way = len(self._under_way) + len(self._unanswered)
-        if num_under_way >= MAX_HOST_CALLS or call.number in self._under_way:
+        if num_under_way >= MAX_QUESTIONS or question.number in self._under_way:
             error = QuotaExceeded(
-                f"{call.name}: {num_under_way} questions to the node are under way, "
-                f"{MAX_HOST_CALLS} are allowed at a time: await some of them first"
+                f"{question.name}: {num_under_way} questions to the node are under way, "
+                f"{MAX_QUESTIONS} are allowed at a time: await some of them first"
             )
-            self._tell(m.HostRefused(call.number, error.record()))
+            self._tell(m.ServiceRefused(question.number, error.record()))
             return
-        task = asyncio.get_running_loop().create_task(self._carry_out(call))
-        if call.number:
-            self._under_way[call.number] = task
-            task.add_done_callback(partial(self._answered, call))
+        task = asyncio.get_running_loop().create_task(self._carry_out(question))
+        if question.number:
+            self._under_way[question.number] = task
+            task.add_done_callback(partial(self._answered, question))
         else:
             self._unanswered.add(task)
             task.add_done_callback(self._unanswered.discard)
@@ -73,20 +76,20 @@ class HostCalls:
         for task in (*self._under_way.values(), *self._unanswered):
             task.cancel()
 
-    def _answered(self, call: m.HostCall, task: asyncio.Task[m.GuestEvents]) -> None:
-        self._under_way.pop(call.number, None)
+    def _answered(self, question: AskService, task: asyncio.Task[m.GuestEvents]) -> None:
+        self._under_way.pop(question.number, None)
         if task.cancelled():  # perhaps before it began
-            given_up = ProgramCancelled(f"{call.name}: nobody waits for it any more")
-            self._tell(m.HostRefused(call.number, given_up.record()))
+            given_up = ProgramCancelled(f"{question.name}: nobody waits for it any more")
+            self._tell(m.ServiceRefused(question.number, given_up.record()))
         else:
             self._tell(task.result())
 
-    async def _carry_out(self, call: m.HostCall) -> m.GuestEvents:
+    async def _carry_out(self, question: AskService) -> m.GuestEvents:
         try:
-            return m.HostAnswered(call.number, await self._call(call.name, call.arguments))
+            return m.ServiceAnswered(question.number, await self._ask(question))
         except QuireError as exc:
-            return m.HostRefused(call.number, exc.record())
+            return m.ServiceRefused(question.number, exc.record())
         except Exception as exc:  # a fault of ours; the guest's others go on
-            logger.exception("service %s failed for program %s", call.name, self._name)
-            wrong = ProgramError(f"{call.name} failed in the node: {type(exc).__name__}")
-            return m.HostRefused(call.number, wrong.record())
+            logger.exception("service %s failed for program %s", question.name, self._name)
+            wrong = ProgramError(f"{question.name} failed in the node: {type(exc).__name__}")
+            return m.ServiceRefused(question.number, wrong.record())
