@@ -28,7 +28,6 @@ from quire.core.errors import (
 from quire.core.event_loops import new_event_loop
 from quire.core.ids import ModelId, TenantId
 from quire.engine.encoders.text import EncodedText, EncoderTexts
-from quire.node.clock import SystemClock
 from quire.node.encoders.fleet import EncoderFleet
 from quire.node.encoders.queue import EncodeQueue, Job, batch_of
 from quire.node.encoders.service import EncoderService
@@ -36,6 +35,7 @@ from quire.node.encoders.transport import EncoderTransports, in_process_encoder
 from quire.node.health import EngineReadiness
 from quire.node.supervisor import RestartLimits
 from quire.node.transports import ZeroMQTransport
+from quire.programs.runtime.clock import SystemClock
 from quire.testing import FakeEncoder
 
 A, B = TenantId("a"), TenantId("b")

@@ -20,6 +20,7 @@ from quire.core.ids import CommandId, ModelId, ProgramId, QueueId
 from quire.engine.vision.framing import read_pixels
 from quire.engine.vision.unpacker import Unpacker
 from quire.node.images import NUM_PROCESSES, ImageFramer
+from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.event_port import EventPort, TimedEvent
 
 MODEL, QUEUE = ModelId("sees"), QueueId(1)
@@ -81,7 +82,12 @@ class World:
 
     def port(self, program: int = 1, model: ModelId = MODEL) -> EventPort:
         made = EventPort(
-            ProgramId(program), Quotas(), lambda: self._models, self._post, prepare=self.framer
+            ProgramId(program),
+            Quotas(),
+            lambda: self._models,
+            self._post,
+            clock=SystemClock(),
+            prepare=self.framer,
         )
         made.post(CreateQueue(QUEUE, model))
         return made

@@ -25,6 +25,7 @@ from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, ThreadId
 from quire.node.ports import IssuerPort, IssuerSinks
 from quire.node.quotas import tightest
 from quire.programs.runtime import EventPort
+from quire.programs.runtime.clock import SystemClock
 
 BASE = 3 << 32
 
@@ -46,7 +47,7 @@ def posts() -> Posts:
 
 @pytest.fixture
 def port(posts: Posts) -> EventPort:
-    return EventPort(ProgramId(7), Quotas(), lambda: (), posts.post)
+    return EventPort(ProgramId(7), Quotas(), lambda: (), posts.post, clock=SystemClock())
 
 
 def test_a_port_stamps_its_program_and_ends_it_once(port: EventPort, posts: Posts) -> None:

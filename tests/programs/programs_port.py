@@ -17,6 +17,8 @@ from quire.core.interfaces import ReplySink, ServedModel
 from quire.core.traits import Trait
 from quire.programs.api import Api
 from quire.programs.services.network import Network
+from quire.simulation.clock import VirtualClock
+from quire.testing.local_clock import LocalClock
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
 
 
@@ -57,6 +59,7 @@ class ScriptedPort:
         self.quotas = Quotas()
         self.seed = program
         self.first_number = 1
+        self.clock = LocalClock(VirtualClock())
         self.sink = sink
         self.loop = loop
         self.model = ServedModel(

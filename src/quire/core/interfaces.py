@@ -29,6 +29,18 @@ class Clock(Protocol):
     def now_s(self) -> float: ...
 
 
+class ProgramClock(Clock, Protocol):
+    """The clock of a node as its programs use it. From any thread."""
+
+    def unix_s(self) -> float:
+        """Unix time. It may jump."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns when ``seconds`` have passed."""
+        ...
+
+
 @runtime_checkable
 class EngineCore(Protocol):
     """The engine as a function: executes batches in order and owns all device memory.
@@ -307,6 +319,11 @@ class ProgramPort(Protocol):
     def seed(self) -> int:
         """The seed of the program's randomness; given at its launch, or chosen and recorded
         then."""
+        ...
+
+    @property
+    def clock(self) -> ProgramClock:
+        """The node's: a program that reads another one sees what no test and no replay does."""
         ...
 
     @property

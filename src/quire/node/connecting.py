@@ -71,6 +71,7 @@ class ProgramConnector:
             self._post_gathered,
             self._services.of(identity, ancestry, children, restarts),
             ancestry.seed,
+            clock=self._control.clock,
             post_now=self._post,
             prepare=self._preparation.of(start.tenant),
         )

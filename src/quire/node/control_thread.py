@@ -43,7 +43,7 @@ from quire.core.events import (
     TransfersCompleted,
 )
 from quire.core.ids import EngineId, ModelId, ProgramId
-from quire.core.interfaces import Clock, ReplySink
+from quire.core.interfaces import ProgramClock, ReplySink
 from quire.node.gathering import Gathering
 from quire.node.loops import Wake, call_on
 from quire.node.model_users import ModelUsers
@@ -91,13 +91,13 @@ class ControlThread:
         self,
         controller: Controller,
         *,
-        clock: Clock,
+        clock: ProgramClock,
         observers: Sequence[Observer] = (),
         on_failure: Callable[[], None] | None = None,
         debug: bool = False,
     ) -> None:
         self._controller = controller
-        self._clock = clock
+        self.clock = clock
         self._observers = observers
         self._on_failure = on_failure
         self._debug = debug
@@ -289,7 +289,7 @@ class ControlThread:
         self._flush_observers()
 
     def _stamped(self, event_at: EventAt) -> Event:
-        self._last_s = max(self._last_s, self._clock.now_s())
+        self._last_s = max(self._last_s, self.clock.now_s())
         return event_at(self._last_s)
 
     def _flush_observers(self) -> None:
@@ -336,7 +336,7 @@ class ControlThread:
     def _set_timer(self, at_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, at_s - self._clock.now_s()), self._tick)
+        self._timer = self._loop.call_later(max(0.0, at_s - self.clock.now_s()), self._tick)
 
     def _tick(self) -> None:
         self._timer = None

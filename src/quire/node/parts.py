@@ -16,7 +16,6 @@ from quire.core.errors import ConfigError
 from quire.core.ids import ProgramId
 from quire.core.interfaces import DispatchPolicy, EngineTransport
 from quire.core.traits import ENCODER_TRAITS, NODE_TRAITS
-from quire.node.clock import SystemClock
 from quire.node.connecting import ProgramConnector
 from quire.node.control_factory import make_controller
 from quire.node.control_thread import ControlThread, Observer
@@ -40,6 +39,7 @@ from quire.node.supervisor import RestartLimits
 from quire.node.tenant_gate import TenantGate
 from quire.node.transports.choice import choose_transport
 from quire.node.uploads import UploadTable
+from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.native import NativeConfig
 from quire.programs.runtime.watchdog import BlockedLoop
 from quire.programs.sandbox.program import GuestProgram

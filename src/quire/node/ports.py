@@ -16,7 +16,7 @@ from quire.core.calls import AskService, CloseQueue, CreateQueue, QueueCall
 from quire.core.errors import ErrorRecord
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, ProgramId, QueueId, ThreadId
-from quire.core.interfaces import ReplySink, ServedModel
+from quire.core.interfaces import ProgramClock, ReplySink, ServedModel
 from quire.node.loops import call_on
 from quire.programs.runtime import EventPort
 
@@ -51,6 +51,10 @@ class IssuerPort:
 
     def models(self) -> Sequence[ServedModel]:
         return self._shared.models()
+
+    @property
+    def clock(self) -> ProgramClock:
+        return self._shared.clock
 
     @property
     def first_number(self) -> int:

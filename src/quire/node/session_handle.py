@@ -88,7 +88,13 @@ class SessionHandle:
         self._table = table
         self._loop = asyncio.get_running_loop()
         self._port = EventPort(
-            program, start.quotas, models, self._post, post_now=self._post_now, prepare=prepare
+            program,
+            start.quotas,
+            models,
+            self._post,
+            clock=control.clock,
+            post_now=self._post_now,
+            prepare=prepare,
         )
         self._sinks = IssuerSinks(self._on_terminated)
         self._started = False

@@ -33,6 +33,7 @@ from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, fake_pool
 from quire.testing.harness import ControlHarness
 from quire.testing.local_children import LocalChild, child_program
+from quire.testing.local_clock import LocalClock
 from quire.testing.local_port import LocalPort
 from quire.testing.scripted import Answer, ScriptedModel
 from quire.testing.tokenizer import CHAT_TEMPLATE, FakeTokenizer
@@ -61,6 +62,7 @@ class LocalNode:
         self.harness = ControlHarness(
             self.controller, engines, clock=clock, on_answer=self._deliver
         )
+        self.clock = LocalClock(self.harness.clock)
         self.services = SharedServices(self.harness.clock, Store(now_s=self.harness.clock.now_s))
         self.fault: Exception | None = None
         self._hold = False

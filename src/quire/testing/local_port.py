@@ -9,12 +9,15 @@ from typing import Protocol
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ReplySink, ServedModel, Services
+from quire.core.interfaces import ProgramClock, ReplySink, ServedModel, Services
 from quire.programs.runtime import EventPort, TimedEvent
 
 
 class PortOwner(Protocol):
     """What a port needs from its node. All methods may be called from any thread."""
+
+    @property
+    def clock(self) -> ProgramClock: ...
 
     def submit(self, event: TimedEvent) -> None: ...
 
@@ -36,7 +39,9 @@ class LocalPort(EventPort):
         services: Services | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(program, quotas, node.models, self._submit, services, seed)
+        super().__init__(
+            program, quotas, node.models, self._submit, services, seed, clock=node.clock
+        )
         self._node = node
         self._sink = sink
         self._loop = loop

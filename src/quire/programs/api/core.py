@@ -4,12 +4,10 @@ node itself.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -130,15 +128,15 @@ class Core(TraitFunctions):
         """
         if not (seconds >= 0 and math.isfinite(seconds)):
             raise InvalidArgument(f"sleep({seconds}): give a number of seconds, 0 or more")
-        await asyncio.sleep(seconds)
+        await self._issuer.port.clock.sleep(seconds)
 
     def now(self) -> float:
         """Unix time in seconds. It may jump; measure durations with ``monotonic``."""
-        return time.time()
+        return self._issuer.port.clock.unix_s()
 
     def monotonic(self) -> float:
         """Seconds from an unknown moment on, never going back."""
-        return self._issuer.loop.time()
+        return self._issuer.port.clock.now_s()
 
     def random(self, stream: str = "") -> random.Random:
         """The program's generator of random numbers, always the same one for a ``stream``.

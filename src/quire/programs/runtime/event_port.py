@@ -15,7 +15,7 @@ from quire.core.engine_info import ImageFraming
 from quire.core.errors import InvalidArgument
 from quire.core.events import Called, Event, ProgramEnded, Quotas
 from quire.core.ids import ModelId, ProgramId, QueueId
-from quire.core.interfaces import ServedModel, Services
+from quire.core.interfaces import ProgramClock, ServedModel, Services
 
 Models = Callable[[], Sequence[ServedModel]]
 
@@ -50,6 +50,7 @@ class EventPort:
         services: Services | None = None,
         seed: int = 0,
         *,
+        clock: ProgramClock,
         post_now: PostEvent | None = None,
         prepare: Prepare | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class EventPort:
         self._bases: dict[QueueId, ModelId] = {}
         self._post_now = post_now or post_event
         self._seed = seed
+        self._clock = clock
         self._services = services
         self._program = program
         self._quotas = quotas
@@ -79,6 +81,10 @@ class EventPort:
 
     def models(self) -> Sequence[ServedModel]:
         return self._models()
+
+    @property
+    def clock(self) -> ProgramClock:
+        return self._clock
 
     @property
     def first_number(self) -> int:

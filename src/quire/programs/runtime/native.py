@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from quire.core.event_loops import new_event_loop
 from quire.core.interfaces import Clock
 from quire.programs.arguments import NO_NAMES
 from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.clock import SystemClock
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import Connect, RunningProgram
 from quire.programs.runtime.watchdog import BlockedLoop, Watchdog
@@ -28,11 +28,6 @@ from quire.programs.services.mailbox import MailboxLimits
 from quire.programs.services.network import Network, NetworkPolicy, new_client
 
 logger = logging.getLogger(__name__)
-
-
-class _MonotonicClock:
-    def now_s(self) -> float:
-        return time.monotonic()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +61,7 @@ class NativeRuntime:
         self._config = config or NativeConfig()
         self._on_blocked = on_blocked or _ignore
         self._http_client = http_client
-        self._clock = clock or _MonotonicClock()
+        self._clock = clock or SystemClock()
         self._thread: threading.Thread | None = None
         self._host: ProgramHost | None = None
         self._stop: asyncio.Event | None = None

@@ -1,8 +1,8 @@
 """What a restartable program has asked and been told: enough to bring it back to where it was.
 
 Owned by whoever launched the program; it outlives the program's incarnations. Holds no page and no
-loop. What a program reads from the clock is not in it: a program whose commands depend on that does
-not repeat itself, which is noticed and said.
+loop. What a sandboxed program reads from the clock is not in it, for it asks nobody: one whose
+commands depend on that does not repeat itself, which is noticed and said.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class ReplayLog:
         self.heard: list[Heard] = []
         self.calls: list[Asked] = []
         self.requests: list[Asked] = []
+        self.readings: list[float] = []
+        """Of the clock."""
         self.record: ProgramId | None = None
         """The program's number when it first began."""
         self.slots: dict[TokenSlotId, int] = {}

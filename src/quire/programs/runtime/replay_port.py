@@ -26,7 +26,8 @@ from quire.core.decoding import DecodeChunk
 from quire.core.errors import ErrorRecord, ProgramTerminated
 from quire.core.events import ENGINE_WAS_LOST, Quotas
 from quire.core.ids import CommandId, ProgramId, QueueId
-from quire.core.interfaces import ProgramPort, ReplySink, ServedModel
+from quire.core.interfaces import ProgramClock, ProgramPort, ReplySink, ServedModel
+from quire.programs.runtime.recorded_clock import RecordedClock
 from quire.programs.runtime.recorded_network import RecordedNetwork
 from quire.programs.runtime.repeating import again, seeded, without
 from quire.programs.runtime.replay_log import (
@@ -53,6 +54,7 @@ class ReplayPort:
         self._sink = sink
         self._loop = loop
         self._port: ProgramPort
+        self._clock: RecordedClock
         self._seeds = random.SystemRandom()
         self._own_ids = map(CommandId, count(_OWN_IDS))
         self._cursor = 0
@@ -81,6 +83,7 @@ class ReplayPort:
     def attach(self, port: ProgramPort) -> None:
         """The node's own port, before anything is asked."""
         self._port = port
+        self._clock = RecordedClock(port.clock, self._log.readings)
         if self._log.record is None:
             self._log.record = port.program
 
@@ -109,6 +112,10 @@ class ReplayPort:
 
     def models(self) -> Sequence[ServedModel]:
         return self._port.models()
+
+    @property
+    def clock(self) -> ProgramClock:
+        return self._clock
 
     @property
     def first_number(self) -> int:

@@ -20,9 +20,10 @@ from quire.core.errors import (
 )
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId
-from quire.core.interfaces import ServedModel
+from quire.core.interfaces import ProgramClock, ServedModel
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet
+from quire.programs.runtime.clock import SystemClock
 from quire.programs.sandbox import messages as m
 from quire.programs.services.mailbox import Channel, MailboxLimits, Sent, check_message
 from quire.programs.services.network import HttpReply
@@ -37,6 +38,7 @@ class GuestPort:
         self._say = say
         self._launch = launch
         self._models = tuple(models)
+        self._clock = SystemClock()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._undo: dict[int, tuple[str, Mapping[str, Any]]] = {}
 
@@ -54,6 +56,10 @@ class GuestPort:
 
     def models(self) -> Sequence[ServedModel]:
         return self._models
+
+    @property
+    def clock(self) -> ProgramClock:
+        return self._clock
 
     @property
     def first_number(self) -> int:

@@ -1,0 +1,41 @@
+"""The time as a program that may begin again reads it: what it has read is told it the second time.
+
+Must not know why a program begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.interfaces import ProgramClock
+
+MAX_READINGS = 100_000
+"""What is read behind these is not kept, and another time when the program begins again."""
+
+
+class RecordedClock:
+    """``ProgramClock`` over ``clock`` of one incarnation. All incarnations share ``readings``."""
+
+    def __init__(self, clock: ProgramClock, readings: list[float]) -> None:
+        self._clock = clock
+        self._readings = readings
+        self._num_read = 0
+
+    def now_s(self) -> float:
+        return self._read(self._clock.now_s)
+
+    def unix_s(self) -> float:
+        return self._read(self._clock.unix_s)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+
+    def _read(self, look: Callable[[], float]) -> float:
+        """The reading in this place: recorded, or new."""
+        place, self._num_read = self._num_read, self._num_read + 1
+        if place < len(self._readings):
+            return self._readings[place]
+        reading = look()
+        if place < MAX_READINGS:
+            self._readings.append(reading)
+        return reading
