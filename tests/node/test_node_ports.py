@@ -86,11 +86,12 @@ def test_closing_an_issuer_closes_its_open_queues_alone(port: EventPort, posts: 
 
 
 def test_a_calls_queues_serve_its_thread(port: EventPort, posts: Posts) -> None:
-    issuer = IssuerPort(port, 2, ThreadId(9))
+    issuer = IssuerPort(port, 2, ThreadId(9), ThreadId(4))
     issuer.post(CreateQueue(QueueId(1), ModelId("m"), depth=2, priority=3))
     (created,) = posts.events
     assert isinstance(created, Called)
-    assert created.call == CreateQueue(QueueId(1), ModelId("m"), ThreadId(9), depth=2, priority=3)
+    thread, parent = ThreadId(9), ThreadId(4)
+    assert created.call == CreateQueue(QueueId(1), ModelId("m"), thread, 2, 3, parent)
 
 
 def test_issuers_number_what_they_make_in_ranges_of_their_own(

@@ -9,6 +9,8 @@ import pytest
 from request_log import RequestLines
 from scripted_server import RunningServer
 
+from quire.control import Controller
+
 CHAT = "/v1/chat/completions"
 
 
@@ -79,6 +81,25 @@ def test_final_ends_the_session(http: httpx.Client) -> None:
     one = ask(http, [user("say a")], x_session_id="ending", x_quire_final="true")
     two = ask(http, [user("say b")], x_session_id="ending")
     assert program_of(one) != program_of(two)
+
+
+def test_control_knows_which_thread_an_agent_was_forked_from(
+    http: httpx.Client, server: RunningServer
+) -> None:
+    claude = {"x-claude-code-session-id": "forking"}
+    agent = {**claude, "x-claude-code-agent-id": "one"}
+    forked = {**claude, "x-claude-code-agent-id": "two", "x-claude-code-parent-agent-id": "one"}
+    for headers in (agent, forked):
+        http.post(CHAT, json={"messages": [user("say a")]}, headers=headers).raise_for_status()
+
+    def parents(controller: Controller) -> dict[int, int | None]:
+        programs = controller._table.programs()
+        (program,) = (one for one in programs if one.client_id == "forking")
+        return {thread: figures.parent for thread, figures in program._threads.items()}
+
+    found = server.node._parts.control.call(parents)
+    one, two = found
+    assert found == {one: None, two: one}
 
 
 def test_identity_stands_in_the_request_line(

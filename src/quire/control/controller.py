@@ -197,6 +197,7 @@ class Controller:
             program.refuse_queue(call.queue, error.record())
             return
         program.account.num_queues += 1
+        program.begin_thread(call.thread, call.parent_thread, self._flow.now_s)
         program.queues[call.queue] = CommandQueue(
             call.queue,
             program,

@@ -25,8 +25,8 @@ class CreateQueue(CallBase, frozen=True):
     """A queue for ``model``; control chooses one of the model's engines when its first command
     comes (``QueuePlaced``).
 
-    ``thread``: the line of calls that it serves. ``depth``: the graph depth (Ayo). ``priority``:
-    higher runs first.
+    ``thread``: the line of calls that it serves, ``parent_thread`` the one that this was forked
+    from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first.
     """
 
     queue: QueueId
@@ -34,6 +34,7 @@ class CreateQueue(CallBase, frozen=True):
     thread: ThreadId = ThreadId(0)
     depth: int = 0
     priority: int = 0
+    parent_thread: ThreadId | None = None
 
 
 class SetQueuePriority(CallBase, frozen=True):

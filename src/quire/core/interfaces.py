@@ -133,9 +133,9 @@ class ServiceFigures:
 
     Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
     and recomputation included. ``waiting_s``: time in which it could have run and did not.
-    ``arrival_s``: when it began. ``completion_s``: when its last call ended. ``parent``: the
-    program that launched it, or the thread that it was forked from. ``deadline_s``: the time by
-    which its caller wants it done.
+    ``arrival_s``: when it began, for a thread when its first queue was created. ``completion_s``:
+    when its last call ended. ``parent``: the program that launched it, or the thread that it was
+    forked from. ``deadline_s``: the time by which its caller wants it done.
     """
 
     arrival_s: float = 0.0

@@ -30,9 +30,16 @@ class IssuerPort:
     ``index`` counts the issuers of the program, from 0.
     """
 
-    def __init__(self, shared: EventPort, index: int, thread: ThreadId) -> None:
+    def __init__(
+        self,
+        shared: EventPort,
+        index: int,
+        thread: ThreadId,
+        parent_thread: ThreadId | None = None,
+    ) -> None:
         self._shared = shared
         self._thread = thread
+        self._parent_thread = parent_thread
         self._first_number = (index << _RANGE_BITS) + 1
         self._queues: set[QueueId] = set()
         self._closed = False
@@ -64,7 +71,9 @@ class IssuerPort:
         """Every queue of a call serves the call's thread."""
         if isinstance(call, CreateQueue):
             self._queues.add(call.queue)
-            call = CreateQueue(call.queue, call.model, self._thread, call.depth, call.priority)
+            call = CreateQueue(
+                call.queue, call.model, self._thread, call.depth, call.priority, self._parent_thread
+            )
         elif isinstance(call, CloseQueue):
             self._queues.discard(call.queue)
         self._shared.post(call)

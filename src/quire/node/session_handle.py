@@ -115,11 +115,18 @@ class SessionHandle:
         return self._ending is not None
 
     def call(
-        self, program: BuiltIn[R, T], request: R, *, thread: str | None = None, name: str = ""
+        self,
+        program: BuiltIn[R, T],
+        request: R,
+        *,
+        thread: str | None = None,
+        parent_thread: str | None = None,
+        name: str = "",
     ) -> SessionCall[T]:
         """Run ``program(api, request)`` as one call; read its items from what is returned.
 
-        ``thread`` is the client's name for a line of calls within the session (Autellix 4.1).
+        ``thread`` is the client's name for a line of calls within the session (Autellix 4.1),
+        ``parent_thread`` for the one that it was forked from.
 
         Raises:
             Draining: the node takes no new work.
@@ -133,7 +140,8 @@ class SessionHandle:
         def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
             self._ensure_started(loop)
             self._sinks.add(index, sink, loop)
-            return IssuerPort(self._port, index, _thread_id(thread))
+            forked_from = None if parent_thread is None else _thread_id(parent_thread)
+            return IssuerPort(self._port, index, _thread_id(thread), forked_from)
 
         def on_closed(closed: SessionCall[T]) -> None:
             self._calls.discard(closed)

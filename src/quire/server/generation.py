@@ -41,11 +41,13 @@ class GenerationStream:
         requests: Sequence[CompletionRequest],
         *,
         thread: str | None,
+        parent_thread: str | None,
         name: str,
     ) -> None:
         self.session = session
         self._requests = requests
         self._thread = thread
+        self._parent_thread = parent_thread
         self._name = name
         self._calls: list[SessionCall[ChoiceChunk]] = []
         self._cancelled: str | None = None
@@ -65,7 +67,13 @@ class GenerationStream:
             await call.wait_closed()
 
     def _start(self, request: CompletionRequest) -> SessionCall[ChoiceChunk]:
-        call = self.session.call(complete, request, thread=self._thread, name=self._name)
+        call = self.session.call(
+            complete,
+            request,
+            thread=self._thread,
+            parent_thread=self._parent_thread,
+            name=self._name,
+        )
         self._calls.append(call)
         if self._cancelled is not None:
             call.cancel(self._cancelled)

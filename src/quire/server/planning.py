@@ -217,5 +217,11 @@ def open_generation(request: Request, work: Work) -> Begun:
             session.end("the client has said that this call is the last")
 
     mark_begun(request.scope)
-    generation = GenerationStream(session, work.requests, thread=identity.thread, name=route)
+    generation = GenerationStream(
+        session,
+        work.requests,
+        thread=identity.thread,
+        parent_thread=identity.parent_thread,
+        name=route,
+    )
     return Begun(generation, RequestObserver(labels, context.metrics.requests), finished)

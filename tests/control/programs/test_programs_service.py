@@ -72,6 +72,21 @@ def test_a_message_counts_once_for_a_program_and_for_each_of_its_threads() -> No
     assert first.completion_s < second.completion_s == program.figures.completion_s
 
 
+def test_a_thread_begins_with_its_first_queue_and_knows_where_it_was_forked() -> None:
+    world = make_world()
+    world.program(1, queues=0)
+    world.harness.clock.advance(2.0)
+    world.queue(1, 1, thread=ThreadId(7))
+    world.harness.clock.advance(3.0)
+    world.queue(1, 2, thread=ThreadId(8), parent_thread=ThreadId(7))
+    world.queue(1, 3, thread=ThreadId(7), parent_thread=ThreadId(7))
+    world.queue(1, 4, thread=ThreadId(8))
+    program = program_of(world, 1)
+    first, second = (program.thread_figures(ThreadId(number)) for number in (7, 8))
+    assert (first.arrival_s, first.parent) == (2.0, None), "no thread is its own parent"
+    assert (second.arrival_s, second.parent) == (5.0, 7)
+
+
 def test_who_waits_for_a_sequence_is_charged_the_wait() -> None:
     world = make_world(max_sequences=1)
     for program in (1, 2):

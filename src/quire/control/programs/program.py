@@ -102,6 +102,15 @@ class Program:
             return "idle"
         return "running" if self.num_running else "waiting"
 
+    def begin_thread(self, thread: ThreadId, parent: ThreadId | None, now_s: float) -> None:
+        """A queue serves ``thread``, which begins with its first one. ``parent``: the thread that
+        it was forked from, where the queue's issuer knows."""
+        figures = self._threads.get(thread)
+        if figures is None:
+            figures = self._threads[thread] = ServiceFigures(arrival_s=now_s)
+        if figures.parent is None and parent != thread:
+            figures.parent = parent
+
     def thread_figures(self, thread: ThreadId) -> ServiceFigures:
         """What ``thread`` of it has had."""
         figures = self._threads.get(thread)

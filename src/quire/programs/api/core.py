@@ -70,11 +70,12 @@ class Core(TraitFunctions):
         thread: int = 0,
         depth: int = 0,
         priority: int = 0,
+        parent_thread: int | None = None,
     ) -> Queue:
         """A new command queue on ``model`` (default: the node's default model).
 
-        ``thread``: the line of calls that the queue serves. ``depth``: its graph depth. Higher
-        ``priority`` runs first.
+        ``thread``: the line of calls that the queue serves, ``parent_thread``: the one that it was
+        forked from. ``depth``: its graph depth. Higher ``priority`` runs first.
 
         Raises:
             InvalidArgument: no such model, or a number that is none.
@@ -84,11 +85,15 @@ class Core(TraitFunctions):
             served = model.served
         else:
             served = self._issuer.model(None if model is None else ModelId(model))
+        forked_from = None
+        if parent_thread is not None:
+            forked_from = ThreadId(whole_number("parent_thread", parent_thread))
         return self._issuer.create_queue(
             served,
             thread=ThreadId(whole_number("thread", thread)),
             depth=whole_number("depth", depth),
             priority=whole_number("priority", priority),
+            parent_thread=forked_from,
         )
 
     @queued

@@ -167,10 +167,16 @@ class Issuer:
         )
 
     def create_queue(
-        self, model: ServedModel, *, thread: ThreadId, depth: int, priority: int
+        self,
+        model: ServedModel,
+        *,
+        thread: ThreadId,
+        depth: int,
+        priority: int,
+        parent_thread: ThreadId | None = None,
     ) -> Queue:
         lane = Lane(QueueId(next(self._numbers)), model, thread, depth, priority)
-        self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority))
+        self.port.post(CreateQueue(lane.id, model.base, thread, depth, priority, parent_thread))
         self._lanes[lane.id] = lane
         return Queue(self, lane)
 
