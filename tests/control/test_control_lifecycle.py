@@ -330,6 +330,7 @@ def test_a_program_that_has_ended_tells_once_what_it_has_used() -> None:
             num_prefilled_tokens=len(PROMPT),
             num_cached_tokens=0,
             num_generated_tokens=4,
+            num_encoded_tokens=0,
             num_preemptions=0,
             service_s=row.service_s,
             waiting_s=row.waiting_s,

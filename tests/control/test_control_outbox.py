@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from quire.control.outbox import Outbox
 from quire.core.actions import Action, Deliver, Fail, SetTimer, Terminate
 from quire.core.commands import Sampled
 from quire.core.decoding import DecodeChunk
+from quire.core.encoding import Encoded
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, ProgramId
 
@@ -86,3 +88,13 @@ def test_nothing_overtakes_an_end(add: Callable[[Outbox], None], action: Action)
         action,
         Deliver(program=ONE, command=CommandId(3), reply=SAMPLED),
     ]
+
+
+def test_rows_tell_of_nothing_else() -> None:
+    """They go to the node, and what was done before them to the program."""
+    outbox = Outbox()
+    rows = Encoded(first=0, rows=np.zeros((1, 2), np.float32))
+    outbox.deliver(ONE, CommandId(1))
+    outbox.deliver(ONE, CommandId(9), rows, last=False)
+    outbox.deliver(ONE, CommandId(2))
+    assert [len(one.done_before) for one in outbox.take() if isinstance(one, Deliver)] == [0, 0, 0]

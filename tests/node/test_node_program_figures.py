@@ -31,6 +31,7 @@ def close(
         num_prefilled_tokens=1,
         num_cached_tokens=2,
         num_generated_tokens=3,
+        num_encoded_tokens=0,
         num_preemptions=4,
         service_s=5.0,
         waiting_s=6.0,

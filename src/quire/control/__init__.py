@@ -7,6 +7,19 @@ no bytes and reads no clock; the node, the tests and the simulator are shells ar
 from quire.control.controller import Controller
 from quire.control.policies import POLICIES
 from quire.control.programs.table import ProcessRow
-from quire.control.statistics import EngineStatistics, Statistics
+from quire.control.statistics import (
+    EncoderStatistics,
+    EngineStatistics,
+    InstanceStatistics,
+    Statistics,
+)
 
-__all__ = ["POLICIES", "Controller", "EngineStatistics", "ProcessRow", "Statistics"]
+__all__ = [
+    "POLICIES",
+    "Controller",
+    "EncoderStatistics",
+    "EngineStatistics",
+    "InstanceStatistics",
+    "ProcessRow",
+    "Statistics",
+]

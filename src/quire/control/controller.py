@@ -13,7 +13,9 @@ from quire.control.commands.checks import check_new_queue
 from quire.control.commands.flow import Flow, cancelled
 from quire.control.commands.holdings import Holdings
 from quire.control.commands.host_commands import HostCommands
+from quire.control.encoding import Encoding
 from quire.control.engine_life import EngineLife
+from quire.control.engines.engine import Engine
 from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
@@ -31,6 +33,7 @@ from quire.core import calls as c
 from quire.core import events as e
 from quire.core.actions import Action
 from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.encoding import EncoderInfo
 from quire.core.errors import (
     ConfigError,
     ErrorRecord,
@@ -72,16 +75,22 @@ class Controller:
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
+        self._places: dict[EngineId, Engine] = {}
         self._schedulers: dict[EngineId, EngineScheduler] = {}
         self._deployments = Deployments()
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
-        self._flow = Flow(self._table, self._engines, self._holdings, self._host, self._outbox)
+        self._flow = Flow(self._table, self._places, self._holdings, self._host, self._outbox)
         self._ranking = Ranking(self._policy, across_tenants=config.priority_scope == "node")
         self._timers = Timers(self._table, self._host.exports)
+        weights = {tenant.id: tenant.weight for tenant in tenants}
+        self._encoding = Encoding(
+            self._places, self._table, self._flow, self._outbox, self._ranking, weights
+        )
         self._life = EngineLife(
             config=config,
             engines=self._engines,
+            places=self._places,
             deployments=self._deployments,
             schedulers=self._schedulers,
             table=self._table,
@@ -90,7 +99,7 @@ class Controller:
             outbox=self._outbox,
             ranking=self._ranking,
             dispatch=self._dispatch,
-            weights={tenant.id: tenant.weight for tenant in tenants},
+            weights=weights,
             seeds=SeedSource(seed),
         )
         self._num_queues = 0
@@ -99,11 +108,14 @@ class Controller:
 
     def _event_handlers(self) -> Mapping[type[e.EventBase], Callable[[Any], None]]:
         return {
-            e.EngineUp: self._life.up,
-            e.EngineDown: self._life.down,
+            e.EngineUp: self._engine_up,
+            e.EngineDown: self._engine_down,
+            e.EngineGivenUp: self._engine_given_up,
             e.ProgramStarted: self._program_started,
             e.ProgramEnded: self._program_ended,
             e.Called: self._called,
+            e.EncodingAsked: self._encoding.asked,
+            e.BatchEncoded: self._encoding.completed,
             e.StepCompleted: self._step_completed,
             e.TransfersCompleted: self._transfers_completed,
             e.Tick: self._tick,
@@ -140,6 +152,7 @@ class Controller:
             self._flow.retry_stalled(engine)
         for scheduler in self._schedulers.values():
             scheduler.pump()
+        self._encoding.pump()
         for engine in self._engines.values():
             if engine.stalled or engine.starved:
                 self._flow.retry_stalled(engine)
@@ -147,6 +160,21 @@ class Controller:
         at_s = self._timers.next_timer_s([at for at in dispatch_s if at is not None])
         if at_s is not None:
             self._outbox.set_timer(at_s)
+
+    # -- engines ---------------------------------------------------------------------------------
+
+    def _engine_up(self, event: e.EngineUp) -> None:
+        if isinstance(event.info, EncoderInfo):
+            self._encoding.up(event.engine, event.model, event.info)
+        else:
+            self._life.up(event, event.info)
+
+    def _engine_down(self, event: e.EngineDown) -> None:
+        if not self._encoding.down(event.engine):
+            self._life.down(event)
+
+    def _engine_given_up(self, event: e.EngineGivenUp) -> None:
+        self._encoding.given_up(event.engine, event.model, event.error)
 
     # -- programs and queues ---------------------------------------------------------------------
 
@@ -170,6 +198,7 @@ class Controller:
                 entry.is_answered = True
         for queue in list(program.queues.values()):
             self._close_queue(queue, reason)
+        self._encoding.cancel_all(program, reason)
         self._host.owner_ended(program)
         self._table.end(program)
         leave_family(program)
@@ -320,6 +349,7 @@ class Controller:
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),
             engines=tuple(self._engine_statistics(s) for s in self._schedulers.values()),
+            encoders=self._encoding.statistics(),
         )
 
     def _engine_statistics(self, scheduler: EngineScheduler) -> EngineStatistics:
@@ -355,6 +385,7 @@ class Controller:
             engine.check_invariants(programs, self._host.exports)
         for scheduler in self._schedulers.values():
             scheduler.planner.backlog.check_invariants()
+        self._encoding.check_invariants()
 
 
 def _no_queue(program: ProgramId, queue: QueueId) -> ErrorRecord:

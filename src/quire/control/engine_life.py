@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from quire.control.commands.flow import Flow
 from quire.control.commands.host_commands import HostCommands
 from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.engine import Engine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
@@ -26,6 +27,7 @@ from quire.control.scheduler.planner import MessagePlanner
 from quire.control.scheduler.ranking import Ranking
 from quire.control.scheduler.seeds import SeedSource
 from quire.core.config import SchedulerConfig
+from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord
 from quire.core.events import EngineDown, EngineUp
 from quire.core.ids import EngineId, TenantId
@@ -34,10 +36,12 @@ from quire.core.interfaces import DispatchPolicy
 
 @dataclass(slots=True)
 class EngineLife:
-    """Handles ``EngineUp`` and ``EngineDown``; ``engines`` and ``schedulers`` are the node's."""
+    """Handles ``EngineUp`` and ``EngineDown`` of engines with memory; ``engines``, ``places`` (what
+    queues can be placed on) and ``schedulers`` are the node's."""
 
     config: SchedulerConfig
     engines: dict[EngineId, EngineState]
+    places: dict[EngineId, Engine]
     deployments: Deployments
     schedulers: dict[EngineId, EngineScheduler]
     table: ProcessTable
@@ -49,7 +53,7 @@ class EngineLife:
     weights: Mapping[TenantId, float]
     seeds: SeedSource
 
-    def up(self, event: EngineUp) -> None:
+    def up(self, event: EngineUp, info: EngineInfo) -> None:
         """A new engine, or a known one again with empty memory.
 
         Raises:
@@ -60,10 +64,10 @@ class EngineLife:
         if known is not None:
             if known.is_up:
                 self._lose(known, _replaced(event.engine))
-            self._end_outdated(known, known.restart(event.info))
+            self._end_outdated(known, known.restart(info))
             self._resume(known)
             return
-        engine = EngineState(event.engine, event.model, event.info)
+        engine = EngineState(event.engine, event.model, info)
         admission = Admission(engine, self.table, self.config.output_share)
         planner = MessagePlanner(
             engine,
@@ -78,7 +82,7 @@ class EngineLife:
         completion = Completion(
             engine, planner.restorer, self.flow, self.ranking, admission, self.outbox
         )
-        self.engines[event.engine] = engine
+        self.engines[event.engine] = self.places[event.engine] = engine
         self.deployments.add(engine)
         self.schedulers[event.engine] = EngineScheduler(
             engine, self.config, self.dispatch, planner, completion, self.flow, self.outbox

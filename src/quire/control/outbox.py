@@ -18,6 +18,7 @@ from quire.core.actions import (
     Terminate,
 )
 from quire.core.batch import Batch
+from quire.core.encoding import EncodeBatch, Encoded
 from quire.core.errors import ErrorRecord
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
@@ -37,6 +38,9 @@ class Outbox:
     def deliver(
         self, program: ProgramId, command: CommandId, reply: Reply = None, last: bool = True
     ) -> None:
+        if type(reply) is Encoded:  # not for the program's own sink: it tells of nothing else
+            self._add(Deliver(program=program, command=command, reply=reply, last=last))
+            return
         if program != self._program:
             self._tell_done()
             self._program = program
@@ -68,7 +72,7 @@ class Outbox:
     def placed(self, program: ProgramId, queue: QueueId, engine: EngineId) -> None:
         self._add(QueuePlaced(program=program, queue=queue, engine=engine))
 
-    def dispatch(self, engine: EngineId, batch: Batch) -> None:
+    def dispatch(self, engine: EngineId, batch: Batch | EncodeBatch) -> None:
         self._add(Dispatch(engine=engine, batch=batch))
 
     def terminate(self, program: ProgramId, error: ErrorRecord) -> None:
@@ -83,6 +87,7 @@ class Outbox:
                 num_prefilled_tokens=program.num_prefilled_tokens,
                 num_cached_tokens=program.num_cached_tokens,
                 num_generated_tokens=program.num_generated_tokens,
+                num_encoded_tokens=program.num_encoded_tokens,
                 num_preemptions=program.num_preemptions,
                 service_s=program.figures.service_s,
                 waiting_s=program.figures.waiting_s,

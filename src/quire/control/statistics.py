@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from quire.control.memory.memory import PoolStatistics
 from quire.control.memory.prefix_index import PrefixStatistics
+from quire.core.encoding import EncoderKind
 from quire.core.ids import EngineId, ModelId
 
 
@@ -39,6 +40,32 @@ class EngineStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class InstanceStatistics:
+    """One process of an encoder. ``num_batches``, ``num_sequences``, ``num_tokens``: dispatched
+    since start; ``busy_s``: what the batches that have ended took it."""
+
+    engine: EngineId
+    is_up: bool
+    num_in_flight: int
+    num_batches: int
+    num_sequences: int
+    num_tokens: int
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderStatistics:
+    """One encoder. ``num_waiting``: requests of which a sequence waits for a batch;
+    ``num_pending_sequences``: those that wait or run."""
+
+    model: ModelId
+    kind: EncoderKind
+    num_waiting: int
+    num_pending_sequences: int
+    instances: tuple[InstanceStatistics, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Statistics:
     """The whole controller. ``num_pending_commands``: issued and not ended, of all queues."""
 
@@ -50,3 +77,4 @@ class Statistics:
     num_pending_commands: int
     num_exports: int
     engines: tuple[EngineStatistics, ...]
+    encoders: tuple[EncoderStatistics, ...] = ()

@@ -7,11 +7,12 @@ import msgspec
 from quire.core.batch import Batch
 from quire.core.commands import AttentionScores, Dists, Exports, Imported, Sampled
 from quire.core.decoding import DecodeChunk
+from quire.core.encoding import EncodeBatch, Encoded
 from quire.core.errors import ErrorRecord
 from quire.core.events import ProgramForm
 from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
 
-Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores
+Reply = None | DecodeChunk | Imported | Exports | Dists | Sampled | AttentionScores | Encoded
 """``None`` for commands that return no value; each command's docstring names its reply."""
 
 
@@ -23,7 +24,7 @@ class Dispatch(ActionBase, frozen=True, kw_only=True):
     """Send ``batch`` to ``engine``."""
 
     engine: EngineId
-    batch: Batch
+    batch: Batch | EncodeBatch
 
 
 class Deliver(ActionBase, frozen=True, kw_only=True):
@@ -79,6 +80,7 @@ class ProgramClosed(ActionBase, frozen=True, kw_only=True):
     num_prefilled_tokens: int
     num_cached_tokens: int
     num_generated_tokens: int
+    num_encoded_tokens: int
     num_preemptions: int
     service_s: float
     waiting_s: float

@@ -1,4 +1,5 @@
-"""The messages between a node and an encoder (an embedding model, a cross-encoder).
+"""What programs ask of encoders (embedding models, cross-encoders), and the messages between a node
+and an encoder.
 
 An encoder executes one batch at a time and, unlike an engine, keeps no state between batches.
 Shapes: S sequences, T tokens of all of them, D values of a result.
@@ -11,6 +12,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from quire.core.batch import F32, I32
+from quire.core.commands import CommandBase
 from quire.core.errors import ErrorRecord
 
 EncoderKind = Literal["embedding", "cross_encoder"]
@@ -19,7 +21,8 @@ EncoderKind = Literal["embedding", "cross_encoder"]
 class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """An encoder's description, sent when it is ready. ``dimensions`` is D: the size of an
     embedding, or 1 for a cross-encoder's score. ``max_tokens``: of one sequence, special tokens
-    included."""
+    included. ``max_batch_tokens``: of a batch of several sequences. ``max_pending``: the sequences
+    of one tenant that may wait or run."""
 
     model: str
     family: str
@@ -29,11 +32,30 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     vocab_size: int
     num_types: int
     num_parameters: int
+    max_batch_tokens: int = 8192
+    max_pending: int = 8192
 
     @property
     def lacks(self) -> str:
         """It is never up without anything that it should have."""
         return ""
+
+
+class Encode(CommandBase, frozen=True, kw_only=True):
+    """A row for each of S sequences, which stand in ``tokens`` and ``types`` [T] one after the
+    other, of ``lengths`` [S]. The replies are ``Encoded``."""
+
+    tokens: I32
+    types: I32
+    lengths: I32
+
+
+class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """``rows`` of the command's sequences from ``first`` on. They come in any order, as batches
+    end; the command ends with the last."""
+
+    first: int
+    rows: F32
 
 
 class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -46,10 +68,12 @@ class EncodeBatch(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class EncodeResult(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` [S, D], in the order of the batch, or the error that prevented them."""
+    """``rows`` [S, D], in the order of the batch, or the error that prevented them. ``elapsed_s``:
+    the encoder's own time for the batch."""
 
     number: int
     rows: F32
+    elapsed_s: float = 0.0
     error: ErrorRecord | None = None
 
 

@@ -11,9 +11,10 @@ import msgspec
 
 from quire.core.batch import BatchResult, TransfersEnded
 from quire.core.calls import QueueCall
+from quire.core.encoding import Encode, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import ErrorRecord
-from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
+from quire.core.ids import EngineId, ModelId, ProgramId, TenantId, ThreadId
 
 ProgramForm = Literal["session", "inferlet", "workflow"]
 
@@ -30,17 +31,25 @@ class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class EngineUp(EventBase, frozen=True, kw_only=True):
-    """An engine is ready, for the first time or again with empty memory."""
+    """An engine is ready, for the first time or again with empty memory; or an encoder is."""
 
     engine: EngineId
     model: ModelId
-    info: EngineInfo
+    info: EngineInfo | EncoderInfo
 
 
 class EngineDown(EventBase, frozen=True, kw_only=True):
     """An engine is lost; its messages in flight will not be answered."""
 
     engine: EngineId
+    error: ErrorRecord
+
+
+class EngineGivenUp(EventBase, frozen=True, kw_only=True):
+    """An encoder will not come back, if it was ever up."""
+
+    engine: EngineId
+    model: ModelId
     error: ErrorRecord
 
 
@@ -119,6 +128,24 @@ class Called(EventBase, frozen=True, kw_only=True):
     call: QueueCall
 
 
+class EncodingAsked(EventBase, frozen=True, kw_only=True):
+    """A program wants the rows of sequences from ``model``, an encoder. The command stands in no
+    queue of the program; the call ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``
+    are what a queue would have."""
+
+    program: ProgramId
+    model: ModelId
+    command: Encode
+    thread: ThreadId = ThreadId(0)
+    depth: int = 0
+    priority: int = 0
+
+
+class BatchEncoded(EventBase, frozen=True, kw_only=True):
+    engine: EngineId
+    result: EncodeResult
+
+
 class StepCompleted(EventBase, frozen=True, kw_only=True):
     engine: EngineId
     result: BatchResult
@@ -139,9 +166,12 @@ class Tick(EventBase, frozen=True, kw_only=True):
 Event = (
     EngineUp
     | EngineDown
+    | EngineGivenUp
     | ProgramStarted
     | ProgramEnded
     | Called
+    | EncodingAsked
+    | BatchEncoded
     | StepCompleted
     | TransfersCompleted
     | Tick

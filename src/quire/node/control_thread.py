@@ -27,12 +27,13 @@ from quire.core.actions import (
     SetTimer,
     Terminate,
 )
-from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
+from quire.core.batch import BatchResult, EngineAnswer, TransfersEnded
 from quire.core.calls import CreateQueue
-from quire.core.encoding import EncodeResult
+from quire.core.encoding import EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord, QuireError
 from quire.core.events import (
+    BatchEncoded,
     Called,
     EngineDown,
     EngineUp,
@@ -54,7 +55,7 @@ logger = logging.getLogger(__name__)
 EventAt = Callable[[float], Event]
 """Makes the event once its time is known."""
 
-Send = Callable[[Batch], None]
+Send = Callable[[Any], None]
 
 T = TypeVar("T")
 
@@ -187,7 +188,9 @@ class ControlThread:
 
     # -- engines, on the control thread ------------------------------------------------------------
 
-    def engine_up(self, engine: EngineId, model: ModelId, info: EngineInfo, send: Send) -> None:
+    def engine_up(
+        self, engine: EngineId, model: ModelId, info: EngineInfo | EncoderInfo, send: Send
+    ) -> None:
         """Raises ``ConfigError`` for an engine that the controller cannot serve."""
         self._engines[engine] = send  # its first batch may be an answer to this very event
         try:
@@ -224,6 +227,8 @@ class ControlThread:
             self._handle_now(lambda t: StepCompleted(time_s=t, engine=engine, result=answer))
         elif isinstance(answer, TransfersEnded):
             self._handle_now(lambda t: TransfersCompleted(time_s=t, engine=engine, ended=answer))
+        else:
+            self._handle_now(lambda t: BatchEncoded(time_s=t, engine=engine, result=answer))
 
     def _handle_now(self, event_at: EventAt) -> None:
         """Behind what is in the inbox, so that late joiners get into the next batch. What the

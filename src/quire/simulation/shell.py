@@ -15,8 +15,10 @@ from typing import Protocol
 
 from quire.core.actions import Action, Deliver, Dispatch, Fail, SetTimer, Terminate
 from quire.core.batch import Batch, BatchResult
+from quire.core.encoding import EncodeBatch, EncoderCore, EncodeResult
 from quire.core.errors import EngineFault, EngineLost
 from quire.core.events import (
+    BatchEncoded,
     EngineDown,
     EngineUp,
     Event,
@@ -44,18 +46,26 @@ class ControlCore(Protocol):
 class _Message:
     """``result`` is set once the engine has run the message to learn its duration."""
 
-    batch: Batch
+    batch: Batch | EncodeBatch
     sent_s: float
-    result: BatchResult | None = None
+    result: BatchResult | EncodeResult | None = None
 
 
 class _Engine:
     """An engine that is up, the messages sent to it, and when its last message ended."""
 
-    def __init__(self, core: EngineCore) -> None:
+    def __init__(self, core: EngineCore | EncoderCore) -> None:
         self.core = core
         self.messages: deque[_Message] = deque()
         self.free_s = 0.0
+
+    def execute(self, batch: Batch | EncodeBatch) -> BatchResult | EncodeResult:
+        """As only an engine with memory or only an encoder can."""
+        if isinstance(batch, Batch):
+            assert isinstance(self.core, EngineCore)
+            return self.core.execute(batch)
+        assert not isinstance(self.core, EngineCore)
+        return self.core.encode(batch)
 
 
 class VirtualShell:
@@ -113,11 +123,15 @@ class VirtualShell:
 
     @property
     def engines(self) -> dict[EngineId, EngineCore]:
-        """The engines that are up."""
-        return {engine_id: engine.core for engine_id, engine in self._engines.items()}
+        """The engines with memory that are up."""
+        cores = {engine_id: engine.core for engine_id, engine in self._engines.items()}
+        return {known: core for known, core in cores.items() if isinstance(core, EngineCore)}
 
     def start_engine(
-        self, engine_id: EngineId, engine: EngineCore, model: ModelId | None = None
+        self,
+        engine_id: EngineId,
+        engine: EngineCore | EncoderCore,
+        model: ModelId | None = None,
     ) -> None:
         """Bring an engine up, for the first time or again after ``lose_engine``. ``model``: the
         name that queues use, by default the engine's own."""
@@ -127,7 +141,9 @@ class VirtualShell:
 
     def lose_engine(self, engine_id: EngineId, reason: str) -> None:
         """Lose the engine with its memory and everything in flight on it."""
-        self._engines.pop(engine_id).core.close()
+        core = self._engines.pop(engine_id).core
+        if isinstance(core, EngineCore):
+            core.close()
         error = EngineLost(f"engine {engine_id} is lost: {reason}").record()
         self.post(EngineDown(time_s=self.now_s, engine=engine_id, error=error))
 
@@ -167,14 +183,18 @@ class VirtualShell:
         assert result is not None
         engine.free_s = end_s
         self.clock.advance_to(end_s)
-        self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+        if isinstance(result, BatchResult):
+            self.post(StepCompleted(time_s=self.now_s, engine=engine_id, result=result))
+        else:
+            self.post(BatchEncoded(time_s=self.now_s, engine=engine_id, result=result))
         return True
 
     def go_on_with_transfers(self, engine_id: EngineId) -> bool:
         """Let the engine continue its transfers and post those that end; False if there are none.
         Takes no time: the engine's messages include it."""
         engine = self._engines.get(engine_id)
-        ended = None if engine is None else engine.core.transfer()
+        core = None if engine is None else engine.core
+        ended = core.transfer() if isinstance(core, EngineCore) else None
         if ended is None:
             return False
         self.post(TransfersCompleted(time_s=self.now_s, engine=engine_id, ended=ended))
@@ -189,7 +209,7 @@ class VirtualShell:
         message = engine.messages[0]
         if message.result is None:
             try:
-                message.result = engine.core.execute(message.batch)
+                message.result = engine.execute(message.batch)
             except EngineFault as exc:
                 self._on_fault(engine_id, exc)
                 return None

@@ -16,9 +16,10 @@ from quire.core.actions import Action, Deliver, Dispatch, Fail, Reply, Terminate
 from quire.core.calls import Issue, QueueCall
 from quire.core.commands import Command
 from quire.core.decoding import DecodeChunk
+from quire.core.encoding import Encode, EncoderCore
 from quire.core.errors import EngineFault, ErrorRecord
-from quire.core.events import Called, Event
-from quire.core.ids import CommandId, EngineId, ProgramId, QueueId
+from quire.core.events import Called, EncodingAsked, Event
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, QueueId
 from quire.simulation import ControlCore, VirtualShell
 from quire.simulation.clock import VirtualClock
 from quire.testing.fake_engine import FakeEngine, ProtocolViolation
@@ -30,7 +31,7 @@ Status = Literal["pending", "done", "failed", "cancelled"]
 class Outcome:
     """The replies to one command and its end."""
 
-    command: Command
+    command: Command | Encode
     replies: list[Reply] = field(default_factory=list)
     status: Status = "pending"
     error: ErrorRecord | None = None
@@ -85,6 +86,7 @@ class ControlHarness:
         )
         self.clock = self.shell.clock
         self.engines: dict[EngineId, FakeEngine] = {}
+        self.encoders: dict[EngineId, EncoderCore] = {}
         self.outcomes: dict[tuple[ProgramId, CommandId], Outcome] = {}
         self.terminated: dict[ProgramId, ErrorRecord] = {}
         self.dispatched: list[Dispatch] = []
@@ -103,7 +105,9 @@ class ControlHarness:
     def post(self, event: Event) -> list[Action]:
         """Hand ``event`` to the controller, carry out its actions and return them."""
         if isinstance(event, Called) and isinstance(event.call, Issue):
-            self._expect(event.program, event.call)
+            self._expect(event.program, event.call.commands)
+        elif isinstance(event, EncodingAsked):
+            self._expect(event.program, [event.command])
         return self.shell.post(event)
 
     def call(self, program: ProgramId, call: QueueCall) -> list[Action]:
@@ -120,9 +124,15 @@ class ControlHarness:
         self.engines[engine_id] = engine
         self.shell.start_engine(engine_id, engine)
 
+    def start_encoder(self, engine_id: EngineId, encoder: EncoderCore, model: ModelId) -> None:
+        """Bring one instance of an encoder up, for the first time or again."""
+        self.encoders[engine_id] = encoder
+        self.shell.start_engine(engine_id, encoder, model)
+
     def lose_engine(self, engine_id: EngineId, reason: str = "lost by the test") -> None:
         """Lose the engine with its memory and everything in flight on it."""
-        del self.engines[engine_id]
+        self.engines.pop(engine_id, None)
+        self.encoders.pop(engine_id, None)
         self.shell.lose_engine(engine_id, reason)
 
     # -- engines -----------------------------------------------------------------------------------
@@ -167,7 +177,8 @@ class ControlHarness:
         """Do one thing: the engine whose message has waited longest runs it, or else an engine
         continues its transfers, or else the timer fires while commands are pending. False if none
         can."""
-        for engine_id in sorted(self.engines, key=self.num_in_flight, reverse=True):
+        everyone = [*self.engines, *self.encoders]
+        for engine_id in sorted(everyone, key=self.num_in_flight, reverse=True):
             if self.step_engine(engine_id):
                 return True
         if any(self.step_transfers(engine_id) for engine_id in list(self.engines)):
@@ -198,8 +209,8 @@ class ControlHarness:
 
     # -- actions out -------------------------------------------------------------------------------
 
-    def _expect(self, program: ProgramId, issued: Issue) -> None:
-        for command in issued.commands:
+    def _expect(self, program: ProgramId, commands: Sequence[Command | Encode]) -> None:
+        for command in commands:
             key = (program, command.id)
             assert key not in self.outcomes, f"the test reuses command id {key}"
             self.outcomes[key] = Outcome(command)

@@ -30,6 +30,20 @@ def require(condition: bool, message: str, **details: Any) -> None:
         raise InvalidArgument(message, **details)
 
 
+def require_pending_room(program: Program) -> None:
+    """Raise ``QuotaExceeded`` if one command more would be too many."""
+    limit = program.quotas.max_pending_commands
+    if limit is not None and len(program.entries) >= limit:
+        raise QuotaExceeded(
+            f"{len(program.entries)} commands are pending and the quota is {limit}: "
+            "await some before issuing more",
+            max_pending_commands=limit,
+        )
+    account = program.account
+    if account.num_commands >= account.totals.max_pending_commands:
+        account.require("max_pending_commands", account.num_commands, 1, "commands are pending")
+
+
 def distinct(what: str, values: Collection[Hashable]) -> None:
     if len(values) > 1 and len(set(values)) != len(values):
         raise InvalidArgument(f"{what} are named twice: name each once")

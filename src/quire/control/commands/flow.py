@@ -17,6 +17,7 @@ from quire.control.commands.host_commands import (
     NotYet,
 )
 from quire.control.commands.validation import Validator
+from quire.control.engines.engine import Engine
 from quire.control.engines.state import EngineState
 from quire.control.outbox import Outbox
 from quire.control.programs.failures import MAX_KEPT
@@ -47,7 +48,7 @@ class Flow:
     def __init__(
         self,
         table: ProcessTable,
-        engines: Mapping[EngineId, EngineState],
+        engines: Mapping[EngineId, Engine],
         holdings: Holdings,
         host: HostCommands,
         outbox: Outbox,
@@ -79,7 +80,11 @@ class Flow:
         self._holdings.register(entry)
         if command.after:
             self._watch_dependencies(entry)
-        queue.entries.append(entry)
+        self.enter(entry)
+
+    def enter(self, entry: Entry) -> None:
+        """``entry`` may be queued: it stands in its queue from now on."""
+        entry.queue.entries.append(entry)
         self._table.add_entry(entry, self.now_s)
 
     def _check(self, entry: Entry) -> None:
@@ -92,6 +97,7 @@ class Flow:
         engine = self._engines[queue.placed_on]
         if queue.poison is not None and not isinstance(command, c.Synchronize):
             raise poisoned(queue.poison)  # not what follows from it, such as unknown pages
+        assert isinstance(engine, EngineState), "no queue of a program is placed on encoders"
         self._validator.check(command, queue, engine.info)
         for dependency in command.after:
             if dependency in queue.program.failed:
@@ -125,8 +131,10 @@ class Flow:
         queue, command = entry.queue, entry.command
         if not isinstance(command, c.DeallocPages | c.DeallocEmbeds):
             return
+        engine = self._engines[queue.engine]
+        assert isinstance(engine, EngineState)
         try:
-            self._validator.check(command, queue, self._engines[queue.engine].info)
+            self._validator.check(command, queue, engine.info)
         except QuireError:
             return  # it frees nothing; the failure it is answered with names the first one
         self._holdings.register(entry)
@@ -161,7 +169,7 @@ class Flow:
                 return None
         return None
 
-    def _run_host_command(self, entry: Entry, engine: EngineState) -> bool:
+    def _run_host_command(self, entry: Entry, engine: Engine) -> bool:
         queue = entry.queue
         try:
             reply = self._host.run(entry, self.now_s)
@@ -200,7 +208,7 @@ class Flow:
                     break
                 self.advance(queue)
 
-    def _look_again(self, entry: Entry, engine: EngineState) -> None:
+    def _look_again(self, entry: Entry, engine: Engine) -> None:
         """``entry`` has got embeds: another queue of its program must not wait for more, as
         somebody who holds some could wait for it."""
         for queue in entry.program.queues.values():

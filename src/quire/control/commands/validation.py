@@ -23,6 +23,7 @@ from quire.control.commands.checks import (
     distinct,
     require,
     require_page_quota,
+    require_pending_room,
 )
 from quire.control.commands.wire_types import WireTypes
 from quire.control.engines.adapters import find_adapter
@@ -82,16 +83,7 @@ class Validator:
 
     def check(self, command: c.Command, queue: CommandQueue, info: EngineInfo) -> None:
         """Raises the error that the issuer gets; returns if the command may be queued."""
-        limit = queue.program.quotas.max_pending_commands
-        if limit is not None and len(queue.program.entries) >= limit:
-            raise QuotaExceeded(
-                f"{len(queue.program.entries)} commands are pending and the quota is {limit}: "
-                "await some before issuing more",
-                max_pending_commands=limit,
-            )
-        account = queue.program.account
-        if account.num_commands >= account.totals.max_pending_commands:
-            account.require("max_pending_commands", account.num_commands, 1, "commands are pending")
+        require_pending_room(queue.program)
         check = self._checks.get(type(command))
         if check is None:
             return

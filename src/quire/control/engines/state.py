@@ -14,9 +14,9 @@ import numpy as np
 from quire.control.engines.adapters import find_adapter
 from quire.control.engines.builder import BatchBuilder
 from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.engine import Engine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
-from quire.control.engines.ready import ReadyQueues
 from quire.control.memory.append_cursor import AppendCursor, Prefix, Spans
 from quire.control.memory.blocks import NumberPool
 from quire.control.memory.content import Content
@@ -36,23 +36,18 @@ from quire.core.errors import ConfigError, PageLost, PoolExhausted
 from quire.core.ids import EngineId, ModelId, SequenceId, TokenSlotId
 
 
-class EngineState:
+class EngineState(Engine):
     """One engine.
 
-    ``ready``      queues whose next command needs a message and may start now.
     ``unfinished`` commands that have begun but need further messages before a sequence is open.
     ``running``    decodes with an open sequence.
-    ``ended``      commands that have ended, ``unlocked`` pages that nobody appends to any more,
-                   since the scheduler looked last; ``num_ended``: runs that have, in all.
-    ``stalled``    queues whose next command waits for something else than blocks and embeds;
-    ``num_ended_before``: how many commands had ended when they were last looked at.
-    ``starved``    queues whose next command waits for embeds of others, the first first;
-    ``num_freed_embeds``: how many had been given back when they were last looked at.
+    ``unlocked``   pages that nobody appends to any more, since the scheduler looked last;
+                   ``num_ended``: runs that have ended, in all.
+    ``num_freed_embeds``: how many had been given back when ``starved`` was last looked at.
     """
 
     def __init__(self, engine: EngineId, model: ModelId, info: EngineInfo) -> None:
-        self.id = engine
-        self.model = model
+        super().__init__(engine, model)
         self.info = info
         self.operations = OperationList()
         self.memory = Memory(engine, info, self.operations)
@@ -64,14 +59,9 @@ class EngineState:
         self.next_step = 0
         self.next_epoch = 1
         self.in_flight: deque[InFlight] = deque()
-        self.ready = ReadyQueues()
         self.unfinished: dict[Entry, None] = {}
         self.running: dict[Entry, DecodeRun] = {}
-        self.stalled: dict[CommandQueue, None] = {}
-        self.num_ended_before = -1
-        self.starved: dict[CommandQueue, None] = {}
         self.num_freed_embeds = 0
-        self.ended: list[Entry] = []
         self.unlocked: list[Page] = []
         self.num_ended = 0
 
@@ -83,10 +73,6 @@ class EngineState:
     def num_changes(self) -> int:
         """It grows whenever somebody may find memory who found none."""
         return self.memory.device.num_freed + self.memory.host.num_freed + self.num_ended
-
-    def take_ended(self) -> list[Entry]:
-        ended, self.ended = self.ended, []
-        return ended
 
     def take_unlocked(self) -> list[Page]:
         unlocked, self.unlocked = self.unlocked, []

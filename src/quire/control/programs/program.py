@@ -87,6 +87,7 @@ class Program:
         self.num_family_tokens = 0
         self.num_prefilled_tokens = 0
         self.num_cached_tokens = 0
+        self.num_encoded_tokens = 0
         self.cost_s = 0.0
         self.figures = ServiceFigures(
             arrival_s=started.time_s, parent=started.parent, deadline_s=started.deadline_s

@@ -40,6 +40,7 @@ class ProcessRow:
     num_generated_tokens: int
     num_prefilled_tokens: int
     num_cached_tokens: int
+    num_encoded_tokens: int
     service_s: float
     cost_s: float
     waiting_s: float
@@ -208,6 +209,7 @@ def _row(program: Program) -> ProcessRow:
         num_generated_tokens=program.num_generated_tokens,
         num_prefilled_tokens=program.num_prefilled_tokens,
         num_cached_tokens=program.num_cached_tokens,
+        num_encoded_tokens=program.num_encoded_tokens,
         service_s=program.figures.service_s,
         cost_s=program.cost_s,
         waiting_s=program.figures.waiting_s,

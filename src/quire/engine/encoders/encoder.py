@@ -7,6 +7,7 @@ groups, so that a short one is not padded to the longest of all.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -76,6 +77,8 @@ class TorchEncoder:
             vocab_size=self._shape.vocab_size,
             num_types=self._shape.num_types,
             num_parameters=sum(sizes),
+            max_batch_tokens=config.max_batch_tokens,
+            max_pending=config.max_pending,
         )
 
     @property
@@ -108,6 +111,7 @@ class TorchEncoder:
     @torch.inference_mode()
     def encode(self, batch: EncodeBatch) -> EncodeResult:
         self._check(batch)
+        began_s = time.perf_counter()
         ends = np.cumsum(batch.lengths)
         rows = np.empty((len(batch.lengths), self._head.dimensions), np.float32)
         for group in _groups(batch.lengths):
@@ -116,7 +120,8 @@ class TorchEncoder:
             visible_BL = _visible(batch.lengths[group], tokens_BL.shape[1]).to(self._device)
             hidden_BLH = self._body(tokens_BL, types_BL, visible_BL)
             rows[group] = self._head(hidden_BLH, visible_BL).float().cpu().numpy()
-        return EncodeResult(number=batch.number, rows=rows)
+        elapsed_s = time.perf_counter() - began_s
+        return EncodeResult(number=batch.number, rows=rows, elapsed_s=elapsed_s)
 
     def _padded(self, flat: np.ndarray, ends: np.ndarray, group: np.ndarray) -> Tensor:
         parts = np.split(flat, ends[:-1])

@@ -1,0 +1,243 @@
+"""What programs ask of encoders, and how encoders come and go.
+
+Owns the encoders of the node, one scheduler for all instances of each, and what is checked when a
+request comes. How batches are made is the scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import cast
+
+import numpy as np
+
+from quire.control.commands.checks import require, require_pending_room
+from quire.control.commands.flow import Flow
+from quire.control.engines.encode_run import EncodeRun
+from quire.control.engines.encoder_pool import EncoderInstance, EncoderPool
+from quire.control.engines.engine import Engine
+from quire.control.outbox import Outbox
+from quire.control.programs.program import CommandQueue, Entry, Program
+from quire.control.programs.table import ProcessTable
+from quire.control.scheduler.encoder_scheduler import EncoderScheduler
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.ranking import Ranking
+from quire.control.statistics import EncoderStatistics, InstanceStatistics
+from quire.core.commands import Command
+from quire.core.encoding import Encode, EncoderInfo
+from quire.core.errors import (
+    EngineLost,
+    ErrorRecord,
+    InvalidArgument,
+    NeverWithinQuota,
+    QuireError,
+    QuotaExceeded,
+    UnknownHandle,
+)
+from quire.core.events import BatchEncoded, EncodingAsked
+from quire.core.ids import EngineId, ModelId, QueueId, TenantId
+
+
+class Encoding:
+    """``places``: what queues can be placed on, shared with the controller."""
+
+    def __init__(
+        self,
+        places: dict[EngineId, Engine],
+        table: ProcessTable,
+        flow: Flow,
+        outbox: Outbox,
+        ranking: Ranking,
+        weights: Mapping[TenantId, float],
+    ) -> None:
+        self._places = places
+        self._table = table
+        self._flow = flow
+        self._outbox = outbox
+        self._ranking = ranking
+        self._weights = weights
+        self._schedulers: dict[ModelId, EncoderScheduler] = {}
+        self._models: dict[EngineId, ModelId] = {}
+        self._given_up: dict[ModelId, dict[EngineId, None]] = defaultdict(dict)
+
+    # -- instances ---------------------------------------------------------------------------------
+
+    def up(self, engine: EngineId, model: ModelId, info: EncoderInfo) -> None:
+        scheduler = self._schedulers.get(model)
+        if scheduler is None:
+            scheduler = self._schedulers[model] = self._scheduler(model, info)
+        pool = scheduler.pool
+        known = pool.instances.get(engine)
+        if known is not None and known.is_up:
+            scheduler.lose(known)
+        if known is None:
+            known = pool.instances[engine] = EncoderInstance(engine)
+            self._models[engine] = model
+        known.is_up = True
+
+    def _scheduler(self, model: ModelId, info: EncoderInfo) -> EncoderScheduler:
+        pool = EncoderPool(model, info)
+        self._places[pool.id] = pool
+        return EncoderScheduler(
+            pool, FairShare(self._weights), self._ranking, self._flow, self._outbox
+        )
+
+    def down(self, engine: EngineId) -> bool:
+        """False: it is none of these."""
+        model = self._models.get(engine)
+        if model is None:
+            return False
+        scheduler = self._schedulers[model]
+        instance = scheduler.pool.instances[engine]
+        if instance.is_up:
+            scheduler.lose(instance)
+        return True
+
+    def given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        """One instance will not come back; with the last of those that were ever up, nobody has
+        anything to wait for."""
+        scheduler = self._schedulers.get(model)
+        if scheduler is None:
+            return  # none was ever up, and nobody waits
+        self._given_up[model][engine] = None
+        if self._given_up[model].keys() >= scheduler.pool.instances.keys():
+            scheduler.give_up(error)
+
+    def completed(self, event: BatchEncoded) -> None:
+        """Raises ``EngineFault`` for a result that belongs to no batch."""
+        model = self._models.get(event.engine)
+        if model is None:
+            return
+        scheduler = self._schedulers[model]
+        if scheduler.pool.instances[event.engine].is_up:
+            scheduler.complete(event.engine, event.result)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def asked(self, event: EncodingAsked) -> None:
+        """Take the request in, or answer it with its failure."""
+        program = self._table.get(event.program)
+        try:
+            if program is None:
+                raise UnknownHandle(f"program {event.program} is not known: it may have ended")
+            self._take(program, event)
+        except QuireError as error:
+            self._outbox.fail(event.program, event.command.id, error.record())
+
+    def _take(self, program: Program, event: EncodingAsked) -> None:
+        command = event.command
+        scheduler = self._schedulers.get(event.model)
+        if scheduler is None:
+            served = ", ".join(sorted(self._schedulers)) or "none"
+            raise UnknownHandle(f"no encoder serves {event.model!r}; there are: {served}")
+        pool = scheduler.pool
+        if pool.given_up is not None:
+            why = pool.given_up.message
+            raise EngineLost(f"encoder {event.model} cannot be served: {why}")
+        if command.id in program.ended or command.id in program.entries:
+            raise InvalidArgument(f"command id {command.id} was used before: choose a new one")
+        require_pending_room(program)
+        check_sequences(command, pool.info)
+        _check_pending(program, pool, len(command.lengths))
+        queue = CommandQueue(
+            QueueId(command.id),
+            program,
+            event.model,
+            event.thread,
+            event.depth,
+            event.priority,
+            0,
+        )
+        queue.placed_on = pool.id
+        entry = Entry(cast(Command, command), queue, event.time_s)  # only its id is looked at
+        self._flow.enter(entry)
+        pool.enter(EncodeRun(entry, command))
+        self._flow.advance(queue)
+
+    def cancel_all(self, program: Program, reason: str) -> None:
+        """``program`` ends."""
+        for entry in list(program.entries.values()):
+            if isinstance(entry.run, EncodeRun):
+                self._flow.cancel(entry, reason)
+
+    def pump(self) -> None:
+        """Send what may be sent."""
+        for scheduler in self._schedulers.values():
+            scheduler.pump()
+
+    # -- views -------------------------------------------------------------------------------------
+
+    def statistics(self) -> tuple[EncoderStatistics, ...]:
+        return tuple(_statistics(scheduler) for scheduler in self._schedulers.values())
+
+    def check_invariants(self) -> None:
+        for scheduler in self._schedulers.values():
+            scheduler.check_invariants()
+
+
+def check_sequences(command: Encode, info: EncoderInfo) -> None:
+    """Before they share a batch with those of others.
+
+    Raises:
+        InvalidArgument: a sequence that the model cannot run.
+    """
+    tokens, types, lengths = command.tokens, command.types, command.lengths
+    require(len(lengths) > 0, "encode needs at least one sequence")
+    for index in np.flatnonzero((lengths < 1) | (lengths > info.max_tokens))[:1].tolist():
+        raise InvalidArgument(
+            f"sequence {index} has {lengths[index]} tokens; the model reads 1 to {info.max_tokens}"
+        )
+    require(
+        len(tokens) == len(types) == int(lengths.sum()),
+        f"{len(tokens)} tokens and {len(types)} types for sequences of {lengths.sum()}",
+    )
+    for index in np.flatnonzero((tokens < 0) | (tokens >= info.vocab_size))[:1].tolist():
+        sequence = _sequence_of(index, command)
+        raise InvalidArgument(
+            f"sequence {sequence} has token {tokens[index]}, but the model has {info.vocab_size} "
+            "tokens"
+        )
+    for index in np.flatnonzero((types < 0) | (types >= info.num_types))[:1].tolist():
+        sequence = _sequence_of(index, command)
+        raise InvalidArgument(
+            f"sequence {sequence} is of {types[index] + 1} segments; the model tells "
+            f"{info.num_types} apart"
+        )
+
+
+def _sequence_of(token: int, command: Encode) -> int:
+    return int(np.searchsorted(np.cumsum(command.lengths), token, side="right"))
+
+
+def _check_pending(program: Program, pool: EncoderPool, num_more: int) -> None:
+    num_pending, most = pool.num_pending.get(program.tenant, 0), pool.info.max_pending
+    if num_pending + num_more > most:
+        is_alone = num_more > most
+        kind = NeverWithinQuota if is_alone else QuotaExceeded
+        raise kind(
+            f"{num_pending} sequences of this tenant are waiting for this encoder and {num_more} "
+            f"more are asked for, {most} may: send fewer{'' if is_alone else ', or try again'}"
+        )
+
+
+def _statistics(scheduler: EncoderScheduler) -> EncoderStatistics:
+    pool = scheduler.pool
+    return EncoderStatistics(
+        model=pool.model,
+        kind=pool.info.kind,
+        num_waiting=len(scheduler.waiting),
+        num_pending_sequences=sum(pool.num_pending.values()),
+        instances=tuple(
+            InstanceStatistics(
+                engine=one.id,
+                is_up=one.is_up,
+                num_in_flight=len(one.in_flight),
+                num_batches=one.num_batches,
+                num_sequences=one.num_sequences,
+                num_tokens=one.num_tokens,
+                busy_s=one.busy_s,
+            )
+            for one in pool.instances.values()
+        ),
+    )

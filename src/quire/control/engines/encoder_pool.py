@@ -1,0 +1,108 @@
+"""Everything control keeps for one encoder: its instances, and who waits for any of them.
+
+An encoder keeps nothing between two batches, so its instances are alike: a command is placed on all
+of them, and a batch on one. Owns what is in flight where, and how much of each tenant is pending.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from quire.control.engines.encode_run import EncodeRun, Part
+from quire.control.engines.engine import Engine
+from quire.control.programs.program import Entry
+from quire.core.encoding import EncoderInfo
+from quire.core.errors import ErrorRecord
+from quire.core.ids import EngineId, ModelId, TenantId
+
+MAX_IN_FLIGHT = 2
+"""Of an instance: one batch runs while the next one waits there, so that it is never idle between
+two."""
+
+
+class EncodeMessage:
+    """One batch on its way."""
+
+    def __init__(self, number: int, parts: list[Part]) -> None:
+        self.number = number
+        self.parts = parts
+        self.num_tokens = sum([part.num_tokens for part in parts])
+        self.num_sequences = sum([part.stop - part.start for part in parts])
+
+    def entries(self) -> list[Entry]:
+        """The commands that it carries, each once."""
+        return list(dict.fromkeys([part.run.entry for part in self.parts]))
+
+
+class EncoderInstance:
+    """One process of the encoder. ``busy_s``: what its batches have taken it."""
+
+    def __init__(self, engine: EngineId) -> None:
+        self.id = engine
+        self.is_up = True
+        self.in_flight: deque[EncodeMessage] = deque()
+        self.num_batches = 0
+        self.num_sequences = 0
+        self.num_tokens = 0
+        self.busy_s = 0.0
+
+    @property
+    def has_room(self) -> bool:
+        return self.is_up and len(self.in_flight) < MAX_IN_FLIGHT
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_up and not self.in_flight
+
+    @property
+    def num_tokens_in_flight(self) -> int:
+        return sum([message.num_tokens for message in self.in_flight])
+
+
+class EncoderPool(Engine):
+    """``given_up``: instances that will not come back, with the reason; None as long as there are
+    others."""
+
+    def __init__(self, model: ModelId, info: EncoderInfo) -> None:
+        super().__init__(EngineId(f"{model}#*"), model)
+        self.info = info
+        self.instances: dict[EngineId, EncoderInstance] = {}
+        self.given_up: ErrorRecord | None = None
+        self.num_pending: dict[TenantId, int] = {}
+        self.num_waiting_tokens = 0
+        self.next_number = 1
+
+    def enter(self, run: EncodeRun) -> None:
+        """A command has come."""
+        run.entry.run = run
+        tenant = run.entry.program.tenant
+        self.num_pending[tenant] = self.num_pending.get(tenant, 0) + run.num_sequences
+        self.num_waiting_tokens += run.num_waiting_tokens
+
+    def take(self, run: EncodeRun) -> Part:
+        """The next sequence of ``run``, for a batch."""
+        part = run.take()
+        self.num_waiting_tokens -= part.num_tokens
+        return part
+
+    def put_back(self, part: Part) -> None:
+        """An instance was lost under ``part``."""
+        self.num_waiting_tokens += part.num_tokens
+        part.run.put_back(part)
+
+    def abandon(self, entry: Entry) -> None:
+        run, entry.run = entry.run, None
+        if isinstance(run, EncodeRun):
+            self.num_waiting_tokens -= run.num_waiting_tokens
+            tenant = entry.program.tenant
+            self.num_pending[tenant] -= run.num_sequences
+            if not self.num_pending[tenant]:
+                del self.num_pending[tenant]
+        self.ended.append(entry)
+
+    def check_invariants(self) -> None:
+        assert all(self.num_pending.values()), "a tenant without a sequence is counted"
+        assert self.num_waiting_tokens >= 0
+        for instance in self.instances.values():
+            assert len(instance.in_flight) <= MAX_IN_FLIGHT
+            assert instance.is_up or not instance.in_flight, "a lost instance has a batch"

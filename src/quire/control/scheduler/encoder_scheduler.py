@@ -1,0 +1,267 @@
+"""The scheduler of one encoder: what goes into a batch, when, and how commands go on behind it.
+
+Owns the order of the commands that wait: tenants by their fair share of the encoder in tokens,
+within one by priority and the policy. A batch is filled to the encoder's limit with sequences of
+whoever goes next, and sent as soon as an instance can take it. Encoding is pure: what a lost
+instance had at hand is done again, once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.control.commands.flow import Flow
+from quire.control.engines.encode_run import EncodeRun, Part
+from quire.control.engines.encoder_pool import EncodeMessage, EncoderInstance, EncoderPool
+from quire.control.outbox import Outbox
+from quire.control.placement.instances import least_loaded, share_of_batch
+from quire.control.programs.program import Entry
+from quire.control.programs.service import Share, charge, note_sent
+from quire.control.programs.states import ENDS
+from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.order import FairOrder
+from quire.control.scheduler.ranking import Ranking
+from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
+from quire.core.errors import EngineFault, EngineLost, ErrorRecord
+from quire.core.ids import EngineId
+
+
+class EncoderScheduler:
+    """Schedules all instances of one encoder. ``pump`` sends what may be sent now."""
+
+    def __init__(
+        self,
+        pool: EncoderPool,
+        share: FairShare,
+        ranking: Ranking,
+        flow: Flow,
+        outbox: Outbox,
+    ) -> None:
+        self.pool = pool
+        self.waiting = FairOrder(share)
+        self._share = share
+        self._ranking = ranking
+        self._flow = flow
+        self._outbox = outbox
+
+    # -- who waits -------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Take in what has happened since the last look."""
+        pool = self.pool
+        for entry in pool.take_ended():
+            self.waiting.discard(entry)
+            self._ranking.ended(entry)
+        for queue in pool.ready.take_changed():
+            entry_ = queue.next_entry if queue in pool.ready else None
+            if entry_ is not None and entry_.rank is None:
+                entry_.placed_in = self
+                self._ranking.arrive(entry_)
+                self.waiting.add(entry_)
+        if self._ranking.changed:
+            self._rank_anew()
+
+    def _rank_anew(self) -> None:
+        changed = self._ranking.changed
+        for entry in [entry for entry in changed if entry.placed_in is self]:
+            del changed[entry]
+            is_waiting = self.waiting.discard(entry)
+            self._ranking.set_rank(entry)
+            if is_waiting:
+                self.waiting.add(entry)
+
+    # -- batches out -----------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        self.sync()
+        pool = self.pool
+        while (entry := self.waiting.first()) is not None:
+            instance = least_loaded(pool.instances.values())
+            if instance is None:
+                return
+            self._share.advance([entry.program.tenant])
+            limit = share_of_batch(
+                pool.instances.values(), pool.num_waiting_tokens, pool.info.max_batch_tokens
+            )
+            parts = self._choose(limit)
+            if parts:
+                self._send(instance, parts)
+
+    def _choose(self, limit: int) -> list[Part]:
+        """One sequence after the other of whoever goes next, up to ``limit`` tokens. One that does
+        not fit keeps its tenant's turn."""
+        parts: list[Part] = []
+        num_tokens = 0
+        while (entry := self.waiting.first()) is not None:
+            run = entry.run
+            assert isinstance(run, EncodeRun)
+            if entry.is_cancelled or entry.error is not None:
+                self.waiting.discard(entry)  # it ends with its last batch
+                continue
+            length = run.next_length
+            if parts and num_tokens + length > limit:
+                break
+            num_tokens += length
+            _append(parts, self.pool.take(run))
+            self._share.charge(entry.program.tenant, length)
+            if not run.is_waiting:
+                self.waiting.discard(entry)
+        return parts
+
+    def _send(self, instance: EncoderInstance, parts: list[Part]) -> None:
+        pool = self.pool
+        message = EncodeMessage(pool.next_number, parts)
+        pool.next_number += 1
+        for entry in message.entries():
+            self._flow.start(entry)
+            note_sent(entry, self._flow.now_s)
+        instance.in_flight.append(message)
+        instance.num_batches += 1
+        instance.num_sequences += message.num_sequences
+        instance.num_tokens += message.num_tokens
+        self._outbox.dispatch(instance.id, _batch_of(message))
+
+    # -- rows back -------------------------------------------------------------------------------
+
+    def complete(self, engine: EngineId, result: EncodeResult) -> None:
+        """The oldest batch of an instance has run.
+
+        Raises:
+            EngineFault: the result is not of that batch.
+        """
+        instance = self.pool.instances[engine]
+        due = instance.in_flight[0] if instance.in_flight else None
+        if due is None or not _fits(result, due):
+            raise EngineFault(
+                f"encoder {engine} answered batch {result.number} with {len(result.rows)} rows "
+                f"where {due.number if due else None} is due: the peer is broken, restart it"
+            )
+        instance.in_flight.popleft()
+        instance.busy_s += result.elapsed_s
+        for entry in due.entries():
+            entry.num_in_flight -= 1
+        self._charge(due, result.elapsed_s)
+        if result.error is None:
+            self._deliver(due, result)
+        else:
+            self._fail(due, result.error)
+
+    def _charge(self, message: EncodeMessage, elapsed_s: float) -> None:
+        shares: dict[Entry, Share] = {}
+        for part in message.parts:
+            entry = part.run.entry
+            share = shares.setdefault(entry, Share(entry, 0))
+            share.num_tokens += part.num_tokens
+        charge(list(shares.values()), elapsed_s)
+        for entry, share in shares.items():
+            entry.program.num_encoded_tokens += share.num_tokens
+            entry.service_tokens += share.num_tokens
+            entry.ready_s = self._flow.now_s
+            if entry.state not in ENDS:
+                self._ranking.served(entry, share.num_tokens, elapsed_s)
+
+    def _deliver(self, message: EncodeMessage, result: EncodeResult) -> None:
+        row = 0
+        for part in message.parts:
+            run, first = part.run, row
+            row += part.stop - part.start
+            run.num_left -= part.stop - part.start
+            reply = Encoded(first=part.start, rows=result.rows[first:row])
+            entry = run.entry
+            if not run.num_left and not _is_unwanted(entry):
+                self._flow.finish(entry, reply)
+            elif not _is_unwanted(entry):
+                self._outbox.deliver(entry.program.id, entry.id, reply, last=False)
+        self._end_unwanted(message)
+
+    def _fail(self, message: EncodeMessage, error: ErrorRecord) -> None:
+        for entry in message.entries():
+            if entry.error is None:
+                entry.error = error
+        self._end_unwanted(message)
+
+    def _end_unwanted(self, message: EncodeMessage) -> None:
+        """A command that failed or was cancelled ends with its last batch in flight."""
+        for entry in message.entries():
+            if entry.num_in_flight or entry.state in ENDS:
+                continue
+            if entry.error is not None:
+                self._flow.fail(entry, entry.error)
+            elif _is_unwanted(entry):
+                self._flow.end_cancelled(entry, "by its program")
+
+    # -- losses ----------------------------------------------------------------------------------
+
+    def lose(self, instance: EncoderInstance) -> None:
+        """Its batches are done again, by whichever instance is free first."""
+        instance.is_up = False
+        messages = list(instance.in_flight)
+        instance.in_flight.clear()
+        for message in messages:
+            for entry in message.entries():
+                entry.num_in_flight -= 1
+        for message in reversed(messages):
+            for part in reversed(message.parts):
+                self._lose_part(part)
+            self._end_unwanted(message)
+
+    def _lose_part(self, part: Part) -> None:
+        entry = part.run.entry
+        if part.num_losses:
+            model = self.pool.model
+            words = f"encoder {model} was lost twice while it ran this request"
+            entry.error = entry.error or EngineLost(words).record()
+        elif not _is_unwanted(entry):
+            self.pool.put_back(part)
+            if entry not in self.waiting:
+                self.waiting.add(entry)
+
+    def give_up(self, error: ErrorRecord) -> None:
+        """No instance will come back: nobody waits for one any longer."""
+        self.pool.given_up = error
+        self.sync()
+        for entry in list(self.waiting):
+            self._flow.fail(entry, error)
+
+    def check_invariants(self) -> None:
+        self.pool.check_invariants()
+        self.waiting.check_invariants()
+        if self.pool.ended or self.pool.ready.has_changed:
+            return  # more events of this moment follow
+        runs = [entry.run for entry in self.waiting if isinstance(entry.run, EncodeRun)]
+        assert len(runs) == len(self.waiting), "a command waits that has ended"
+        assert all(run.is_waiting for run in runs), "a command waits without a sequence"
+
+
+def _append(parts: list[Part], part: Part) -> None:
+    """Join ``part`` to the one before it, if that ends where it begins."""
+    last = parts[-1] if parts else None
+    if (
+        last is not None
+        and last.run is part.run
+        and last.stop == part.start
+        and last.num_losses == part.num_losses
+    ):
+        last.stop = part.stop
+    else:
+        parts.append(part)
+
+
+def _batch_of(message: EncodeMessage) -> EncodeBatch:
+    parts = message.parts
+    lengths = [part.run.command.lengths[part.start : part.stop] for part in parts]
+    return EncodeBatch(
+        number=message.number,
+        tokens=np.concatenate([part.cut(part.run.command.tokens) for part in parts]),
+        types=np.concatenate([part.cut(part.run.command.types) for part in parts]),
+        lengths=np.concatenate(lengths),
+    )
+
+
+def _fits(result: EncodeResult, message: EncodeMessage) -> bool:
+    has_rows = result.error is not None or len(result.rows) == message.num_sequences
+    return result.number == message.number and has_rows
+
+
+def _is_unwanted(entry: Entry) -> bool:
+    return entry.error is not None or entry.is_cancelled or entry.is_answered
