@@ -4,8 +4,8 @@ Control sends one ``Batch`` per step and the engine answers with one ``BatchResu
 executes messages in order and schedules nothing: its results depend on the messages and its memory
 alone. Within one message the stages run in this order:
 
-1. ``operations``, in list order: page tables, copies, opening and closing of sequences. Swaps only
-   begin here (see *Transfers*).
+1. ``operations``, in list order: page tables, copies, slots that move to other positions, opening
+   and closing of sequences. Swaps only begin here (see *Transfers*).
 2. ``embeds``: token embeddings into embed slots; ``images``: embeddings of images.
 3. ``forward``: one ragged batch of rows. In each layer the K and V of *all* rows are written before
    any row attends, so a later row may see what an earlier row of the same message writes (vertical
@@ -124,6 +124,15 @@ class CopySlots(Operation, kw_only=True):
     group: int = 0
 
 
+class RepositionSlots(Operation, kw_only=True):
+    """Take flat slots to other ``positions``: K is turned, in every layer, as if the rotary
+    embedding had put it there; V stays. No slot stands in it twice."""
+
+    slots: I32
+    positions: I32
+    group: int = 0
+
+
 class SwapOut(Operation, kw_only=True):
     """Begin to copy whole device blocks to host blocks. Transfer ``transfers[i]`` copies block
     ``blocks[i]`` to ``host_blocks[i]``."""
@@ -186,6 +195,7 @@ BatchOperation = (
     | WriteEntries
     | DropTables
     | CopySlots
+    | RepositionSlots
     | SwapOut
     | SwapIn
     | OpenSequence

@@ -1,5 +1,5 @@
-"""Stage 1 of a message: page tables, copies, opening and closing of sequences, beginning of
-swaps."""
+"""Stage 1 of a message: page tables, copies, repositioning, opening and closing of sequences,
+beginning of swaps."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from quire.core.batch import (
     DropTables,
     ExtendSequence,
     OpenSequence,
+    RepositionSlots,
     SwapIn,
     SwapOut,
     WriteEntries,
@@ -82,6 +83,12 @@ class MemoryOperations:
                 _check_range("slot", source, self._pool.num_slots)
                 _check_range("slot", target, self._pool.num_slots)
                 self._pool.copy_slots(source, target)
+            case RepositionSlots(slots=slots, positions=positions):
+                check_message(len(slots) == len(positions), "slots and positions differ in length")
+                check_message(len(np.unique(slots)) == len(slots), "a slot is repositioned twice")
+                _check_range("slot", slots, self._pool.num_slots)
+                _check_range("position", positions, 1 << 31)
+                self._pool.reposition(slots, positions)
             case SwapOut() | SwapIn():
                 self._check_swap(operation)
                 self._transfers.begin(operation)

@@ -7,6 +7,7 @@ from quire.engine.attention.reference import TorchAttention
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
 from quire.engine.kv_cache.torch_pool import TorchKVPool
+from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.loading import LoadedModel
 from quire.engine.torch_runner import TorchRunner
 
@@ -38,4 +39,5 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> TorchKVPool:
         page_size=config.page_size,
         dtype=loaded.dtype,
     )
-    return TorchKVPool.allocate(shape, config, loaded.device)
+    turn = KeyTurn(loaded.config.ropes, loaded.config.rope_of_layer, loaded.config.head_dim)
+    return TorchKVPool.allocate(shape, config, loaded.device, turn)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from cuda_engines import REFERENCE, SETTINGS, AnywhereBackend, assert_near, cuda_backend
-from engine_driver import Driver, Output, Row
+from engine_driver import Driver, Output, Row, i32
 from triton_mode import runs_triton
 
-from quire.core.batch import SequenceEnd
+from quire.core.batch import RepositionSlots, SequenceEnd
 from quire.core.decoding import Processor, SamplerSpec, StopSpec
 from quire.engine.cuda.decode_loop import DecodeLoop
 from quire.engine.cuda.static_attention import StaticAttention
@@ -66,6 +66,24 @@ def test_logits(model: str, make_driver: MakeDriver, cuda_backend: AnywhereBacke
 
     expected = logprobs(make_driver(model, **{**REFERENCE, "max_batch_tokens": 64}))
     assert_near(logprobs(make_driver(model, **{**SETTINGS, "max_batch_tokens": 64})), expected)
+
+
+@pytest.mark.parametrize("model", ["llama", "gemma3", "mistral"])
+def test_repositioned_slots(
+    model: str, make_driver: MakeDriver, cuda_backend: AnywhereBackend
+) -> None:
+    """Windows go by the positions that the device has of its slots."""
+
+    def logprobs(driver: Driver) -> np.ndarray[Any, Any]:
+        slots = driver.flat([3, 1], range(7))
+        table = driver.write_table(0, [3, 1], range(7))
+        driver.logprobs([Row(PROMPTS[0], positions=range(7), slots=slots)])
+        away = RepositionSlots(slots=i32(slots[2:]), positions=i32(range(20, 25)))
+        rows = [Row([4, 8, 15], table=0, positions=[25, 26, 27]), Row([4], table=0, positions=[21])]
+        return driver.logprobs(rows, [away, table])
+
+    expected = logprobs(make_driver(model, **REFERENCE))
+    assert_near(logprobs(make_driver(model, **SETTINGS)), expected)
 
 
 @pytest.mark.parametrize("model", ["llama", "qwen3-moe", "gpt-oss"])

@@ -23,6 +23,7 @@ from quire.engine.tokenizer import load_tokenizer
 from quire.testing.conformance.engine_driver import EngineDriver, RowSpec
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
+from quire.testing.conformance.engine_reposition import EngineRepositionSuite
 from quire.testing.conformance.engine_sequences import EngineSequenceSuite
 
 Checkpoint = Callable[[str], Path]
@@ -98,7 +99,9 @@ def test_a_refused_model_leaves_the_ranks_for_another(
     compare(*pair(tiny(str(checkpoint("llama"))), ranks))
 
 
-class TestConformance(EngineForwardSuite, EngineMemorySuite, EngineSequenceSuite):
+class TestConformance(
+    EngineForwardSuite, EngineMemorySuite, EngineRepositionSuite, EngineSequenceSuite
+):
     """The suite of engines on two ranks, without sampling, which is rank 0's alone."""
 
     page_sizes = (2,)

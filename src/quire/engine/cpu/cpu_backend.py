@@ -17,6 +17,7 @@ from quire.engine.cpu.team import Team
 from quire.engine.device import choose_team_size
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.loading import LoadedModel
 from quire.engine.models.decoder import Decoder
 
@@ -81,9 +82,10 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel, team: Team) -> NativeK
     num_blocks, num_host_blocks = shape.num_blocks(config), shape.num_host_blocks(config)
     try:
         return NativeKVPool(
-            team.library,
+            team,
             shape,
             loaded.config.head_dim,
+            KeyTurn(loaded.config.ropes, loaded.config.rope_of_layer, loaded.config.head_dim),
             num_blocks=num_blocks,
             num_host_blocks=num_host_blocks,
             num_scratch=config.max_batch_tokens,

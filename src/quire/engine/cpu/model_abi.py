@@ -111,6 +111,16 @@ class CacheView(ctypes.Structure):
     )
 
 
+class KeyTurns(ctypes.Structure):
+    """``quire::KeyTurns``: by how much the keys of some slots are turned."""
+
+    _fields_ = (
+        ("angles", c_void_p),
+        ("num_planes", c_void_p),
+        ("rope_of_layer", c_void_p),
+    )
+
+
 SIGNATURES: Mapping[str, Signature] = {
     "quire_model_create": (c_void_p, (POINTER(ModelSpec), c_void_p)),
     "quire_model_destroy": (None, (c_void_p,)),
@@ -147,5 +157,9 @@ SIGNATURES: Mapping[str, Signature] = {
     "quire_copy_slots": (
         c_int32,
         (POINTER(CacheView), c_void_p, POINTER(CacheView), c_void_p, c_int64),
+    ),
+    "quire_turn_keys": (
+        c_int32,
+        (c_void_p, POINTER(CacheView), c_void_p, c_int64, POINTER(KeyTurns)),
     ),
 }

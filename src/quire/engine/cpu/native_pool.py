@@ -15,10 +15,11 @@ from torch import Tensor
 
 from quire.core.batch import I32
 from quire.core.errors import EngineFault
-from quire.engine.cpu.library import KernelLibrary
-from quire.engine.cpu.model_abi import SIGNATURES, CacheView
+from quire.engine.cpu.model_abi import SIGNATURES, CacheView, KeyTurns
 from quire.engine.cpu.packed_matrix import huge_page_buffer
+from quire.engine.cpu.team import Team
 from quire.engine.kv_cache.pool import BlockShape, slots_of
+from quire.engine.layers.key_turn import KeyTurn
 
 I64 = NDArray[np.int64]
 
@@ -35,9 +36,10 @@ class NativeKVPool:
 
     def __init__(
         self,
-        library: KernelLibrary,
+        team: Team,
         shape: BlockShape,
         head_dim: int,
+        turn: KeyTurn,
         *,
         num_blocks: int,
         num_host_blocks: int,
@@ -49,8 +51,11 @@ class NativeKVPool:
         Raises:
             OSError: the memory cannot be allocated.
         """
-        library.declare(SIGNATURES)
-        self._library = library
+        self._library = team.library
+        self._library.declare(SIGNATURES)
+        self._team = team
+        self._turn = turn
+        self._rope_of_layer = np.array(turn.rope_of_layer, np.int64)
         self.shape = shape
         self.page_size = shape.page_size
         self.num_blocks = num_blocks
@@ -72,6 +77,21 @@ class NativeKVPool:
         """Copy K, V and position of flat slots; sources are read before targets are written."""
         self._copy(self._view, source.astype(np.int64), self._view, target.astype(np.int64))
         self.positions_AS[:, target] = self.positions_AS[:, source]
+
+    def reposition(self, slots: I32, positions: I32) -> None:
+        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        angles = self._turn.angles(self.positions_AS[0, slots], positions)
+        num_planes = np.array([of_rope.shape[-1] for of_rope in angles], np.int64)
+        pointers = (ctypes.c_void_p * len(angles))(*(of_rope.ctypes.data for of_rope in angles))
+        flat = slots.astype(np.int64)
+        turns = KeyTurns(
+            ctypes.addressof(pointers), num_planes.ctypes.data, self._rope_of_layer.ctypes.data
+        )
+        status = self._library.native.quire_turn_keys(
+            self._team.handle, self._view, flat.ctypes.data, len(flat), turns
+        )
+        self._team.check(status, f"the turn of {len(flat)} slots")
+        self.positions_AS[:, slots] = positions
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         """Copy whole device blocks to host blocks."""

@@ -23,6 +23,7 @@ from quire.engine.cuda.stored_scales import stored_scales, stores_float8
 from quire.engine.cuda.triton_attention import TritonAttention
 from quire.engine.embed_slots import EmbedSlots
 from quire.engine.kv_cache.pool import BlockShape
+from quire.engine.layers.key_turn import KeyTurn
 from quire.engine.loading import LoadedModel
 from quire.engine.models.decoder import Decoder
 
@@ -169,7 +170,8 @@ def _make_pool(config: EngineConfig, loaded: LoadedModel) -> CudaKVPool:
     )
     if config.kv_cache_bytes is None:
         config = replace(config, kv_cache_bytes=cache_bytes(loaded.device))
-    return CudaKVPool.allocate(shape, config, loaded.device)
+    turn = KeyTurn(loaded.config.ropes, loaded.config.rope_of_layer, loaded.config.head_dim)
+    return CudaKVPool.allocate(shape, config, loaded.device, turn)
 
 
 def cache_bytes(device: torch.device) -> int:

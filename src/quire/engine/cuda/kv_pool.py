@@ -15,13 +15,14 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.engine.kv_cache.pool import BlockShape, slots_of
 from quire.engine.kv_cache.torch_pool import LayerCache, TorchKVPool
+from quire.engine.layers.key_turn import KeyTurn
 
 
 class CudaKVPool(TorchKVPool):
     """``KVPool`` with ``slot_positions_S``, int32 on the device.
 
     The attention plan of a forward pass sets the positions of the slots that the pass writes;
-    copies and swaps move them here.
+    copies, swaps and repositioning change them here.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class CudaKVPool(TorchKVPool):
         num_scratch: int,
         num_axes: int,
         device: torch.device,
+        turn: KeyTurn,
     ) -> None:
         behind = num_scratch + 1
         super().__init__(
@@ -42,6 +44,7 @@ class CudaKVPool(TorchKVPool):
             num_scratch=num_scratch + -behind % shape.page_size,
             num_axes=num_axes,
             device=device,
+            turn=turn,
         )
         self.slot_positions_S = torch.full(
             (self.null_slot + 1,), -1, dtype=torch.int32, device=device
@@ -56,6 +59,11 @@ class CudaKVPool(TorchKVPool):
         """Copy K, V and position of flat slots; sources are read before targets are written."""
         super().copy_slots(source, target)
         self._publish(np.asarray(target, np.int64))
+
+    def reposition(self, slots: I32, positions: I32) -> None:
+        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        super().reposition(slots, positions)
+        self._publish(np.asarray(slots, np.int64))
 
     def swap_in(self, host_blocks: I32, blocks: I32) -> None:
         """Copy whole host blocks to device blocks."""

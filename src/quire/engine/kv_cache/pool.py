@@ -89,6 +89,10 @@ class KVPool(Protocol):
         """Copy K, V and position of flat slots; sources are read before targets are written."""
         ...
 
+    def reposition(self, slots: I32, positions: I32) -> None:
+        """Take flat slots, each named once, to other positions: K is turned there."""
+        ...
+
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         """Copy whole device blocks to host blocks."""
         ...

@@ -13,6 +13,8 @@ from torch import Tensor
 from quire.core.batch import I32
 from quire.core.config import EngineConfig
 from quire.engine.kv_cache.pool import BlockShape, slots_of
+from quire.engine.layers.key_turn import KeyTurn
+from quire.engine.layers.rotary import rotate
 
 
 class LayerCache:
@@ -41,8 +43,10 @@ class TorchKVPool:
         num_scratch: int,
         num_axes: int,
         device: torch.device,
+        turn: KeyTurn,
     ) -> None:
         self.shape = shape
+        self._turn = turn
         self.page_size = shape.page_size
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
@@ -62,7 +66,9 @@ class TorchKVPool:
         self._device = device
 
     @classmethod
-    def allocate(cls, shape: BlockShape, config: EngineConfig, device: torch.device) -> Self:
+    def allocate(
+        cls, shape: BlockShape, config: EngineConfig, device: torch.device, turn: KeyTurn
+    ) -> Self:
         """A pool for text, with the sizes of ``config``.
 
         Raises:
@@ -77,6 +83,7 @@ class TorchKVPool:
                 num_scratch=config.max_batch_tokens,
                 num_axes=1,
                 device=device,
+                turn=turn,
             )
         except (RuntimeError, MemoryError) as exc:
             raise shape.too_large(num_blocks, num_host_blocks, exc) from exc
@@ -91,6 +98,16 @@ class TorchKVPool:
                 layer.values_SKD.index_select(0, source_S),
             )
         self.positions_AS[:, target] = self.positions_AS[:, source]
+
+    def reposition(self, slots: I32, positions: I32) -> None:
+        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        rotations = self._turn.rotations(self.positions_AS[0, slots], positions, self._device)
+        slots_S = self._index(slots)
+        for layer, rope in zip(self.layers, self._turn.rope_of_layer, strict=True):
+            keys_SKD = layer.keys_SKD.index_select(0, slots_S).float()
+            turned_SKD = rotate(keys_SKD, rotations[rope]).to(layer.keys_SKD.dtype)
+            layer.keys_SKD.index_copy_(0, slots_S, turned_SKD)
+        self.positions_AS[:, slots] = positions
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         """Copy whole device blocks to host blocks."""

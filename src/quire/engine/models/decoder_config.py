@@ -81,6 +81,11 @@ class DecoderConfig:
     def head_dim(self) -> int:
         return self.attention.head_dim
 
+    @property
+    def rope_of_layer(self) -> tuple[int, ...]:
+        """Which of ``ropes`` each layer has."""
+        return tuple(layer.rope for layer in self.layers)
+
     def ignores(self, name: str) -> bool:
         """Whether a checkpoint may hold tensor ``name`` although the decoder does not use it."""
         if name == self.output_name:

@@ -57,6 +57,8 @@ class FollowingRank:
                 runner.embeds.write(embeds, self._collectives.share(self._empty(len(embeds))))
             case m.RankCopySlots(source=source, target=target):
                 runner.pool.copy_slots(source, target)
+            case m.RankReposition(slots=slots, positions=positions):
+                runner.pool.reposition(slots, positions)
             case m.RankSwapOut(blocks=blocks, host_blocks=host_blocks):
                 runner.pool.swap_out(blocks, host_blocks)
             case m.RankSwapIn(host_blocks=host_blocks, blocks=blocks):

@@ -129,6 +129,11 @@ class LeadingPool:
             self._group.tell(m.RankCopySlots(source=source, target=target))
         self._pool.copy_slots(source, target)
 
+    def reposition(self, slots: I32, positions: I32) -> None:
+        with self._group.guard():
+            self._group.tell(m.RankReposition(slots=slots, positions=positions))
+        self._pool.reposition(slots, positions)
+
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:
         with self._group.guard():
             self._group.tell(m.RankSwapOut(blocks=blocks, host_blocks=host_blocks))

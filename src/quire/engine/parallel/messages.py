@@ -103,6 +103,11 @@ class RankCopySlots(RankCall, frozen=True, kw_only=True):
     target: I32
 
 
+class RankReposition(RankCall, frozen=True, kw_only=True):
+    slots: I32
+    positions: I32
+
+
 class RankSwapOut(RankCall, frozen=True, kw_only=True):
     blocks: I32
     host_blocks: I32
@@ -124,6 +129,7 @@ AnyCall = (
     | KeepRows
     | Logits
     | RankCopySlots
+    | RankReposition
     | RankSwapOut
     | RankSwapIn
 )

@@ -22,6 +22,7 @@ from __future__ import annotations
 from quire.testing.conformance.engine_adapters import EngineAdapterSuite
 from quire.testing.conformance.engine_forward import EngineForwardSuite
 from quire.testing.conformance.engine_memory import EngineMemorySuite
+from quire.testing.conformance.engine_reposition import EngineRepositionSuite
 from quire.testing.conformance.engine_sampling import EngineSamplingSuite
 from quire.testing.conformance.engine_scores import EngineScoresSuite
 from quire.testing.conformance.engine_sequences import EngineSequenceSuite
@@ -30,6 +31,7 @@ from quire.testing.conformance.engine_sequences import EngineSequenceSuite
 class EngineCoreSuite(
     EngineForwardSuite,
     EngineMemorySuite,
+    EngineRepositionSuite,
     EngineSequenceSuite,
     EngineSamplingSuite,
     EngineAdapterSuite,

@@ -25,6 +25,7 @@ from quire.core.batch import (
     ExtendSequence,
     OpenSequence,
     Operation,
+    RepositionSlots,
     RowFailure,
     SwapIn,
     SwapOut,
@@ -240,6 +241,8 @@ class FakeEngine:
                     self._memory.drop_table(table)
             case CopySlots():
                 self._memory.copy_slots(operation)
+            case RepositionSlots():
+                self._memory.reposition_slots(operation)
             case SwapOut():
                 self._memory.swap_out(operation)
             case SwapIn():

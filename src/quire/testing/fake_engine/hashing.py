@@ -30,6 +30,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _TOKEN_SALT = np.uint64(0x7F4A7C159E3779B9)
 _ADAPTER_SALT = np.uint64(0xA24BAED4963EE407)
+_TURN = np.uint64(0xC2B2AE3D27D4EB4F)
 _LAYER_SALTS = (np.uint64(0xD6E8FEB86659FD93), np.uint64(0xA0761D6478BD642F))
 _LOGIT_RANGE = 16.0
 
@@ -61,6 +62,13 @@ def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U6
     if adapter < 0:
         return values
     return mix(values ^ mix(np.array([adapter], np.uint64) ^ _ADAPTER_SALT))
+
+
+def turned(values: U64, shifts: NDArray[Any]) -> U64:
+    """Values of slots that were taken ``shifts`` positions on. There and back changes nothing, and
+    neither does it matter in how many steps; but it is not what would have been computed there."""
+    with np.errstate(over="ignore"):
+        return values + np.asarray(shifts).astype(np.int64).astype(np.uint64) * _TURN
 
 
 def visible_terms(layer: int, values: U64) -> U64:

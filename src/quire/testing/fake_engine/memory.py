@@ -12,10 +12,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from quire.core.batch import I32, U64, CopySlots, SwapIn, SwapOut, WriteEntries, WriteTable
+from quire.core.batch import (
+    I32,
+    U64,
+    CopySlots,
+    RepositionSlots,
+    SwapIn,
+    SwapOut,
+    WriteEntries,
+    WriteTable,
+)
 from quire.core.engine_info import PoolSpec
 from quire.core.ids import TableId
-from quire.testing.fake_engine.hashing import NUM_LAYERS
+from quire.testing.fake_engine.hashing import NUM_LAYERS, turned
 from quire.testing.fake_engine.violations import require
 
 
@@ -141,6 +150,17 @@ class FakeMemory:
         require(len(np.unique(op.target)) == len(op.target), "CopySlots writes a slot twice")
         self.check_written(op.source, "CopySlots.source")
         self.slots.copy_from(self.slots, op.source, op.target)
+
+    def reposition_slots(self, op: RepositionSlots) -> None:
+        what = "RepositionSlots"
+        require(len(op.slots) == len(op.positions), f"{what}: its columns differ in length")
+        require(len(np.unique(op.slots)) == len(op.slots), f"{what} names a slot twice")
+        self.check_slots(op.slots, what)
+        self.check_written(op.slots, what)
+        require(not np.any(op.positions < 0), f"{what}: a negative position")
+        shifts = op.positions - self.slots.positions[op.slots]
+        self.slots.values[:, op.slots] = turned(self.slots.values[:, op.slots], shifts)
+        self.slots.positions[op.slots] = op.positions
 
     def swap_out(self, op: SwapOut) -> None:
         self._begin(op, "SwapOut")

@@ -5,6 +5,11 @@
 
 namespace {
 
+quire::KVShape shape_of(const quire::CacheView& cache) {
+  return {cache.num_kv_heads, cache.head_dim, quire::padded_head_dim(cache.head_dim),
+          static_cast<quire::KVType>(cache.type)};
+}
+
 // Whether slots i to i + 15 form a tile, in order.
 bool is_tile(const int64_t* slots, int64_t i, int64_t count) {
   if (count - i < quire::kTileSlots || slots[i] % quire::kTileSlots != 0) return false;
@@ -41,9 +46,7 @@ void copy_between(const quire::KVShape& shape, const quire::CacheView& from, con
 template <class T>
 void copy_slots(const quire::CacheView& from, const int64_t* source, const quire::CacheView& to,
                 const int64_t* target, int64_t count) {
-  const quire::KVShape shape{from.num_kv_heads, from.head_dim,
-                             quire::padded_head_dim(from.head_dim),
-                             static_cast<quire::KVType>(from.type)};
+  const quire::KVShape shape = shape_of(from);
   if (from.keys[0] != to.keys[0]) {
     copy_between<T>(shape, from, source, to, target, count);
     return;
@@ -161,5 +164,12 @@ int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
       copy_slots<quire::bf16>(*from, source, *to, target, count);
     else
       copy_slots<float>(*from, source, *to, target, count);
+  });
+}
+
+int32_t quire_turn_keys(quire::Team* team, const quire::CacheView* cache, const int64_t* slots,
+                        int64_t count, const quire::KeyTurns* turns) {
+  return quire::guarded([&] {
+    quire::turn_keys(*team, shape_of(*cache), cache->keys, cache->num_layers, slots, count, *turns);
   });
 }

@@ -5,6 +5,7 @@
 #include "advance.h"
 #include "decode_loop.h"
 #include "decoder.h"
+#include "key_turn.h"
 
 namespace quire {
 
@@ -98,3 +99,8 @@ QUIRE_EXPORT int64_t quire_cache_elements(int64_t num_slots, int64_t num_kv_head
 QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_t* source,
                                       const quire::CacheView* to, const int64_t* target,
                                       int64_t count);
+
+// Turns K of `slots`, each named once, in every layer of `cache` (key_turn.h). A Status.
+QUIRE_EXPORT int32_t quire_turn_keys(quire::Team* team, const quire::CacheView* cache,
+                                     const int64_t* slots, int64_t count,
+                                     const quire::KeyTurns* turns);
