@@ -30,7 +30,7 @@ enum quire_op {
   QUIRE_EMBED_TEXT = 48, QUIRE_FORWARD = 49, QUIRE_NEXT_DIST = 50, QUIRE_SAMPLE = 51,
   QUIRE_DECODE = 52, QUIRE_COPY_PAGE = 53, QUIRE_TRUNCATE_PAGE = 54, QUIRE_MASK_PAGE = 55,
   QUIRE_FORWARD_WITH = 56, QUIRE_EMBED_SLOTS = 57, QUIRE_SAMPLE_SLOTS = 58, QUIRE_DECODE_WITH = 59,
-  QUIRE_EXPORT_TEXT = 60, QUIRE_IMPORT_TEXT = 61
+  QUIRE_EXPORT_TEXT = 60, QUIRE_IMPORT_TEXT = 61, QUIRE_REPOSITION_PAGE = 62
 };
 
 enum { QUIRE_JSON_SCHEMA = 1, QUIRE_REGEX = 2, QUIRE_LARK = 3 };  /* quire_decode_with.grammar */
@@ -204,6 +204,11 @@ static inline uint32_t quire_copy_page(uint32_t queue, const quire_copy *copy) {
 /* `fill` slots are left. */
 static inline uint32_t quire_truncate_page(uint32_t queue, uint32_t page, uint32_t fill) {
   return quire_handles(QUIRE_TRUNCATE_PAGE, queue, page, fill);
+}
+
+/* Its slots go `shift` positions on, or back. */
+static inline uint32_t quire_reposition_page(uint32_t queue, uint32_t page, int32_t shift) {
+  return quire_handles(QUIRE_REPOSITION_PAGE, queue, page, (uint32_t)shift);
 }
 
 /* One bit a slot, the lowest of a byte first: 1 is visible. */

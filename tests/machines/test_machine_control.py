@@ -139,6 +139,18 @@ class ControlMachine(ProgramsMachine):
             ),
         )
 
+    @rule(pick=picks, shift=st.integers(-40, 40))
+    def reposition_page(self, pick: int, shift: int) -> None:
+        lane = self.lane(pick)
+        if not lane.writable:
+            return
+        page = lane.writable[pick % len(lane.writable)]
+        first = min((slot.position for slot in lane.reference.pages[page].slots), default=0)
+        self.world.issue(
+            lane,
+            c.RepositionPage(id=self.world.command_id(lane), page=page, shift=max(shift, -first)),
+        )
+
     @rule(pick=picks)
     def free_pages(self, pick: int) -> None:
         lane = self.lane(pick)

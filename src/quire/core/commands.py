@@ -125,6 +125,17 @@ class MaskPage(CommandBase, frozen=True, kw_only=True):
     visible: list[bool]
 
 
+class RepositionPage(CommandBase, frozen=True, kw_only=True):
+    """Take the written slots of ``page`` ``shift`` positions on (back, if it is negative).
+
+    Their K is turned as if the rotary embedding had put it there; V, fill and mask stay. What other
+    holders have of the page stays where it is: the page is copied first if it is shared.
+    """
+
+    page: PageId
+    shift: int
+
+
 class TruncatePage(CommandBase, frozen=True, kw_only=True):
     """Forget the slots of ``page`` from ``fill`` on; the fill cursor moves back there."""
 
@@ -252,6 +263,7 @@ Command = (
     | ImportPrefix
     | CopyPage
     | MaskPage
+    | RepositionPage
     | TruncatePage
     | EmbedText
     | EmbedImage

@@ -26,6 +26,7 @@ class Trait(StrEnum):
     GRAMMAR = "Grammar"
     ADAPTER = "Adapter"
     SCORES = "Scores"
+    REPOSITION = "Reposition"
     ENCODE = "Encode"
 
 
@@ -50,6 +51,7 @@ SUPERTRAITS: dict[Trait, tuple[Trait, ...]] = {
     Trait.GRAMMAR: (Trait.DECODE,),
     Trait.ADAPTER: (Trait.FORWARD,),
     Trait.SCORES: (Trait.FORWARD,),
+    Trait.REPOSITION: (Trait.ALLOCATE,),
 }
 
 NODE_TRAITS = frozenset({Trait.CORE, Trait.MESSAGING, Trait.NET, Trait.STORE})

@@ -29,6 +29,7 @@ from quire.testing.tokenizer import FakeTokenizer
 _WORD = (1 << 64) - 1
 _TOKEN_SALT = 0x7F4A7C159E3779B9
 _ADAPTER_SALT = 0xA24BAED4963EE407
+_TURN = 0xC2B2AE3D27D4EB4F
 _LAYER_SALTS = (0xD6E8FEB86659FD93, 0xA0761D6478BD642F)
 
 
@@ -51,6 +52,12 @@ class SeenToken:
 
     position: int
     values: tuple[int, int]
+
+
+def turned(token: SeenToken, shift: int) -> SeenToken:
+    """A token that was taken ``shift`` positions on."""
+    first, second = ((value + shift * _TURN) & _WORD for value in token.values)
+    return SeenToken(token.position + shift, (first, second))
 
 
 @dataclass(frozen=True, slots=True)

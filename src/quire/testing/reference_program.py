@@ -26,6 +26,7 @@ from quire.testing.oracle import (
     expected_dist,
     expected_logprobs,
     token_content,
+    turned,
 )
 from quire.testing.tokenizer import FakeTokenizer
 
@@ -96,6 +97,10 @@ class ReferenceProgram:
             case c.MaskPage(page=page, visible=visible):
                 hidden = frozenset(i for i, shown in enumerate(visible) if not shown)
                 self.pages[page] = replace(self.pages[page], hidden=hidden)
+            case c.RepositionPage(page=page, shift=shift):
+                old = self.pages[page]
+                slots = tuple(turned(slot, shift) for slot in old.slots)
+                self.pages[page] = replace(old, slots=slots)
             case c.TruncatePage(page=page, fill=fill):
                 self.pages[page] = self.pages[page].truncated(fill)
             case c.CopyPage():

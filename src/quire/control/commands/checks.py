@@ -96,6 +96,18 @@ def check_scores(command: c.Forward, info: EngineInfo) -> None:
         )
 
 
+def check_reposition(command: c.RepositionPage, info: EngineInfo) -> None:
+    if Trait.REPOSITION not in info.traits:
+        raise InvalidArgument(
+            f"model {info.model} does not have the trait {Trait.REPOSITION} on backend "
+            f"{info.backend}: its keys cannot be taken to other positions, compute them there"
+        )
+    require(
+        abs(command.shift) < info.max_model_len,
+        f"shift is {command.shift}; model {info.model} has {info.max_model_len} positions",
+    )
+
+
 def check_image(command: c.EmbedImage, info: EngineInfo) -> None:
     images = info.images
     if images is None:

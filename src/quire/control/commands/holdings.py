@@ -33,6 +33,7 @@ _PAGES: Mapping[type[c.Command], Callable[[Any], Sequence[PageId]]] = {
     c.AllocPages: attrgetter("pages"),
     c.CopyPage: attrgetter("source", "target"),
     c.MaskPage: lambda command: [command.page],
+    c.RepositionPage: lambda command: [command.page],
     c.TruncatePage: lambda command: [command.page],
 }
 """The pages that a command uses while it is unfinished. By its type: to ask of a command whether it

@@ -14,6 +14,7 @@ from quire.control.commands.checks import (
     check_image,
     check_mask,
     check_positions,
+    check_reposition,
     check_room,
     check_scores,
     check_token_slots,
@@ -72,6 +73,7 @@ class Validator:
             c.ImportPrefix: self._import_prefix,
             c.CopyPage: self._copy_page,
             c.MaskPage: self._mask_page,
+            c.RepositionPage: self._reposition_page,
             c.TruncatePage: self._truncate_page,
             c.EmbedText: self._embed_text,
             c.EmbedImage: self._embed_image,
@@ -243,6 +245,13 @@ class Validator:
             len(command.visible) == info.pool.page_size,
             f"the mask has {len(command.visible)} entries; a page has {info.pool.page_size} slots",
         )
+
+    def _reposition_page(
+        self, command: c.RepositionPage, queue: CommandQueue, info: EngineInfo
+    ) -> None:
+        self._types.check(command)
+        self._held_pages([command.page], queue)
+        check_reposition(command, info)
 
     def _truncate_page(
         self, command: c.TruncatePage, queue: CommandQueue, info: EngineInfo

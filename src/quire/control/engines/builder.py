@@ -63,6 +63,7 @@ class BatchBuilder:
 
     ``budget``: tokens that it still has room for; ``prompt_budget``: how many of them may be of
     prompts that are computed in chunks. ``runs``: decodes that stand in it, opened or advanced.
+    ``num_turned``: slots that it takes to other positions.
     """
 
     def __init__(self, step: int, budget: int, prompt_budget: int | None = None) -> None:
@@ -78,6 +79,7 @@ class BatchBuilder:
         self.advanced: list[DecodeRun] = []
         self.runs: set[DecodeRun] = set()
         self.num_tokens = 0
+        self.num_turned = 0
         self._embed_tokens: list[int] = []
         self._embed_slots: list[int] = []
         self._images: list[ImageRow] = []
@@ -100,6 +102,11 @@ class BatchBuilder:
     @property
     def has_image(self) -> bool:
         return bool(self._images)
+
+    def has_room_to_turn(self, num_slots: int, most: int) -> bool:
+        """Whether that many more slots may be taken to other positions, of at most ``most``; those
+        of one page may always."""
+        return not self.num_turned or self.num_turned + num_slots <= most
 
     @property
     def num_commands(self) -> int:

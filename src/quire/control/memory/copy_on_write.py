@@ -29,8 +29,13 @@ def needs(page: Page) -> tuple[Content | None, int]:
 def make_writable(page: Page, memory: Memory, operations: OperationList) -> None:
     """What ``needs`` named is resident, and room has been made."""
     content = page.content
-    if content is not None and not is_shared(content) and content.block is not None:
-        return
+    if content is None or is_shared(content) or content.block is None:
+        give_own(page, memory, operations)
+
+
+def give_own(page: Page, memory: Memory, operations: OperationList) -> None:
+    """Give ``page`` a block of its own with its slots, which are resident; room has been made."""
+    content = page.content
     own = memory.retain(Content(None, canonical=False))
     memory.bind(own)
     if content is not None and page.fill:

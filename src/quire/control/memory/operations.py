@@ -17,6 +17,7 @@ from quire.core.batch import (
     CloseSequences,
     CopySlots,
     DropTables,
+    RepositionSlots,
     SwapIn,
     SwapOut,
     WriteEntries,
@@ -87,6 +88,12 @@ class OperationList:
             self._pair(CopySlots, source + offset, target + offset)
         self._copied_to.update(targets)
 
+    def reposition_slots(self, slot: int, positions: Sequence[int]) -> None:
+        """Take the flat slots from ``slot`` on to ``positions``."""
+        # No slot comes twice: a page that is turned again in this message is copied before.
+        for offset, position in enumerate(positions):
+            self._pair(RepositionSlots, slot + offset, position)
+
     def write_entry(self, table: TableId, entry: int, block: BlockId, word: int) -> None:
         """Set an entry of a table and its visibility word; those behind it are cut off."""
         self._pair(WriteEntries, table, entry)
@@ -150,6 +157,8 @@ class OperationList:
         elif kind is CopySlots:
             self._operations.append(CopySlots(source=_i32(left), target=_i32(right)))
             self._copied_to = set()
+        elif kind is RepositionSlots:
+            self._operations.append(RepositionSlots(slots=_i32(left), positions=_i32(right)))
 
 
 def _i32(values: Sequence[int]) -> I32:

@@ -19,8 +19,17 @@ from quire.control.programs.families import count_tokens, require_tokens
 from quire.control.programs.lookup import find_embeds, find_pages, slot_of
 from quire.control.programs.program import Entry
 from quire.control.scheduler.page_copy import copy_slots
+from quire.control.scheduler.page_turn import reposition
 from quire.control.scheduler.seeds import SeedSource
-from quire.core.commands import CopyPage, EmbedImage, EmbedText, Forward, GetNextDist, Sample
+from quire.core.commands import (
+    CopyPage,
+    EmbedImage,
+    EmbedText,
+    Forward,
+    GetNextDist,
+    RepositionPage,
+    Sample,
+)
 from quire.core.errors import InvalidArgument, NeverFits, UnknownHandle
 from quire.core.ids import TokenSlotId
 
@@ -107,6 +116,23 @@ class Lowering:
             builder.operation(entry)
             return _ADDED
         return Outcome.NO_ROOM
+
+    def reposition_page(
+        self, entry: Entry, command: RepositionPage, builder: BatchBuilder, reclaim: Reclaim
+    ) -> Outcome:
+        (page,) = find_pages(entry, [command.page])
+        if page.appender is not None:
+            return Outcome.WAITS
+        if not command.shift or not page.fill:
+            builder.operation(entry)
+            return _ADDED
+        if not builder.has_room_to_turn(page.fill, self._engine.info.pool.max_batch_tokens):
+            return Outcome.NO_BUDGET
+        if not reposition(self._engine, entry, page, command.shift, builder, reclaim):
+            return Outcome.NO_ROOM
+        builder.num_turned += page.fill
+        builder.operation(entry)
+        return _ADDED
 
     def dists(self, entry: Entry, command: GetNextDist, builder: BatchBuilder) -> Outcome:
         embeds = find_embeds(entry, command.embeds, written=True)

@@ -83,6 +83,7 @@ class MessagePlanner:
             c.Sample: self._lowering.sample,
             c.Decode: self._decode,
             c.CopyPage: self._copy_page,
+            c.RepositionPage: self._reposition_page,
         }
         self._windows: dict[CommandQueue, QueueWindow] = {}
         self._builder = BatchBuilder(0, 0)
@@ -336,6 +337,11 @@ class MessagePlanner:
 
     def _copy_page(self, entry: Entry, command: c.CopyPage, builder: BatchBuilder) -> Outcome:
         return self._lowering.copy_page(entry, command, builder, self._reclaim_for(entry))
+
+    def _reposition_page(
+        self, entry: Entry, command: c.RepositionPage, builder: BatchBuilder
+    ) -> Outcome:
+        return self._lowering.reposition_page(entry, command, builder, self._reclaim_for(entry))
 
     def _decode(self, entry: Entry, command: c.Decode, builder: BatchBuilder) -> Outcome:
         if needs_seat(entry) and not self.seating.sit_down(entry):

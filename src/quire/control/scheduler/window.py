@@ -20,14 +20,18 @@ from quire.core.commands import (
     EmbedText,
     Forward,
     GetNextDist,
+    RepositionPage,
     Sample,
 )
 
-EngineCommand = CopyPage | EmbedText | EmbedImage | Forward | Decode | GetNextDist | Sample
+EngineCommand = (
+    CopyPage | RepositionPage | EmbedText | EmbedImage | Forward | Decode | GetNextDist | Sample
+)
 """Commands that need a message; control carries out the others by itself."""
 
 _STAGES: dict[type[Command], Stage] = {
     CopyPage: Stage.OPERATIONS,
+    RepositionPage: Stage.OPERATIONS,
     EmbedText: Stage.EMBEDS,
     EmbedImage: Stage.IMAGES,
     Forward: Stage.FORWARD,

@@ -27,6 +27,7 @@ from quire.programs.api.messaging import Messaging
 from quire.programs.api.net import Net
 from quire.programs.api.output_text import OutputText
 from quire.programs.api.queued import TraitFunctions
+from quire.programs.api.reposition import Reposition
 from quire.programs.api.sample import Sample
 from quire.programs.api.scores import Scores
 from quire.programs.api.store import Store
@@ -38,7 +39,7 @@ TRAIT_FUNCTIONS: dict[Trait, type[TraitFunctions]] = {
     functions.trait: functions
     for functions in (
         Core, Messaging, Net, Store, Allocate, Forward, InputText, InputImage, Tokenize, OutputText,
-        Sample, Decode, Grammar, Adapter, Scores, Encode,
+        Sample, Decode, Grammar, Adapter, Scores, Reposition, Encode,
     )
 }  # fmt: skip
 """The class that holds each trait's functions."""
@@ -134,6 +135,7 @@ class Api:
     available_adapters = bound(Adapter, lambda trait: trait.available_adapters)
     forward_with_adapter = bound(Adapter, lambda trait: trait.forward_with_adapter)
     forward_with_scores = bound(Scores, lambda trait: trait.forward_with_scores)
+    reposition_kvpage = bound(Reposition, lambda trait: trait.reposition_kvpage)
     num_embs_needed = bound(InputImage, lambda trait: trait.num_embs_needed)
     embed_img = bound(InputImage, lambda trait: trait.embed_img)
     embed_txt = bound(InputText, lambda trait: trait.embed_txt)

@@ -122,6 +122,11 @@ class KvPage(Handle):
         elif self._positions is not None:
             del self._positions[fill:]
 
+    def move(self, shift: int) -> None:
+        """Its slots are taken to other positions."""
+        if self._positions is not None:
+            self._positions = [position + shift for position in self._positions]
+
     def lose_track(self) -> None:
         self._positions = None
 

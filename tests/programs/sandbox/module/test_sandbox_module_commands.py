@@ -48,6 +48,9 @@ def test_pages_are_copied_cut_and_masked() -> None:
     assert (copied.target_offset, copied.num_slots) == (4, 5)
     cut = issued(Op.TRUNCATE_PAGE, b=9, c=4)
     assert (cut.page, cut.fill) == (9, 4)
+    for number, shift in ((5, 5), (0xFFFFFFFB, -5)):
+        moved = issued(Op.REPOSITION_PAGE, b=9, c=number)
+        assert (moved.page, moved.shift) == (9, shift)
     masked = issued(Op.MASK_PAGE, bytes([0b101, 0b10]), b=9, c=10)
     assert masked.visible == [True, False, True, *[False] * 6, True]
 

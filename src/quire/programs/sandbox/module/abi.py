@@ -74,6 +74,7 @@ class Op(IntEnum):
     DECODE_WITH = 59
     EXPORT_TEXT = 60
     IMPORT_TEXT = 61
+    REPOSITION_PAGE = 62
 
 
 class Status(IntEnum):

@@ -317,5 +317,8 @@ COMMANDS: Mapping[int, Build] = {
     Op.EMBED_SLOTS: _embed_slots,
     Op.SAMPLE_SLOTS: _sample_slots,
     Op.DECODE_WITH: _decode_with,
+    Op.REPOSITION_PAGE: lambda entry, command, memory: c.RepositionPage(
+        id=command, page=PageId(entry.b), shift=_signed(entry.c)
+    ),
 }
 """Of the operations that are commands on a queue."""

@@ -1,0 +1,88 @@
+"""``RepositionPage`` into a message: a page's slots go to other positions.
+
+Owns what control knows afterwards: the page holds no prefix that anybody could look for, because
+its deeper layers were computed where it stood before, and neither does what is computed behind it.
+Who reads the page meanwhile goes on with it as it was.
+"""
+
+from __future__ import annotations
+
+from quire.control.engines.builder import BatchBuilder
+from quire.control.engines.decode_run import DecodeRun
+from quire.control.engines.forward_run import ForwardRun
+from quire.control.engines.state import EngineState
+from quire.control.memory.append_cursor import Prefix
+from quire.control.memory.copy_on_write import give_own, is_shared
+from quire.control.memory.pages import Page
+from quire.control.memory.promises import Reclaim
+from quire.control.memory.residency import secure
+from quire.control.programs.program import Entry
+from quire.core.errors import InvalidArgument, PromptTooLong
+
+
+def reposition(
+    engine: EngineState,
+    entry: Entry,
+    page: Page,
+    shift: int,
+    builder: BatchBuilder,
+    reclaim: Reclaim,
+) -> bool:
+    """Take ``page``, which is not empty, ``shift`` positions on within this message; False if there
+    is no room for it now.
+
+    Raises:
+        InvalidArgument: a position would be negative.
+        PromptTooLong: a position would be beyond the model's.
+        PageLost: what it holds is lost and its tokens are not known.
+    """
+    positions = _positions(page, shift, engine.info.max_model_len)
+    content = page.content
+    assert content is not None
+    if not engine.are_present([content], builder):
+        return False
+    needs_copy = is_shared(content) or content.num_pins > 0
+    pinned = secure(engine.memory, [content], int(needs_copy), reclaim)
+    if pinned is None:
+        return False
+    builder.pins += pinned
+    if needs_copy:
+        give_own(page, engine.memory, engine.operations)
+        content = page.content
+        assert content is not None
+        engine.memory.pin(content)
+        builder.pins.append(content)
+    assert content.block is not None
+    engine.operations.reposition_slots(content.block * engine.page_size, positions)
+    content.forget_tokens_from(0)
+    content.canonical, content.parent, content.adapter = False, None, -1
+    page.positions = positions
+    _forget_prefixes(entry, page)
+    return True
+
+
+def _positions(page: Page, shift: int, max_model_len: int) -> list[int]:
+    moved = [position + shift for position in page.positions]
+    first, last = min(moved), max(moved)
+    stands = f"page {page.id} holds positions {first - shift} to {last - shift}"
+    if first < 0:
+        raise InvalidArgument(
+            f"{stands}; a shift of {shift} takes them to {first} and on: the first position is 0"
+        )
+    if last >= max_model_len:
+        raise PromptTooLong(
+            f"{stands}; a shift of {shift} takes them to {last}, and the model has "
+            f"{max_model_len} positions",
+            max_model_len=max_model_len,
+        )
+    return moved
+
+
+def _forget_prefixes(entry: Entry, page: Page) -> None:
+    """Other commands that have begun and see ``page`` go on behind what is no known prefix."""
+    if page.num_pins == 1:
+        return  # that of ``entry``: no other command names it
+    for other in entry.program.entries.values():
+        run = other.run
+        if isinstance(run, DecodeRun | ForwardRun) and run.cursor and page in other.pages:
+            run.cursor.prefix = Prefix(False, None)
