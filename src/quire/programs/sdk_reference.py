@@ -29,7 +29,13 @@ of `quire.core.errors`: catch `QuireError` for all of them.
 
 SECTIONS: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "Programs": (sdk.inferlet,),
-    "Contexts": (sdk.Context, sdk.Generation, sdk.Generated, sdk.ScoredStep),
+    "Contexts": (
+        sdk.Context,
+        sdk.Generation,
+        sdk.Generated,
+        sdk.ScoredStep,
+        sdk.StreamingWindow,
+    ),
     "Conversations": (sdk.Conversation, sdk.Answering),
     "Tools": (sdk.Tool, sdk.Toolbox, sdk.mcp_tools),
     "Samplers": (sdk.greedy, sdk.temperature),

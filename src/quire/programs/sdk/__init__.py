@@ -10,6 +10,7 @@ from quire.programs.sdk.mcp import mcp_tools
 from quire.programs.sdk.page_span import Sees
 from quire.programs.sdk.samplers import greedy, temperature
 from quire.programs.sdk.stepping import ScoredStep
+from quire.programs.sdk.streaming import StreamingWindow
 from quire.programs.sdk.tools import Tool, Toolbox
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Generation",
     "ScoredStep",
     "Sees",
+    "StreamingWindow",
     "Tool",
     "Toolbox",
     "Verified",

@@ -218,6 +218,20 @@ class Context:
         """
         self._paged.evict(whole_number("start", start), whole_number("stop", stop))
 
+    def forget(self, start: int, stop: int) -> int:
+        """Drop the whole pages between the tokens ``start`` and ``stop``, text and all; what stands
+        behind moves up in their place. Returns how many tokens that were.
+
+        So there is room again in the model's context. Unlike ``evict`` it moves positions: K of
+        what moves is turned to them. Its deeper layers keep what they saw of the dropped tokens,
+        and in bfloat16 each turn rounds anew: drop much at a time. A fork keeps what it had.
+
+        Raises:
+            InvalidArgument: tokens that are not there, or not computed yet, or the last one.
+            TraitMissing: the model cannot take pages to other positions (trait Reposition).
+        """
+        return self._paged.forget(whole_number("start", start), whole_number("stop", stop))
+
     # -- shape -------------------------------------------------------------------------------------
 
     def fork(self) -> Context:

@@ -12,6 +12,7 @@ from quire.programs.api import KvPage, Model, Queue
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.forward import Forward
 from quire.programs.api.reply import Answer
+from quire.programs.api.reposition import Reposition
 from quire.programs.sdk.ledger import PageLedger
 
 Sees = Callable[[int, int], bool]
@@ -32,6 +33,7 @@ class PageSpan:
         self._ledger = ledger
         self._allocate = Allocate(model.issuer)
         self._forward = Forward(model.issuer)
+        self._reposition = Reposition(model.issuer)
         self._pages: list[KvPage | None] = []
         self._hidden: dict[int, set[int]] = {}
         self._behind: list[Answer] = []
@@ -126,6 +128,44 @@ class PageSpan:
         if surplus:
             self._ledger.release(surplus, self.queue)
         self.num_run = num_run
+
+    def forget(self, start: int, stop: int) -> tuple[int, int]:
+        """Drop the whole pages between the tokens ``start`` and ``stop``; those behind move up.
+        The first token that was dropped, and how many were.
+
+        Raises:
+            InvalidArgument: tokens that are not there, or not computed yet.
+            TraitMissing: the model cannot take pages to other positions.
+        """
+        if not 0 <= start <= stop <= self.num_run:
+            raise InvalidArgument(
+                f"forget tokens {start} to {stop}: {self.num_run} are computed, and no other can be"
+            )
+        self._reposition.resolve(self.queue)
+        size = self._size
+        first, last = -(-start // size), stop // size
+        num_pages = last - first
+        if num_pages < 1:
+            return first * size, 0
+        behind = range(last, -(-self.num_run // size))
+        surplus = [page for page in self._pages[first:last] if page is not None]
+        for index in behind:
+            if self._pages[index] is not None:
+                surplus += self._unshare(index)
+        moved = [page for page in self._pages[last : behind.stop] if page is not None]
+        del self._pages[first:last]
+        self._hidden = {
+            index - num_pages * (index >= last): slots
+            for index, slots in self._hidden.items()
+            if not first <= index < last
+        }
+        self.num_run -= num_pages * size
+        if moved:
+            shift = -num_pages * size
+            self.issued(self._reposition.reposition_kvpage(self.ordered(), moved, shift))
+        if surplus:
+            self._ledger.release(surplus, self.queue)
+        return first * size, num_pages * size
 
     # -- what is seen ------------------------------------------------------------------------------
 

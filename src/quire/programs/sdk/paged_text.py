@@ -285,6 +285,21 @@ class PagedText:
         self._span.evict(start, stop)
         self._is_plain = False
 
+    def forget(self, start: int, stop: int) -> int:
+        """See ``Context.forget``."""
+        self.check_free()
+        if stop >= len(self.tokens):
+            raise InvalidArgument(
+                f"forget up to token {stop} of {len(self.tokens)}: never the last, whose "
+                "distribution may be asked for again"
+            )
+        first, num_tokens = self._span.forget(start, stop)
+        if num_tokens:
+            del self.tokens[first : first + num_tokens]
+            self._num_forked -= max(0, min(self._num_forked - first, num_tokens))
+            self._is_plain = False
+        return num_tokens
+
     async def export(self, name: str, ttl_s: float | None) -> int:
         """See ``Context.export``."""
         if self._span.has_gaps:
