@@ -39,6 +39,8 @@ In the pictures `[ ]` is a page, and in tables of who sees whom `#` is seen, `.`
 | `verify(ctx, guess)` | as much of a guess as greedy decoding would have said, and one token more |
 | `Context.fork`, `join`, `truncate` | share the pages of a text, put texts together, go back |
 | `Context.evict` | tokens that nobody sees any more; their pages go back to the pool |
+| `Context.forget` | a part of the text goes, what stands behind it moves up in its place |
+| `StreamingWindow` | `forget` whenever the window is full: any number of tokens |
 | `sees(query, key)` | which tokens a forward pass sees, as a function of two positions |
 | `quire.programs.sdk.dists` | arithmetic on distributions |
 """

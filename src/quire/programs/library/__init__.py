@@ -18,10 +18,11 @@ from quire.programs.inferlet import Inferlet, load_inferlet
 THEMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "completion": ("text_completion", "low_level_completion", "parallel_generation"),
-        "caching": ("prefix_caching", "modular_caching"),
+        "caching": ("prefix_caching", "modular_caching", "movable_modules"),
         "attention": (
             "windowed_attention",
             "attention_sink",
+            "streaming",
             "hierarchical_attention",
             "heavy_hitters",
             "snapkv",

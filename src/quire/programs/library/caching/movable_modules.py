@@ -1,0 +1,79 @@
+r"""Movable modules: parts of prompts are computed once and stand anywhere (after Gim et al., 2024).
+
+    quire run movable_modules -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ",
+    "lima": "The age of Lima is 9. "}' \
+        "begin kabo lima: What is the age of Lima?<|end|><|assistant|>" \
+        "begin lima kabo: What is the age of Lima?<|end|><|assistant|>"
+
+``modular_caching`` gives every module one place for ever, so prompts have gaps, and a schema cannot
+be longer than the model's context. Here a module is computed and exported at position 0, and every
+prompt that names it imports it and turns it to where it stands there: one behind the other, in any
+order. Each is turned from its export, never from an earlier turn. A module sees itself alone, and
+for what moves as a whole turning is exact, so this is what computing each module at its place by
+itself would give. Traits: Allocate (export, import), Reposition, Forward, Decode.
+
+::
+
+    exported    | begin 0..1 |  | kabo 0..8 |  | lima 0..7 |
+    prompt 1    | begin 0..1 | kabo 2..10 | lima 11..18 | question 19..
+    prompt 2    | begin 0..1 | lima 2..9 | kabo 10..18 | question 19..        nothing is computed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from quire.core.decoding import StopSpec
+from quire.core.errors import InvalidArgument
+from quire.programs.api import Api, KvPage
+from quire.programs.library.caching.modular_caching import Module, Schema, pages_of
+from quire.programs.sdk import inferlet
+
+
+async def compose(
+    api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
+) -> tuple[list[int], int]:
+    """The answer's tokens behind the modules ``names``, in this order, and the question; how many
+    tokens of modules were imported.
+
+    Raises:
+        InvalidArgument: a name that the schema does not have.
+    """
+    if unknown := [name for name in names if name not in modules]:
+        raise InvalidArgument(f"no modules {unknown}: the schema has {', '.join(modules)}")
+    model = api.available_models()[0]
+    queue = api.create_queue(model)
+    context: list[KvPage] = []
+    position = num_imported = 0
+    for name in names:
+        module = modules[name]
+        pages, was_there = await pages_of(api, queue, module)
+        if position:
+            api.reposition_kvpage(queue, pages, position)
+        context += pages
+        position += len(module.tokens)
+        num_imported += len(module.tokens) * was_there
+    asked = api.tokenize(question)
+    output = api.alloc_kvpage(queue, -(-(len(asked) + max_tokens) // model.page_size))
+    stop = StopSpec(max_tokens, token_ids=model.eos_token_ids)
+    decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
+    api.close_queue(queue)  # its pages go with it; what was exported stays
+    return decoded.token_ids, num_imported
+
+
+@inferlet("movable_modules", traits={"Reposition": 1, "Decode": 1, "Tokenize": 1})
+async def movable_modules(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
+    """Answer prompts (``NAME NAME: question``) behind modules in any order; the tokens reused."""
+    modules = {name: Module(tuple(api.tokenize(text)), 0) for name, text in schema.items()}
+    answers: list[dict[str, object]] = []
+    for prompt in prompts:
+        names, _, question = prompt.partition(": ")
+        tokens, num_imported = await compose(api, modules, names.split(), question, 32)
+        answers.append(
+            {
+                "text": api.detokenize(tokens, skip_special=True),
+                "num_module_tokens": sum(len(modules[name].tokens) for name in names.split()),
+                "num_imported_tokens": num_imported,
+            }
+        )
+    return answers
