@@ -13,7 +13,7 @@ from quire.control.programs.program import MAX_REFUSED_QUEUES
 from quire.core import commands as c
 from quire.core.calls import CloseQueue, ResetQueue
 from quire.core.config import TenantConfig, TenantTotals
-from quire.core.errors import ConfigError
+from quire.core.errors import ConfigError, InvalidArgument
 from quire.core.events import ProgramEnded, Quotas
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.testing.harness import Outcome
@@ -261,3 +261,37 @@ def test_one_program_leaves_the_last_token_slots_to_others() -> None:
             again = ask(world, program, world.sample([1], token_slots=[3]))
             assert again.status == "done", "a name that it has is not a further slot"
     assert done == {1: ["done"] * 14 + ["failed"], 2: ["done"] * 2}
+
+
+def test_a_token_slot_belongs_to_who_wrote_it_last() -> None:
+    """A queue whose sample failed has nothing in it, and takes nothing with it when it closes."""
+    world = World()
+    world.program(1, queues=2)
+    for queue in (1, 2):
+        world.do(
+            1,
+            world.alloc([queue]),
+            world.alloc_embeds([queue, 10 + queue]),
+            world.embed([queue], [5]),
+            world.forward([], [queue], [queue], [queue]),
+            queue=queue,
+        )
+    (failed,) = world.issue(1, world.sample([1], token_slots=[7]))
+    step = world.harness.dispatched[-1].batch.step
+    world.engine.fail_row(step, "samples", 0, InvalidArgument("injected"))
+    world.run()
+    assert failed.status == "failed"
+    (written,) = world.do(1, world.sample([2], token_slots=[7]), queue=2)
+    assert written.status == "done"
+    close(world, 1, 1)
+    reads = c.EmbedText(id=world.id(), tokens=[0], positions=[1], embeds=[12], token_slots=[7])
+    assert world.do(1, reads, queue=2)[0].status == "done"
+
+
+@pytest.mark.parametrize("run_ahead", [False, True])
+def test_every_token_that_an_engine_runs_is_counted(run_ahead: bool) -> None:
+    world = World(config={"run_ahead": run_ahead})
+    world.program(1)
+    decode = world.do(1, world.alloc(range(8)), world.decode(range(8), [1, 2, 3, 4, 5], 9))[1]
+    assert len(decode.tokens) == 9
+    assert world.figures.num_tokens == 5 + 8, "the last one is not run"

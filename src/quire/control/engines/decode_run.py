@@ -23,7 +23,8 @@ class DecodeRun:
     While ``sequence`` is set the engine appends by itself: all tokens but the last have been run.
     ``num_opened_with``: how many tokens it had when its sequence was opened.
     ``num_outstanding``: tokens that messages in flight may still sample. ``table_pages``: the pages
-    behind the entries of its table; from entry ``first_entry`` on the engine sets bits by itself.
+    behind the entries of its open table; from entry ``first_entry`` on the engine sets bits by
+    itself.
     ``next_slot``: where the next token that is known goes, in slots of the table; the engine may
     write up to ``limit_slot``.
     ``pins``: their contents, which stay where they are while the sequence is open.

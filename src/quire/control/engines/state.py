@@ -227,7 +227,6 @@ class EngineState(Engine):
                 entries[part.entry] = None
             for run in message.runs:
                 entries[run.entry] = None
-                run.num_outstanding = 0
             for content in message.pins:
                 self.memory.unpin(content)
         self.in_flight.clear()
@@ -327,7 +326,6 @@ class EngineState(Engine):
             self.memory.unpin(content)
         run.pins = []
         run.cursor.drop_unused()
-        run.table_pages = []
 
     def abandon(self, entry: Entry) -> None:
         """``entry`` ends: close its sequence, unlock its pages, forget it. Nothing of it stays but

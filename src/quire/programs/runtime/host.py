@@ -175,7 +175,7 @@ def check_traits(name: str, traits: StatedTraits, model: ServedModel) -> None:
     """Raises ``TraitMissing`` unless this release has the versions that ``traits`` names, and
     ``model`` (or the node itself) has all of them."""
     check_versions(name, traits)
-    missing = sorted(set(traits) - model.traits) if traits else []
+    missing = sorted(set(traits) - model.traits)
     if not missing:
         return
     of_encoders = sorted(ENCODER_TRAITS.intersection(missing))
