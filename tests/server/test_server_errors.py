@@ -81,6 +81,8 @@ SLOW_SCHEMA = {
         ({"messages": HI, "logit_bias": {"9999": 1}}, "logit_bias"),
         ({"messages": HI, "stop": [""]}, "stop[0]"),
         ({"messages": HI, "stop": ["x"] * 17}, "stop"),
+        ({"messages": HI, "stop": ["x" * 1025]}, "stop[0]"),
+        ({"messages": HI, "bad_words": [""]}, "bad_words[0]"),
         ({"messages": HI, "stop_token_ids": [9999]}, "stop_token_ids"),
         ({"messages": HI, "temprature": 1}, "temprature"),
         ({"messages": HI, "stream_options": {"x": 1}}, "stream_options.x"),

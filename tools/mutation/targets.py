@@ -80,6 +80,7 @@ GROUPS = (
         (
             "server/test_server_connections.py",
             "server/test_server_constraint.py",
+            "server/test_server_delivery.py",
             "server/test_server_direct_routes.py",
             "server/test_server_disconnect.py",
             "server/test_server_errors.py",
