@@ -186,6 +186,19 @@ def test_a_forward_that_has_run_in_part_ends_with_its_engine() -> None:
         assert outcome.error.code == "engine_lost"
 
 
+def test_what_waits_for_a_decode_goes_on_each_time_that_one_ends() -> None:
+    """A mask on a page that another queue's decode is still filling."""
+    world = World()
+    world.program(1, queues=2)
+    for pages in (range(0, 4), range(10, 14)):
+        decode = world.issue(1, world.alloc(pages), world.decode(pages, PROMPT, 6))[1]
+        mask = c.MaskPage(id=world.id(), page=pages[0], visible=[True, False, True, True])
+        (masked,) = world.issue(1, mask, queue=2)
+        assert masked.status == "pending"
+        world.run()
+        assert (decode.status, masked.status) == ("done", "done")
+
+
 def test_closing_what_is_not_there_does_nothing() -> None:
     world = World()
     world.program(1)

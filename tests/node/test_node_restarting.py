@@ -70,6 +70,18 @@ async def test_one_that_cannot_be_started_again_ends() -> None:
     await asyncio.wait_for(programs.table.close(), 10)
 
 
+async def test_it_begins_again_five_times_and_the_sixth_loss_ends_it() -> None:
+    programs = Incarnations()
+    for number in range(1, 6):
+        programs.lose()
+        await settled()
+        assert len(programs.started) == 1 + number
+    programs.lose()
+    with pytest.raises(ProgramTerminated, match="the 6th time"):
+        await asyncio.wait_for(programs.handle.result(), 10)
+    assert len(programs.started) == 6
+
+
 @pytest.mark.parametrize(
     "end", [lambda handle: handle.terminate(), lambda handle: handle.signal("cancel")]
 )

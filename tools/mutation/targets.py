@@ -100,7 +100,10 @@ GROUPS = (
         (
             "programs/runtime/test_*.py",
             "node/test_node_restarting.py",
+            "node/test_node_images.py",
+            "node/test_node_ports.py",
             "node/test_node_programs.py",
+            "node/test_node_services.py",
         ),
     ),
     Group(

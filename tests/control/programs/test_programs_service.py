@@ -87,6 +87,15 @@ def test_a_thread_begins_with_its_first_queue_and_knows_where_it_was_forked() ->
     assert (second.arrival_s, second.parent) == (5.0, 7)
 
 
+def test_what_stands_behind_others_of_its_queue_waits_for_them_and_not_for_the_engine() -> None:
+    world = make_world()
+    world.program(1)
+    first, second = begin(world, 1, 4), begin(world, 1, 4, first=10)
+    world.run()
+    assert (first.status, second.status) == ("done", "done")
+    assert program_of(world, 1).figures.waiting_s == 0.0
+
+
 def test_who_waits_for_a_sequence_is_charged_the_wait() -> None:
     world = make_world(max_sequences=1)
     for program in (1, 2):

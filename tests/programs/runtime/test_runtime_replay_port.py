@@ -10,9 +10,11 @@ from programs_node import node_of
 from replay_node import recorded, turns
 
 from quire.core.errors import ProgramCancelled, UnknownHandle
+from quire.core.ids import ProgramId
 from quire.programs.api import Api
 from quire.programs.inferlet import Main
 from quire.programs.runtime.replay_log import ReplayLog
+from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.sdk import Context
 
 
@@ -175,3 +177,26 @@ async def test_what_had_ended_before_it_was_told_is_not_cancelled_either(end: st
             told += 1
             assert await resumed(main) == expected, num
     assert told > 1
+
+
+async def test_a_service_is_not_asked_again_for_what_it_has_answered() -> None:
+    log, asked = ReplayLog(), []
+
+    class Nobody:
+        """Hears of no command: none is issued."""
+
+    class Node:
+        program = ProgramId(1)
+
+        async def call(self, name: str, arguments: Any, undo: str | None = None) -> Any:
+            asked.append(name)
+            return len(asked)
+
+    async def incarnation(*names: str) -> list[Any]:
+        port = ReplayPort(log, Nobody(), asyncio.get_running_loop())  # type: ignore[arg-type]
+        port.attach(Node())  # type: ignore[arg-type]
+        return [await port.call(name, {"key": name}) for name in names]
+
+    assert await incarnation("store_put", "store_get") == [1, 2]
+    assert await incarnation("store_put", "store_get", "store_list") == [1, 2, 3]
+    assert asked == ["store_put", "store_get", "store_list"]
