@@ -48,6 +48,7 @@ def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: fl
         for group, mutant in chosen
         if trials[group.name].known_outcome(mutant) is None
     ]
+    waiting.sort(key=lambda pair: ledger.has_met(pair[1].identity()))  # news first
     for trial in dict.fromkeys(trial for trial, _ in waiting):
         trial.prepare()
 

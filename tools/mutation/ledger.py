@@ -51,6 +51,10 @@ class Ledger:
             return None
         return known if known.outcome.is_noticed or known.tests == tests else None
 
+    def has_met(self, identity: str) -> bool:
+        """Whether it was tried before, if only in another state of module or tests."""
+        return identity in self._results
+
     def add(self, result: MutantResult) -> None:
         self._results[result.identity] = result
         self._file.parent.mkdir(parents=True, exist_ok=True)
