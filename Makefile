@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compiled chaos mutate lint types bench bench-pie model-eval install install-dev lock docs clean
+.PHONY: help answers demo test test-compiled chaos mutate lint types bench bench-pie model-eval install install-dev lock docs clean
 
 # The first interpreter that is new enough; override with make PYTHON=/path/to/python3 ...
 CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11
@@ -75,11 +75,14 @@ install-dev: ## the same, with what the tests and checks need
 lock: ## pin what is installed in .venv now
 	$(BIN)/python tools/lock.py
 
+answers: install-dev ## run every command of the guide to the library, for its page
+	$(BIN)/python tools/library_answers.py docs/guide/library-answers.json
+
 docs: install-dev ## write the generated reference pages
 	$(BIN)/python -m quire.cli.reference docs/reference/cli.md
 	$(BIN)/python -m quire.programs.reference > docs/reference/api.md
 	$(BIN)/python -m quire.programs.sdk_reference > docs/reference/sdk.md
-	$(BIN)/python -m quire.programs.guide > docs/guide/library.md
+	$(BIN)/python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md
 
 clean: ## remove .venv and every cache
 	rm -rf .venv build dist src/*.egg-info src/quire/engine/cpu/_kernel_* .pytest_cache .mypy_cache .ruff_cache .hypothesis \

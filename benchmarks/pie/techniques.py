@@ -113,11 +113,10 @@ TECHNIQUES: dict[str, Technique] = {
         "attention_sink", lambda r: (_facts(r), "64", "4", "48"), "resent_window", _text, can=False
     ),
     "beam": Technique(
-        "beam_search", lambda r: (_addition(r), "3", "32"), "beam_search",
-        lambda result: str(result[0]["text"]),
+        "beam_search", lambda r: (_addition(r), "3", "32"), "beam_search", _text
     ),
     "EBNF": Technique(
-        "ebnf_decoding", lambda r: (_addition(r), ADDITION, "64"), "ebnf_decoding", str
+        "ebnf_decoding", lambda r: (_addition(r), ADDITION, "64"), "ebnf_decoding", _text
     ),
     "speculative": Technique(
         "prompt_lookup", lambda r: (_words_again(r), "64", "32"), "plain_decoding", _text, can=False

@@ -59,8 +59,8 @@ async def test_the_printed_listing_and_the_three_lines_say_the_same() -> None:
                 outputs.append(await pie_listing(api))
             outputs.append(await three_lines(api))
             low_level = LIBRARY["low_level_completion"]
-            text = await low_level(api, "Hello,", 10)
-            assert text == api.detokenize(outputs[-1])
+            said = await low_level(api, "Hello,", 10)
+            assert said["text"] == api.detokenize(outputs[-1])
             api.close()
     assert len(outputs) == 4
     assert all(output == outputs[0] for output in outputs)

@@ -1,17 +1,21 @@
 """Writes the guide to the library from the programs themselves (``make docs``).
 
-``python -m quire.programs.guide > docs/guide/library.md``. Every technique's module docstring is
-its section: a title, how to run it, what it does, a picture. A test compares the page with what
-this module makes now.
+``python -m quire.programs.guide docs/guide/library-answers.json > docs/guide/library.md``. Every
+technique's module docstring is its section: a title, how to run it, what it does, a picture. Behind
+each command stands what it answers with the shipped model, from that file, which
+``tools/library_answers.py`` writes. A test compares the page with what this module makes now.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 from quire.programs.inferlet import Inferlet
 from quire.programs.library import LIBRARY, THEMES, summary_of
@@ -26,6 +30,11 @@ and changed. `quire run --list` names them; `quire run NAME -- ARGUMENTS` starts
 shipped model and runs one, and with `--url` it runs on a node that is there. The same files run in
 the [sandbox](sandbox.md). Inside a program a technique is a function: import it from its module and
 give it a `Context`.
+
+Behind each command stands its answer with the shipped model, and in it what the technique gains:
+pages, steps or tokens that it saves, or an answer that plain greedy decoding does not find. Where a
+program has `--compare`, `plain` is what greedy decoding says to the same prompt; it costs a second
+generation, so it is not done unasked.
 
 In the pictures `[ ]` is a page, and in tables of who sees whom `#` is seen, `.` is not.
 
@@ -56,19 +65,49 @@ InputText.
 |---|---|---|"""
 
 
-def guide() -> str:
+Answers = Mapping[str, Any]
+"""What the commands of the page answer, by command."""
+
+
+def guide(answers: Answers) -> str:
     """The whole page as Markdown."""
     parts = [_INTRODUCTION]
     for theme, names in THEMES.items():
-        parts += [f"## {theme.capitalize()}", "", *(_section(name) for name in names)]
+        parts += [f"## {theme.capitalize()}", "", *(_section(name, answers) for name in names)]
     rows = [_row(name, program) for name, program in LIBRARY.items()]
     return "\n".join([*parts, _TABLE, *rows, ""])
 
 
-def _section(name: str) -> str:
+def commands(name: str) -> list[str]:
+    """The command lines that the text of a program shows."""
+    return [
+        command
+        for block in _blocks(_docstring(LIBRARY[name]))
+        if block.startswith("    quire run ")
+        for command in _split(dedent(block))
+    ]
+
+
+def _split(block: str) -> list[str]:
+    return [part.rstrip() for part in re.split(r"(?m)^(?=quire run )", block) if part]
+
+
+def _section(name: str, answers: Answers) -> str:
     title, _, text = _docstring(LIBRARY[name]).partition("\n\n")
     title = " ".join(title.replace("``", "`").split()).removesuffix(".")
-    return "\n".join([f"### {title}", "", *markdown(text)])
+    shown = list(markdown(text))
+    end = shown.index("```") + 2  # the command is the first of the blocks
+    told = [line for command in commands(name) for line in _answer(command, answers)]
+    return "\n".join([f"### {title}", "", *shown[:end], *told, *shown[end:]])
+
+
+def _answer(command: str, answers: Answers) -> list[str]:
+    if command not in answers:
+        return []
+    answer = answers[command]
+    if isinstance(answer, str):
+        return ["```text", *answer.splitlines(), "```", ""]
+    return ["```json", *json.dumps(answer, indent=2, ensure_ascii=False).splitlines(), "```", ""]
 
 
 def _docstring(program: Inferlet) -> str:
@@ -80,7 +119,7 @@ def markdown(text: str, literal: str = "text") -> Iterator[str]:
     """A docstring's lines: indented ones are commands, or behind ``::`` in the language
     ``literal``, such as a picture."""
     language = "bash"
-    for block in re.split(r"\n\n(?=\S)|(?<=\S)\n\n", text):
+    for block in _blocks(text):
         if block.endswith("::"):
             language = literal
             if introduction := block.removesuffix("::"):
@@ -92,10 +131,15 @@ def markdown(text: str, literal: str = "text") -> Iterator[str]:
             yield from [block.replace("``", "`"), ""]
 
 
+def _blocks(text: str) -> list[str]:
+    """Paragraphs and what is indented between them."""
+    return re.split(r"\n\n(?=\S)|(?<=\S)\n\n", text)
+
+
 def _row(name: str, program: Inferlet) -> str:
     traits = ", ".join(sorted(program.traits)) or "see its text"
     return f"| `{name}` | {summary_of(program)} | {traits} |".replace("``", "`")
 
 
 if __name__ == "__main__":
-    sys.stdout.write(guide())
+    sys.stdout.write(guide(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))))

@@ -9,4 +9,4 @@ async def test_json_output_parses() -> None:
     result, _, _ = await run(
         "json_output", "Who?", answer=lambda _: '{"name": "Kabo", "age": 31}<|end|>'
     )
-    assert result == {"name": "Kabo", "age": 31}
+    assert result["answer"] == {"name": "Kabo", "age": 31}

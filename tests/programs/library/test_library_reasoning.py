@@ -302,7 +302,8 @@ async def test_points_see_their_own_prompt_alone(page_size: int, questions: list
     async def main(api: Any) -> list[str]:
         system = {"role": "system", "content": "Some documents."}
         talks = [[system, {"role": "user", "content": question}] for question in questions]
-        return await side_by_side(api, talks, 20)
+        replies, _ = await side_by_side(api, talks, 20)
+        return [reply.text for reply in replies]
 
     async with node_of(page_size) as node:
         texts = await node.run(main)

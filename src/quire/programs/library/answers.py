@@ -1,11 +1,12 @@
-"""What several programs of the library share: a bounded argument, asking in a context of its own,
-reading answers.
+"""What several programs of the library share: bounded arguments, asking in a context of its own,
+reading answers, the plain decoding that a technique is compared with.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +24,34 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 not fill it."""
 
 
+Compare = Annotated[bool, "Whether to tell what plain greedy decoding says too."]
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """What greedy decoding says where a technique goes another way. ``mean_logprob``: of its
+    tokens."""
+
+    tokens: tuple[int, ...]
+    text: str
+    mean_logprob: float
+
+
+async def plain(ctx: Context, max_tokens: int) -> Plain:
+    """Greedy decoding behind the text of ``ctx``, on a fork: ``ctx`` stays as it is."""
+    async with ctx.fork() as fork:
+        generated = await fork.generate(max_tokens=max_tokens, num_logprobs=0)
+    logprobs = [entry.logprob for entry in generated.logprobs or ()]
+    mean = sum(logprobs) / max(len(logprobs), 1)
+    return Plain(generated.token_ids, generated.text, mean)
+
+
+async def plain_text(ctx: Context, max_tokens: int, compare: bool) -> dict[str, object]:
+    """What a program adds to its result: ``plain``, the text of greedy decoding, if it was asked
+    to ``compare``."""
+    return {"plain": (await plain(ctx, max_tokens)).text} if compare else {}
+
+
 def final_answer(text: str) -> str:
     """What stands behind the last ``Answer:``, nothing if it does not occur."""
     _, mark, answer = text.rpartition("Answer:")
@@ -33,6 +62,15 @@ def commonest(answers: Iterable[str]) -> str:
     """The answer that was given most often, the earliest of those; nothing if none was given."""
     votes = Counter(answer for answer in answers if answer)
     return votes.most_common(1)[0][0] if votes else ""
+
+
+async def plain_answer(api: Api, question: str, compare: bool) -> dict[str, object]:
+    """``plain_text`` of a question that is asked by itself: what stands behind ``Answer:``, or all
+    that was said."""
+    if not compare:
+        return {}
+    reply = await ask(api, question)
+    return {"plain": final_answer(reply) or reply}
 
 
 async def ask(

@@ -1,6 +1,6 @@
 """CodeAct: the model acts by writing Python, and the Python really runs (Wang 2024; Pie Table 2).
 
-    quire run codeact -- "How many times does the letter r occur in strawberry?"
+    quire run codeact -- "How many times does the letter r occur in strawberry?" --compare
 
 What a model writes is not to be trusted, so it runs where nothing can be reached: the program
 launches one child from source, which is always a guest of the sandbox, sends it each block of code,
@@ -31,7 +31,7 @@ from quire.core.errors import MailboxClosed, QuireError
 from quire.core.events import Quotas
 from quire.programs.api import Api
 from quire.programs.api.children import Child
-from quire.programs.library.answers import final_answer
+from quire.programs.library.answers import Compare, final_answer, plain_answer
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Solve the task with Python code. After the Result, write Answer."
@@ -150,7 +150,9 @@ async def codeact_loop(
 
 
 @inferlet("codeact", traits={"Decode": 1, "Tokenize": 1})
-async def codeact(api: Api, question: str, system: str = SYSTEM) -> dict[str, Any]:
+async def codeact(
+    api: Api, question: str, system: str = SYSTEM, *, compare: Compare = False
+) -> dict[str, Any]:
     """Answer a question by writing Python that runs in the sandbox."""
     messages = [{"role": "system", "content": system}, {"role": "user", "content": question}]
     async with Interpreter(api) as interpreter, Context(api) as ctx:
@@ -159,4 +161,5 @@ async def codeact(api: Api, question: str, system: str = SYSTEM) -> dict[str, An
     return {
         "answer": answer,
         "blocks": [{"code": block.code, "result": block.result} for block in blocks],
+        **await plain_answer(api, question, compare),
     }

@@ -1,6 +1,6 @@
 """ReAct: reason, act, observe, until there is an answer (Pie Table 2).
 
-    quire run react -- "What is the age of Kabo plus 5?" '{"Kabo": {"age": 31}}'
+    quire run react -- "What is the age of Kabo plus 5?" '{"Kabo": {"age": 31}}' --compare
 
 The whole loop is one text in one context. The model is stopped at ``Observation:``; the tool's
 result is appended and it goes on, with the KV cache of everything before still there: no turn
@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.library.agents.calculator import calc
-from quire.programs.library.answers import final_answer
+from quire.programs.library.answers import Compare, final_answer, plain_answer
 from quire.programs.sdk import Context, inferlet
 
 SYSTEM = "Tools: {tools}. Use Thought, Action, Observation, Answer."
@@ -119,6 +119,8 @@ async def react(
     api: Api,
     question: str,
     records: Annotated[Records, 'What it may look up, e.g. {"Kabo": {"age": 31}}'] = NO_RECORDS,
+    *,
+    compare: Compare = False,
 ) -> dict[str, object]:
     """Answer a question with a calculator and a table of records (JSON: name, key, value).
 
@@ -133,6 +135,7 @@ async def react(
     return {
         "answer": result.answer,
         "ended": result.ended,
+        **await plain_answer(api, question, compare),
         "steps": [
             {"action": step.action, "observation": step.observation} for step in result.steps
         ],

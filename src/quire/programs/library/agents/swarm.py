@@ -1,6 +1,7 @@
 """Swarm: agents that know one thing each, and hand over to one another (Zhuge 2024; Pie Table 2).
 
-    quire run swarm -- "What is the age of Kabo plus 5?" "The age of Kabo is 31. Lin has age 8."
+    quire run swarm -- "What is the age of Kabo plus 5?" \\
+        "The age of Kabo is 31. Lin has age 8." --compare
 
 Every agent is a child program with contexts of its own and an inbox. It reads a letter, thinks, and
 writes one: to a colleague that knows better, or to the user. This program is the post office, which
@@ -31,7 +32,7 @@ from quire.core.errors import InvalidArgument, MailboxClosed
 from quire.programs.api import Api
 from quire.programs.api.children import Child
 from quire.programs.library.agents.react import SYSTEM, react_loop
-from quire.programs.library.answers import ask, final_answer
+from quire.programs.library.answers import Compare, ask, final_answer, plain_answer
 from quire.programs.library.reasoning.recursion_of_thought import Recursion
 from quire.programs.sdk import Context, inferlet
 
@@ -160,7 +161,9 @@ class PostOffice:
 
 
 @inferlet("swarm", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
-async def swarm(api: Api, question: str, facts: str = "", role: str = "") -> dict[str, Any] | None:
+async def swarm(
+    api: Api, question: str, facts: str = "", role: str = "", *, compare: Compare = False
+) -> dict[str, Any] | None:
     """Answer a question by agents that write to one another. Each is this program in a ``role``."""
     if role:
         await work(Desk(api, role, facts))
@@ -182,4 +185,5 @@ async def swarm(api: Api, question: str, facts: str = "", role: str = "") -> dic
     return {
         "answer": answer,
         "letters": [asdict(letter) for letter in office.letters],
+        **await plain_answer(api, f"Context: {facts}\nQuestion: {question}", compare),
     }

@@ -1,6 +1,8 @@
 """Attention sinks: a window, and the first tokens for ever (StreamingLLM, Xiao et al., 2024).
 
-    quire run attention_sink -- "What is 4821 + 977?" 64 4 24
+    quire run attention_sink -- "The sky is blue. The grass is green. The snow is white.
+    The age of Nuru is 55. The age of Lima is 9. The age of Kabo is 31. What is the age of Kabo?" \\
+        16 4 20 --compare
 
 Models put much of their attention on the first tokens, whatever these say; a window that drops them
 ruins the text. So the first ``num_sinks`` tokens stay, and what is between them and the window is
@@ -17,13 +19,22 @@ sees true distances. Traits: Forward, OutputText.
 from __future__ import annotations
 
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare
 from quire.programs.library.attention.windowed_attention import windowed_answer
 from quire.programs.sdk import inferlet
 
 
 @inferlet("attention_sink", traits={"OutputText": 1, "Tokenize": 1})
 async def attention_sink(
-    api: Api, question: str, max_tokens: int = 64, num_sinks: int = 4, window: int = 48
+    api: Api,
+    question: str,
+    max_tokens: int = 64,
+    num_sinks: int = 4,
+    window: int = 48,
+    *,
+    compare: Compare = False,
 ) -> dict[str, object]:
     """Answer greedily with sight of the first tokens and the last ones; the pages it takes."""
-    return await windowed_answer(api, question, max_tokens, window=window, num_sinks=num_sinks)
+    return await windowed_answer(
+        api, question, max_tokens, window=window, num_sinks=num_sinks, compare=compare
+    )

@@ -1,7 +1,7 @@
 r"""Heavy hitters: keep the pages that tokens look at (H2O, Zhang et al., 2023).
 
     quire run heavy_hitters -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
-    The age of Zita is 7. What is the age of Nuru?" 3
+    The age of Zita is 7. What is the age of Nuru?" 3 --compare
 
 A few tokens get most of the attention, and go on getting it. Every step tells how much its token
 attended to each page (``next_dists_scored``); the shares are added up, and while there are more
@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Sequence
 from quire.core.decoding import Dist
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, ends, inferlet
 
 NUM_PIECE_TOKENS = 64
@@ -68,11 +69,12 @@ async def heavy_hitter_steps(
 
 @inferlet("heavy_hitters", traits={"Scores": 1, "OutputText": 1, "Tokenize": 1})
 async def heavy_hitters(
-    api: Api, question: str, budget: int = 4, max_tokens: int = 64
+    api: Api, question: str, budget: int = 4, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:
     """Answer greedily on a budget of pages, keeping those that get the most attention."""
     async with Context(api) as ctx:
         prompt = ctx.fill_chat([{"role": "user", "content": question}]).tokens
+        compared = await plain_text(ctx, max_tokens, compare)
         ctx.truncate(0)
         async for dist in heavy_hitter_steps(ctx, prompt, max_tokens, budget=budget):
             ctx.fill([dist.max_index()])
@@ -80,4 +82,5 @@ async def heavy_hitters(
             "text": api.detokenize(ctx.tokens[len(prompt) :], skip_special=True),
             "num_pages": ctx.num_pages,
             "num_pages_of_all": -(-len(ctx) // ctx.model.page_size),
+            **compared,
         }

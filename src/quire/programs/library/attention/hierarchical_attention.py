@@ -1,9 +1,9 @@
 """Hierarchical attention: a text is a tree, a token sees its own branch (Tang et al., 2022).
 
     quire run hierarchical_attention -- "# Kabo
-    Kabo is 31 years old.
+    The age of Kabo is 31.
     # Lima
-    Lima is a city." "What is the age of Kabo?"
+    The age of Lima is 9." "What is the age of Kabo?" --compare
 
 Headings (``#``, ``##``, ...) make the tree. The tokens of a section see the section and those above
 it, so that sections side by side do not disturb one another (AST-Trans lets nodes of a syntax tree
@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from quire.programs.api import Api
 from quire.programs.chat.template import chat_template
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, inferlet, steps
 
 
@@ -77,18 +78,24 @@ async def read_tree(ctx: Context, parts: Sequence[Section], question: str) -> in
 
 @inferlet("hierarchical_attention", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def hierarchical_attention(
-    api: Api, text: str, question: str, max_tokens: int = 32
+    api: Api, text: str, question: str, max_tokens: int = 32, *, compare: Compare = False
 ) -> dict[str, object]:
     """Answer a question on a text with headings, each section of which was read by itself."""
     async with Context(api) as ctx:
         template = chat_template(ctx.model.served)
         chat = template.render([{"role": "user", "content": f"{text}\n{question}"}])
-        end = chat.rindex(f"\n{question}")
-        num_pairs = await read_tree(ctx, sections(chat[:end]), chat[end:])
+        begin, end = chat.index(text), chat.rindex(f"\n{question}")
+        before, *parts = sections(chat[begin:end])
+        parts.insert(0, Section(chat[:begin] + before.text, before.above))
+        compared = await plain_text(Context(api).fill(chat), max_tokens, compare)
+        num_pairs = await read_tree(ctx, parts, chat[end:])
+        num_read = len(api.tokenize(chat[:end]))
         start = len(ctx)
         async for dist in steps(ctx, max_tokens):
             ctx.fill([dist.max_index()])
         return {
             "text": api.detokenize(ctx.tokens[start:], skip_special=True),
             "num_pairs_seen": num_pairs,
+            "num_pairs_of_all": num_read * (num_read + 1) // 2,
+            **compared,
         }

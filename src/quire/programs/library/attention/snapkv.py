@@ -1,7 +1,7 @@
 r"""SnapKV: what the end of a prompt looks at is what the answer will need (Li et al., 2024).
 
     quire run snapkv -- "The age of Kabo is 31. The age of Lima is 9. The age of Nuru is 55.
-    The age of Zita is 7. What is the age of Nuru?" 3
+    The age of Zita is 7. What is the age of Nuru?" 3 --compare
 
 The last tokens of the prompt, the observation window, are run in a forward pass that tells how much
 they attended to each page before them. The pages with the largest shares are kept, the others are
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, inferlet
 
 
@@ -50,11 +51,18 @@ async def compress(ctx: Context, *, budget: int, window: int = 8) -> list[int]:
 
 @inferlet("snapkv", traits={"Scores": 1, "Decode": 1, "Tokenize": 1})
 async def snapkv(
-    api: Api, question: str, budget: int = 4, max_tokens: int = 64, window: int = 8
+    api: Api,
+    question: str,
+    budget: int = 4,
+    max_tokens: int = 64,
+    window: int = 8,
+    *,
+    compare: Compare = False,
 ) -> dict[str, object]:
     """Answer on the pages of the prompt that its last tokens looked at."""
     async with Context(api) as ctx:
         start = len(ctx.fill_chat([{"role": "user", "content": question}]))
+        compared = await plain_text(ctx, max_tokens, compare)
         kept = await compress(ctx, budget=budget, window=window)
         if ctx.tokens[-1] not in ctx.model.eos_token_ids and max_tokens > 1:
             await ctx.generate(max_tokens=max_tokens - 1)
@@ -62,4 +70,5 @@ async def snapkv(
             "text": api.detokenize(ctx.tokens[start:], skip_special=True),
             "kept_pages": kept,
             "num_pages_of_prompt": -(-start // ctx.model.page_size),
+            **compared,
         }

@@ -1,6 +1,8 @@
 """Windowed attention: every token sees the last few alone (Beltagy et al., 2020; Pie Table 2).
 
-    quire run windowed_attention -- "What is 4821 + 977?" 64 24
+    quire run windowed_attention -- "The sky is blue. The grass is green. The snow is white.
+    The age of Nuru is 55. The age of Lima is 9. The age of Kabo is 31. What is the age of Kabo?" \\
+        16 24 --compare
 
 The prompt is computed in pieces under a mask (``next_dist(sees=...)``), then each step evicts the
 token that has left the window. A page that is wholly behind it goes back to the pool, so memory
@@ -21,6 +23,7 @@ from collections.abc import AsyncIterator, Sequence
 from quire.core.decoding import Dist
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, inferlet, steps
 
 NUM_PIECE_TOKENS = 32
@@ -56,10 +59,11 @@ async def windowed_steps(
 
 
 async def windowed_answer(
-    api: Api, question: str, max_tokens: int, *, window: int, num_sinks: int
+    api: Api, question: str, max_tokens: int, *, window: int, num_sinks: int, compare: bool
 ) -> dict[str, object]:
     async with Context(api) as ctx:
         prompt = ctx.fill_chat([{"role": "user", "content": question}]).tokens
+        compared = await plain_text(ctx, max_tokens, compare)
         ctx.truncate(0)
         most_pages = 0
         async for dist in windowed_steps(
@@ -72,12 +76,15 @@ async def windowed_answer(
             "num_tokens": len(ctx),
             "most_pages_while_generating": most_pages,
             "pages_without_window": -(-len(ctx) // ctx.model.page_size),
+            **compared,
         }
 
 
 @inferlet("windowed_attention", traits={"OutputText": 1, "Tokenize": 1})
 async def windowed_attention(
-    api: Api, question: str, max_tokens: int = 64, window: int = 48
+    api: Api, question: str, max_tokens: int = 64, window: int = 48, *, compare: Compare = False
 ) -> dict[str, object]:
     """Answer greedily with sight of the last tokens alone; the pages that this takes."""
-    return await windowed_answer(api, question, max_tokens, window=window, num_sinks=0)
+    return await windowed_answer(
+        api, question, max_tokens, window=window, num_sinks=0, compare=compare
+    )

@@ -3,7 +3,8 @@ r"""Modular caching: parts of prompts are computed once and put together (Gim et
     quire run modular_caching -- '{"begin": "<|bos|><|user|>", "kabo": "The age of Kabo is 31. ",
     "lima": "The age of Lima is 9. "}' \
         "begin kabo: What is the age of Kabo?<|end|><|assistant|>" \
-        "begin lima: What is the age of Lima?<|end|><|assistant|>"
+        "begin lima: What is the age of Lima?<|end|><|assistant|>" \
+        "begin kabo lima: What is the age of Kabo?<|end|><|assistant|>"
 
 A prefix cache reuses what stands at the beginning. In Prompt Cache a schema gives every module
 positions of its own, whichever others are there; a module sees itself alone, is exported under a
@@ -30,6 +31,15 @@ from quire.core.decoding import StopSpec
 from quire.core.errors import InvalidArgument, UnknownHandle
 from quire.programs.api import Api, KvPage, Queue
 from quire.programs.sdk import inferlet
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """An answer. ``imported``: the modules that were there already."""
+
+    tokens: list[int]
+    imported: list[str]
+    num_prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +88,8 @@ async def pages_of(api: Api, queue: Queue, module: Module) -> tuple[list[KvPage]
 
 async def compose(
     api: Api, modules: Mapping[str, Module], names: Sequence[str], question: str, max_tokens: int
-) -> tuple[list[int], list[str]]:
-    """The answer's tokens behind the modules ``names`` and the question; which were imported.
+) -> Composed:
+    """The answer behind the modules ``names`` and the question.
 
     Raises:
         InvalidArgument: a name that the schema does not have.
@@ -90,7 +100,8 @@ async def compose(
     queue = api.create_queue(model)
     context: list[KvPage] = []
     imported = []
-    for name in sorted(set(names), key=list(modules).index):
+    used = sorted(set(names), key=list(modules).index)
+    for name in used:
         pages, was_there = await pages_of(api, queue, modules[name])
         context += pages
         if was_there:
@@ -101,7 +112,8 @@ async def compose(
     stop = StopSpec(max_tokens, token_ids=model.eos_token_ids)
     decoded = await api.decode(queue, context, asked, output, stop=stop, position=position)
     api.close_queue(queue)  # its pages go with it; what was exported stays
-    return decoded.token_ids, imported
+    num_tokens = sum(len(modules[name].tokens) for name in used) + len(asked)
+    return Composed(decoded.token_ids, imported, num_tokens)
 
 
 Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}']
@@ -109,11 +121,19 @@ Schema = Annotated[dict[str, str], 'Texts by name, e.g. {"begin": "Read this: "}
 
 @inferlet("modular_caching", traits={"Decode": 1, "Tokenize": 1})
 async def modular_caching(api: Api, schema: Schema, *prompts: str) -> list[dict[str, object]]:
-    """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text)."""
+    """Answer prompts (``NAME NAME: question``) behind modules of a schema (JSON: name to text); how
+    many tokens of each prompt were not computed for it."""
     modules = place(api, schema)
     answers: list[dict[str, object]] = []
     for prompt in prompts:
         names, _, question = prompt.partition(": ")
-        tokens, imported = await compose(api, modules, names.split(), question, 32)
-        answers.append({"text": api.detokenize(tokens, skip_special=True), "imported": imported})
+        made = await compose(api, modules, names.split(), question, 32)
+        answers.append(
+            {
+                "text": api.detokenize(made.tokens, skip_special=True),
+                "imported": made.imported,
+                "num_imported_tokens": sum(len(modules[name].tokens) for name in made.imported),
+                "num_prompt_tokens": made.num_prompt_tokens,
+            }
+        )
     return answers

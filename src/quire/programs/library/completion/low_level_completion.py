@@ -19,8 +19,11 @@ from quire.programs.sdk import inferlet
 
 
 @inferlet("low_level_completion", traits={"OutputText": 1, "Tokenize": 1})
-async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: int = 32) -> str:
-    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``."""
+async def low_level_completion(
+    api: Api, prompt: str = "Hello,", max_tokens: int = 32
+) -> dict[str, object]:
+    """Continue a prompt with ``embed_txt``, ``forward`` and ``get_next_dist``; how sure the model
+    was of its least likely token."""
     tokens = api.tokenize(prompt)
     limit = len(tokens) + max_tokens
     model = api.available_models()[0]
@@ -32,17 +35,22 @@ async def low_level_completion(api: Api, prompt: str = "Hello,", max_tokens: int
     api.embed_txt(tokens, list(range(len(tokens))), prompt_emb)
     api.forward([], prompt_emb, kv, next_emb)
 
-    generated = []
+    generated, sureness = [], []
     for position in range(len(tokens), limit):
         dist = await api.get_next_dist(next_emb)
         token = dist.max_index()
         if token in model.eos_token_ids:
             break
         generated.append(token)
+        sureness.append(max(dist.probs))
         api.embed_txt(token, position, next_emb)
         api.forward(kv, next_emb, kv, next_emb)
 
     api.dealloc_emb(prompt_emb)
     api.dealloc_emb(next_emb)
     api.dealloc_kvpage(kv)
-    return api.detokenize(generated)
+    return {
+        "text": api.detokenize(generated),
+        "num_distributions": len(generated),
+        "least_sure": round(min(sureness, default=1.0), 3),
+    }

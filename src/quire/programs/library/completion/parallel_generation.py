@@ -1,6 +1,8 @@
 """Parallel generation: fork one prompt, go several ways at once, join what came out (Pie Table 2).
 
-    quire run parallel_generation -- "Two colors are" " red and" " blue and"
+    quire run parallel_generation -- "<|bos|><|user|>Context: The age of Kabo is 31. The age of Lima
+    is 9. The age of Nuru is 55. The age of Zita is 7. Question: What is the age of" \\
+        " Kabo?<|end|><|assistant|>" " Lima?<|end|><|assistant|>" " Nuru?<|end|><|assistant|>"
 
 The prompt is computed once. Each branch has a queue of its own, so the scheduler batches them.
 
@@ -21,10 +23,18 @@ from quire.programs.sdk import Context, inferlet
 
 @inferlet("parallel_generation", traits={"Decode": 1, "Tokenize": 1})
 async def parallel_generation(api: Api, prompt: str, *branches: str) -> dict[str, object]:
-    """Continue ``prompt`` once behind each branch; the texts, and all of them joined."""
+    """Continue ``prompt`` once behind each branch; the texts, alone and joined, and the pages that
+    this took, and would have without forks."""
     ctx = Context(api).fill(prompt)
     await ctx.prefill()
     forks = [ctx.fork().fill(branch) for branch in branches]
     texts = await asyncio.gather(*(fork.generate_until(max_tokens=24, stop="\n") for fork in forks))
+    num_pages_unshared = sum(fork.num_pages for fork in forks)
+    num_pages = ctx.num_pages + sum(fork.num_own_pages for fork in forks)
     ctx.join(*forks)
-    return {"texts": list(texts), "joined": ctx.text}
+    return {
+        "texts": list(texts),
+        "joined": ctx.text,
+        "num_pages": num_pages,
+        "num_pages_unshared": num_pages_unshared,
+    }

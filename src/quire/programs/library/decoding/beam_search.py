@@ -1,6 +1,6 @@
 """Beam search: keep the best few texts and go on with all of them (Freitag and Al-Onaizan, 2017).
 
-    quire run beam_search -- "What is 48 + 17?" 3 32
+    quire run beam_search -- "Tell me about the sky." 4 32 --compare
 
 Each beam is a context. A step asks all of them for their distribution at once, so they share a
 batch; a beam that lives on in several is forked, and forks share every full page. Finished texts
@@ -23,7 +23,7 @@ from heapq import nlargest
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import Count
+from quire.programs.library.answers import Compare, Count, plain
 from quire.programs.sdk import Context, inferlet
 from quire.programs.sdk.dists import log_probs
 
@@ -118,12 +118,25 @@ def extend(running: Sequence[Beam], going_on: Sequence[Candidate]) -> list[Beam]
 
 @inferlet("beam_search", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def beam_search(
-    api: Api, question: str, width: Count = 3, max_tokens: int = 64, length_penalty: float = 1.0
-) -> list[dict[str, object]]:
-    """Answer a question in several ways, the most likely first."""
+    api: Api,
+    question: str,
+    width: Count = 3,
+    max_tokens: int = 64,
+    length_penalty: float = 1.0,
+    *,
+    compare: Compare = False,
+) -> dict[str, object]:
+    """Answer a question in several ways, the most likely first; to compare, greedily too."""
     ctx = Context(api).fill_chat([{"role": "user", "content": question}])
+    compared = {}
+    if compare:
+        greedy = await plain(ctx, max_tokens)
+        num_tokens = len(greedy.tokens)
+        score = greedy.mean_logprob * num_tokens / num_tokens**length_penalty
+        compared = {"plain": {"text": greedy.text, "score": round(score, 4)}}
     found = await search_beams(ctx, width, max_tokens, length_penalty=length_penalty)
-    return [
+    beams = [
         {"text": api.detokenize(one.tokens, skip_special=True), "score": round(one.score, 4)}
         for one in found
     ]
+    return {"text": beams[0]["text"], "beams": beams, **compared}

@@ -1,6 +1,6 @@
 """Best of n: several answers, and the one that the model itself finds most likely.
 
-    quire run best_of_n -- "What is 48 + 17?" 5 0.8
+    quire run best_of_n -- "Write a story." 5 1.2 32 --compare
 
 The prompt is computed once and forked; every answer is drawn with a seed of its own, and all of
 them run side by side. The score is the mean log probability of an answer's tokens, which does not
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import Count
+from quire.programs.library.answers import Compare, Count, plain_text
 from quire.programs.sdk import Context, Generated, inferlet, temperature
 
 
@@ -61,13 +61,21 @@ def mean_log_prob(generated: Generated) -> float:
 
 @inferlet("best_of_n", traits={"Decode": 1, "Tokenize": 1})
 async def best_of_n(
-    api: Api, question: str, num: Count = 5, heat: float = 0.8, max_tokens: int = 64
+    api: Api,
+    question: str,
+    num: Count = 5,
+    heat: float = 0.8,
+    max_tokens: int = 64,
+    *,
+    compare: Compare = False,
 ) -> dict[str, object]:
     """Answer several times and take the most likely answer; the others with their scores."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
+        compared = await plain_text(ctx, max_tokens, compare)
         found = await answers(ctx, num, max_tokens, heat=heat)
     return {
         "text": found[0].generated.text,
         "all": [{"text": one.generated.text, "score": round(one.score, 4)} for one in found],
+        **compared,
     }

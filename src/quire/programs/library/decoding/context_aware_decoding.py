@@ -1,6 +1,7 @@
 """Context-aware decoding: believe the text that was given (Shi et al., 2024).
 
-    quire run context_aware_decoding -- "The age of Kabo is 31." "What is the age of Kabo?" 32 0.5
+    quire run context_aware_decoding -- "The capital of France is Lima." \\
+        "What is the capital of France?" 32 1.0 --compare
 
 The same question is computed with and without the text. What the text makes likelier is amplified:
 the token of the highest ``(1 + alpha) log p(with) - alpha log p(without)`` is taken, so that what
@@ -19,6 +20,7 @@ from __future__ import annotations
 import asyncio
 
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.library.decoding.contrastive_decoding import contrast
 from quire.programs.sdk import Context, ends, inferlet
 from quire.programs.sdk.dists import best, log_probs
@@ -39,11 +41,18 @@ async def generate_aware(
 
 @inferlet("context_aware_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def context_aware_decoding(
-    api: Api, text: str, question: str, max_tokens: int = 32, alpha: float = 0.5
-) -> str:
+    api: Api,
+    text: str,
+    question: str,
+    max_tokens: int = 32,
+    alpha: float = 0.5,
+    *,
+    compare: Compare = False,
+) -> dict[str, object]:
     """Answer a question on a text, trusting the text more than the model's memory."""
     async with Context(api) as informed, Context(api) as ignorant:
         informed.fill_chat([{"role": "user", "content": f"{text} {question}"}])
         ignorant.fill_chat([{"role": "user", "content": question}])
+        compared = await plain_text(informed, max_tokens, compare)
         tokens = await generate_aware(informed, ignorant, max_tokens, alpha=alpha)
-    return api.detokenize(tokens, skip_special=True)
+    return {"text": api.detokenize(tokens, skip_special=True), **compared}

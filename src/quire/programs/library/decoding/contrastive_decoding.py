@@ -1,7 +1,8 @@
 """Contrastive decoding: what the expert likes and the amateur does not (Li et al., 2023).
 
-    quire run contrastive_decoding --model LARGE --model SMALL -- "What is 48 + 17?" 64 0.5
+    quire run contrastive_decoding -- "Tell me about the sky." 32 1.5 --compare
 
+Two models of a node are the expert and the amateur: ``--model LARGE --model SMALL``.
 A small model makes the mistakes of a large one, more of them: where the two differ the large one is
 probably right. Among the tokens that the expert finds plausible (at least ``alpha`` times as likely
 as its best) the one of the highest ``(1 + beta) log p_expert - beta log p_amateur`` is taken
@@ -23,6 +24,7 @@ import math
 from collections.abc import Mapping
 
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.library.decoding.speculative_decoding import pair_of_models
 from quire.programs.sdk import Context, ends, inferlet
 from quire.programs.sdk.dists import best, bound, log_probs
@@ -66,15 +68,22 @@ async def generate_contrastive(
 
 @inferlet("contrastive_decoding", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def contrastive_decoding(
-    api: Api, question: str, max_tokens: int = 64, beta: float = 0.5, alpha: float = 0.1
-) -> str:
+    api: Api,
+    question: str,
+    max_tokens: int = 64,
+    beta: float = 0.5,
+    alpha: float = 0.1,
+    *,
+    compare: Compare = False,
+) -> dict[str, object]:
     """Answer with what the first model of the node finds likelier than the second one."""
     large, small = pair_of_models(api)
     window = AMATEUR_WINDOW if large is small else small.max_tokens
     async with Context(large) as expert, Context(small) as amateur:
         expert.fill_chat([{"role": "user", "content": question}])
         amateur.fill(expert.tokens)
+        compared = await plain_text(expert, max_tokens, compare)
         tokens = await generate_contrastive(
             expert, amateur, max_tokens, alpha=alpha, beta=beta, window=window
         )
-    return api.detokenize(tokens, skip_special=True)
+    return {"text": api.detokenize(tokens, skip_special=True), **compared}

@@ -1,7 +1,8 @@
 """EBNF decoding: the output is derived from a grammar (Dong et al., 2024; Pie Table 2).
 
-    quire run ebnf_decoding -- "What is 48 + 17?"
-    quire run ebnf_decoding -- "Name a color." 'start: ("red" | "green") ("," ("red" | "green"))*'
+    quire run ebnf_decoding -- "What is 48 + 17?" --compare
+    quire run ebnf_decoding -- "Name a color." \\
+        'start: ("red" | "green") ("," ("red" | "green"))*' --compare
 
 The grammar, in Lark's EBNF, travels with the decode as data. The engine keeps a matcher beside each
 sequence and masks the logits of every step to the tokens with which the text can still become one
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, inferlet, lark
 
 ADDITION = r"""
@@ -31,15 +33,21 @@ DIGIT: /[0-9]/
 
 @inferlet("ebnf_decoding", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
 async def ebnf_decoding(
-    api: Api, question: str, grammar: str = ADDITION, max_tokens: int = 64
-) -> str:
+    api: Api,
+    question: str,
+    grammar: str = ADDITION,
+    max_tokens: int = 64,
+    *,
+    compare: Compare = False,
+) -> dict[str, object]:
     """Answer in the language of a grammar (default: an addition, column by column)."""
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
+        compared = await plain_text(ctx, max_tokens, compare)
         generated = await ctx.generate(max_tokens=max_tokens, grammar=lark(grammar))
     if generated.finish_reason != "stop":
         raise InvalidArgument(
             f"the answer was cut after {len(generated.token_ids)} tokens, within a derivation: "
             "allow more, or bound the grammar's repetitions"
         )
-    return generated.text
+    return {"text": generated.text, "num_tokens": len(generated.token_ids), **compared}

@@ -1,6 +1,6 @@
 """JSON output: every token is chosen among those that keep the answer valid (Pie Table 2).
 
-    quire run json_output -- "Extract name and age as JSON: The age of Kabo is 31."
+    quire run json_output -- "What do you know of Kabo? The age of Kabo is 31." --compare
 
 The schema travels with the decode as data; the engine masks the logits. What comes back parses.
 
@@ -17,8 +17,10 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, inferlet, json_schema
 
+MAX_TOKENS = 200
 PERSON = {
     "type": "object",
     "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
@@ -28,15 +30,22 @@ PERSON = {
 
 
 @inferlet("json_output", traits={"Decode": 1, "Grammar": 1, "Tokenize": 1})
-async def json_output(api: Api, question: str, schema: str = "") -> Any:
+async def json_output(
+    api: Api, question: str, schema: str = "", *, compare: Compare = False
+) -> dict[str, Any]:
     """Answer a question with JSON that fits a schema (default: a person's name and age)."""
     grammar = json_schema(schema or PERSON)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
-        generated = await ctx.generate(max_tokens=200, grammar=grammar)
+        compared = await plain_text(ctx, MAX_TOKENS, compare)
+        generated = await ctx.generate(max_tokens=MAX_TOKENS, grammar=grammar)
     if generated.finish_reason != "stop":
         raise InvalidArgument(
             f"the answer was cut after {len(generated.token_ids)} tokens: allow more, or bound the "
             "schema (maxLength, maxItems)"
         )
-    return json.loads(generated.text)
+    return {
+        "answer": json.loads(generated.text),
+        "num_tokens": len(generated.token_ids),
+        **compared,
+    }

@@ -1,6 +1,6 @@
 """Output validation: check what was written as it is written, and take back what is wrong.
 
-    quire run output_validation -- "What is 48 + 17?" "sorry|cannot"
+    quire run output_validation -- "Who are you?" "language|large" --compare
 
 The answer is made in pieces of a page. After each one a check looks at the text; if it fails, the
 context goes back to the last good page and draws another piece, from the most likely to ever more
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, ends, greedy, inferlet, temperature
 
 Check = Callable[[str], bool]
@@ -73,7 +74,7 @@ def _text(ctx: Context, start: int) -> str:
 
 @inferlet("output_validation", traits={"Decode": 1, "Tokenize": 1})
 async def output_validation(
-    api: Api, question: str, forbidden: str, max_tokens: int = 64
+    api: Api, question: str, forbidden: str, max_tokens: int = 64, *, compare: Compare = False
 ) -> dict[str, object]:
     """Answer without any of the words between ``|``, in whatever case; how many pieces were taken
     back."""
@@ -87,9 +88,11 @@ async def output_validation(
 
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
+        compared = await plain_text(ctx, max_tokens, compare)
         result = await generate_validated(ctx, check, max_tokens)
     return {
         "text": result.text,
         "is_valid": result.is_valid,
         "num_rejected": result.num_rejected,
+        **compared,
     }

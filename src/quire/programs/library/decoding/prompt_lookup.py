@@ -1,6 +1,6 @@
 """Speculative decoding by prompt lookup: guess what stood behind the same words (Saxena, 2023).
 
-    quire run prompt_lookup -- "The job of Kabo is baker. What is the job of Kabo?"
+    quire run prompt_lookup -- "Repeat: baker frog London horse kiwi Vienna rabbit Moscow"
 
 The last few tokens are looked up in the text so far; what followed them there is the guess. One
 forward pass checks the whole guess (``verify``), as far as it is right it is kept, and the tokens

@@ -1,12 +1,13 @@
 """Speculative decoding: a small model guesses, the large one checks (Leviathan et al., 2023).
 
-    quire run speculative_decoding --model LARGE --model SMALL -- "What is 48 + 17?" 64 4
+    quire run speculative_decoding -- "What is 48 + 17?" 64 4
 
-Both models are on one node and must share a tokenizer. The draft is one ``generate`` of a few
-tokens, the check one forward pass of the large model over all of them; what was right is kept and
-the first wrong token replaced, so the text is exactly that of the large model alone. With a single
-model it drafts for itself: all is accepted, which shows the steps and gains nothing. Traits: Decode
-for the draft; Forward, OutputText, Allocate (truncate) for the check.
+With ``--model LARGE --model SMALL`` the second drafts for the first. Both models are on one node
+and must share a tokenizer. The draft is one ``generate`` of a few tokens, the check one forward
+pass of the large model over all of them; what was right is kept and the first wrong token replaced,
+so the text is exactly that of the large model alone. With a single model it drafts for itself: all
+is accepted, which shows the steps and gains nothing. Traits: Decode for the draft; Forward,
+OutputText, Allocate (truncate) for the check.
 
 ::
 

@@ -1,6 +1,6 @@
 """Token healing: a prompt that ends within a word is taken up there (Lundberg, 2023).
 
-    quire run token_healing -- "<|bos|><|user|>Who are you?<|end|><|assistant|>I am a sm"
+    quire run token_healing -- "<|bos|><|user|>Who are you?<|end|><|assistant|>I am a sm" --compare
 
 A prompt's last token says more than its text: a tokenizer that had seen ``small`` would not have
 written ``sm``, so the model has learned that something else follows. The last tokens are taken
@@ -21,6 +21,7 @@ from collections.abc import Sequence
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare, plain_text
 from quire.programs.sdk import Context, greedy, inferlet
 
 
@@ -58,11 +59,12 @@ async def heal(ctx: Context, vocabulary: Sequence[bytes], num_taken: int = 1) ->
 
 @inferlet("token_healing", traits={"Decode": 1, "Tokenize": 1})
 async def token_healing(
-    api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2
+    api: Api, prompt: str, max_tokens: int = 32, num_taken: int = 2, *, compare: Compare = False
 ) -> dict[str, object]:
     """Continue a prompt that may end within a word; which tokens took the place of its last."""
     async with Context(api) as ctx:
         before = ctx.fill(prompt).tokens
+        compared = await plain_text(ctx, max_tokens, compare)
         healed = await heal(ctx, api.get_vocabs(), num_taken)
         kept = before[: len(ctx) - len(healed)]
         await ctx.generate(max_tokens=max_tokens)
@@ -70,4 +72,5 @@ async def token_healing(
             "text": ctx.text,
             "taken_back": [api.detokenize(token) for token in before[len(kept) :]],
             "written": [api.detokenize(token) for token in healed],
+            **compared,
         }

@@ -1,6 +1,23 @@
 """The detector of ``watermarking``: is this text marked with this key?
 
-    quire run watermark_detection -- "some text" quire
+    quire run watermark_detection -- "1. yellow
+    2. black
+    3. orange
+    4. purple
+    5. pink
+    6. brown
+    7. gray
+    8. mango
+    9.despfric"
+    quire run watermark_detection -- "1. yellow
+    2. black
+    3. orange
+    4. purple
+    5. pink
+    6. brown
+    7. gray
+    8. mango
+    9.despfric" another-key
 
 It tokenizes the text and counts green tokens; no token is computed. ``z`` says by how many standard
 deviations they are more than chance: above 4 an unmarked text comes once in 30,000. Trait:

@@ -1,6 +1,6 @@
 """Watermarking: a text that can be recognised by who has the key (Kirchenbauer et al., 2023).
 
-    quire run watermarking -- "Tell me about yourself." 96 4.0
+    quire run watermarking -- "List 9 words." 96 4.0 1.0 --compare
 
 The token before, hashed with a key, colours ``gamma`` of the vocabulary green. Green tokens get
 ``bias`` more before the choice, so a watermarked text has more of them than chance: the detector
@@ -26,6 +26,7 @@ from itertools import pairwise
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
+from quire.programs.library.answers import Compare
 from quire.programs.sdk import Context, inferlet, steps
 from quire.programs.sdk.dists import best, draw, log_probs, softmax
 
@@ -82,15 +83,21 @@ async def generate_marked(
 @inferlet("watermarking", traits={"Decode": 1, "OutputText": 1, "Tokenize": 1})
 async def watermarking(
     api: Api, question: str, max_tokens: int = 96, bias: float = 2.0, heat: float = 0.7,
-    key: str = "quire",
+    key: str = "quire", *, compare: Compare = False,
 ) -> dict[str, object]:  # fmt: skip
-    """Answer with a watermark, and say how strong it came out."""
+    """Answer with a watermark, and say how strong it is; to compare, how strong without a bias."""
     mark = Watermark(key)
     async with Context(api) as ctx:
         ctx.fill_chat([{"role": "user", "content": question}])
+        compared = {}
+        if compare:
+            async with ctx.fork() as fork:
+                unmarked = await generate_marked(fork, mark, max_tokens, bias=0.0, heat=heat)
+            compared = {"z_without_bias": round(mark.z_score(unmarked), 2)}
         tokens = await generate_marked(ctx, mark, max_tokens, bias=bias, heat=heat)
     return {
         "text": api.detokenize(tokens, skip_special=True),
         "num_tokens": len(tokens),
         "z": round(mark.z_score(tokens), 2),
+        **compared,
     }

@@ -1,6 +1,6 @@
 """Graph of thoughts: split a problem, solve the parts, score, and merge (Besta 2024; Pie Table 2).
 
-    quire run graph_of_thought -- "4821 967 -1330 55 -208 7104"
+    quire run graph_of_thought -- "4821 967 -1330 55 -208 7104" --compare
 
 The balance of an account: amounts that come in and go out. The graph splits them into incomings and
 outgoings and each of those into pairs; every vertex is generated several times (the first time
@@ -27,7 +27,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, Count, ask, final_answer
+from quire.programs.library.answers import GREEDY, Compare, Count, ask, final_answer, plain_answer
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.sdk import inferlet, temperature
 
@@ -88,8 +88,16 @@ class Graph:
         return float(await undoes(self._api, problem, str(answer)))
 
 
+def in_one_sum(numbers: list[int]) -> str:
+    """``4821 - 1330`` for the amounts 4821 and -1330."""
+    text = " ".join(f"{'-' if number < 0 else '+'} {abs(number)}" for number in numbers)
+    return text.removeprefix("+ ")
+
+
 @inferlet("graph_of_thought", traits={"Decode": 1, "Tokenize": 1})
-async def graph_of_thought(api: Api, amounts: str, num_candidates: Count = 2) -> dict[str, Any]:
+async def graph_of_thought(
+    api: Api, amounts: str, num_candidates: Count = 2, *, compare: Compare = False
+) -> dict[str, Any]:
     """Set incomings off against outgoings: split, solve the parts, merge."""
     numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
     graph = Graph(api, num_candidates)
@@ -102,4 +110,5 @@ async def graph_of_thought(api: Api, amounts: str, num_candidates: Count = 2) ->
         "answer": str(balance),
         "vertices": [f"{v.problem} = {v.value}" for v in graph.vertices],
         "num_unsure": sum(v.score < 1 for v in graph.vertices),
+        **await plain_answer(api, f"What is {in_one_sum(numbers)}?", compare),
     }

@@ -1,6 +1,6 @@
 """Monte Carlo tree search over thoughts: LATS (Zhou 2024) with UCT (Kocsis 2006) over forks.
 
-    quire run mcts -- "What is 70845 - 71533?"
+    quire run mcts -- "What is 89050 - 86826?"
 
 A node is a text, its children are different next lines. A turn walks down from the root by UCT,
 gives a node that was visited before its children, plays one of them to the end (greedily), and adds
@@ -152,6 +152,11 @@ class ThoughtPlay:
         return len(self._rewards)
 
     @property
+    def first(self) -> str:
+        """What was played first: plain greedy decoding."""
+        return next(iter(self._rewards))
+
+    @property
     def best(self) -> str:
         return max(self._rewards, key=lambda text: self._rewards[text])
 
@@ -176,6 +181,7 @@ async def mcts(api: Api, question: str, num_turns: Count = 32, width: Count = 4)
         "text": best,
         "num_turns": top.visits,
         "num_texts": playing.num_texts,
+        "plain": final_answer(playing.first),
     }
 
 

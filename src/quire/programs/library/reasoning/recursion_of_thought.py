@@ -1,7 +1,8 @@
 """Recursion of thought: a problem is divided, each part is thought through in a context of its own
 (Lee and Kim 2023; Pie Table 2).
 
-    quire run recursion_of_thought -- "34 boxes of 7 eggs, 19 eggs given away. How many are left?"
+    quire run recursion_of_thought -- \\
+        "34 boxes of 7 eggs, 19 eggs given away. How many are left?" --compare
 
 The model divides the question: it writes ``calc(34*7)``, as it would for a tool, but there is no
 tool. The problem goes to the same program again, one level deeper. What the model can do in one
@@ -28,7 +29,7 @@ from typing import Any
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.library.agents.react import SYSTEM, react_loop
-from quire.programs.library.answers import ask, final_answer
+from quire.programs.library.answers import Compare, ask, final_answer, plain_answer
 from quire.programs.sdk import Context, inferlet
 
 MAX_DEPTH = 32
@@ -114,7 +115,9 @@ class Recursion:
 
 
 @inferlet("recursion_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
-async def recursion_of_thought(api: Api, question: str) -> dict[str, Any]:
+async def recursion_of_thought(
+    api: Api, question: str, *, compare: Compare = False
+) -> dict[str, Any]:
     """Answer a question by dividing it until the model can answer the parts."""
     recursion = Recursion(api)
 
@@ -132,4 +135,5 @@ async def recursion_of_thought(api: Api, question: str) -> dict[str, Any]:
         "problems": [step.action for step in result.steps],
         "num_asked": recursion.num_asked,
         "depth": recursion.depth,
+        **await plain_answer(api, question, compare),
     }

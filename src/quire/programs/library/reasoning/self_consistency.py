@@ -1,6 +1,6 @@
 """Self-consistency: think several times, believe the answer that most thoughts end in (Wang 2023).
 
-    quire run self_consistency -- "What is 48213 - 9771?" 5
+    quire run self_consistency -- "What is 94820 - 92670?" 7
 
 The question is computed once. Each voice is a fork with a seed of its own, and all of them go on in
 the same batches, so five voices cost little more time than one. The first voice is greedy: one
@@ -8,10 +8,10 @@ voice is plain decoding.
 
 ::
 
-    [What is 48][213 - 97][71?        ]     the question, computed once
-                          [71? ... 38442]   voice 1, greedy
-                          [71? ... 57984]   voice 2, seed 1        38442 has the most votes
-                          [71? ... 38442]   voice 3, seed 2
+    [What is 94][820 - 92][670?        ]     the question, computed once
+                          [670? .. -97850]   voice 1, greedy
+                          [670? ..   2150]   voice 2, seed 1        2150 has the most votes
+                          [670? ..   2150]   voice 3, seed 2
 """
 
 from __future__ import annotations
@@ -44,4 +44,11 @@ async def self_consistency(
         for voice in voices:
             voice.drop()
     answers = [final_answer(text) for text in texts]
-    return {"answer": commonest(answers), "answers": answers, "texts": list(texts)}
+    answer = commonest(answers)
+    return {
+        "answer": answer,
+        "num_votes": answers.count(answer),
+        "plain": answers[0],
+        "answers": answers,
+        "texts": list(texts),
+    }

@@ -1,7 +1,7 @@
 """Skeleton of thought: an outline first, then all of its points at once (Ning 2024; Pie Table 2).
 
     quire run skeleton_of_thought -- "List 3 cities." "What is the weather in {point}?" \\
-        "Functions: get_weather(city: string)"
+        --common "Functions: get_weather(city: string)"
 
 The outline is one short generation. Its numbered points are then worked out in contexts of their
 own, all in the same batches: the answer takes the time of the outline and of the longest point
@@ -29,7 +29,7 @@ from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
 from quire.programs.chat import chat_template
 from quire.programs.library.answers import ask
-from quire.programs.sdk import Context, inferlet
+from quire.programs.sdk import Context, Generated, inferlet
 
 MAX_EXPAND_CHARS = 4096
 EXPAND = "{question}\nWrite one or two sentences about this point: {point}"
@@ -43,8 +43,9 @@ def points_of(outline: str) -> list[str]:
 
 async def side_by_side(
     api: Api, conversations: Sequence[Sequence[Mapping[str, Any]]], max_tokens: int
-) -> list[str]:
-    """The replies to several conversations; the tokens that all begin with are computed once."""
+) -> tuple[list[Generated], int]:
+    """The replies to several conversations, and how many tokens all begin with, which are computed
+    once."""
     template = chat_template(api.available_models()[0].served)
     prompts = [api.tokenize(template.render(messages)) for messages in conversations]
     same = takewhile(lambda column: len(set(column)) == 1, zip(*prompts, strict=False))
@@ -53,12 +54,10 @@ async def side_by_side(
         common.fill(prompts[0][:num_common])
         await common.prefill()
         forks = [common.fork().fill(prompt[num_common:]) for prompt in prompts]
-        texts = await asyncio.gather(
-            *(fork.generate_until(max_tokens=max_tokens) for fork in forks)
-        )
+        replies = await asyncio.gather(*(fork.generate(max_tokens=max_tokens) for fork in forks))
         for fork in forks:
             fork.drop()
-    return list(texts)
+    return list(replies), num_common
 
 
 @inferlet("skeleton_of_thought", traits={"Decode": 1, "Messaging": 1, "Tokenize": 1})
@@ -69,7 +68,8 @@ async def skeleton_of_thought(
     common: str = "",
     max_tokens: int = 128,
 ) -> dict[str, Any]:
-    """Outline an answer, then write all of its points side by side.
+    """Outline an answer, then write all of its points side by side; in how many steps of the model,
+    and in how many one by one.
 
     ``expand``: what is asked for each point, with ``{question}``, ``{point}`` and ``{number}``.
     ``common``: a system text for the points.
@@ -93,7 +93,16 @@ async def skeleton_of_thought(
         .replace("{point}", point)
         for number, point in enumerate(points, 1)
     ]
-    texts = await side_by_side(
+    replies, num_shared = await side_by_side(
         api, [[*system, {"role": "user", "content": prompt}] for prompt in prompts], max_tokens
     )
-    return {"points": points, "texts": texts, "answer": "\n".join(texts)}
+    lengths = [len(reply.token_ids) for reply in replies]
+    texts = [reply.text for reply in replies]
+    return {
+        "points": points,
+        "texts": texts,
+        "answer": "\n".join(texts),
+        "num_steps": max(lengths),
+        "num_steps_one_by_one": sum(lengths),
+        "num_prompt_tokens_shared": num_shared,
+    }

@@ -1,6 +1,6 @@
 """Tree of thoughts: a beam over lines of reasoning instead of tokens (Yao 2023, section 3; Pie).
 
-    quire run tree_of_thought -- "What is 70845 - 71533?"
+    quire run tree_of_thought -- "What is 89050 - 86826?" --compare
 
 A thought is a line. Each round forks every thought of the beam some times, lets each fork write its
 next line, and keeps the best ones: by the model's own mean log probability while they are
@@ -26,7 +26,7 @@ from typing import Any
 
 from quire.core.errors import InvalidArgument
 from quire.programs.api import Api
-from quire.programs.library.answers import GREEDY, Count, final_answer
+from quire.programs.library.answers import GREEDY, Compare, Count, final_answer, plain
 from quire.programs.library.reasoning.inverse_check import undoes
 from quire.programs.sdk import Context, inferlet, temperature
 
@@ -131,16 +131,28 @@ def _drop(thoughts: Iterable[Thought]) -> None:
 
 @inferlet("tree_of_thought", traits={"Decode": 1, "Tokenize": 1})
 async def tree_of_thought(
-    api: Api, question: str, breadth: Count = 3, branching: Count = 3, depth: int = 24
+    api: Api,
+    question: str,
+    breadth: Count = 3,
+    branching: Count = 3,
+    depth: int = 24,
+    *,
+    compare: Compare = False,
 ) -> dict[str, Any]:
-    """Answer a question by the best of several lines of thought."""
+    """Answer a question by the best of several lines of thought; how many of them were checked."""
+    checked: list[str] = []
 
     async def check(text: str) -> bool:
+        checked.append(text)
         return await undoes(api, question, final_answer(text))
 
     async with Context(api) as root:
         root.fill_chat([{"role": "user", "content": question}])
         await root.prefill()
+        compared = {}
+        if compare:
+            greedy = (await plain(root, depth * THOUGHT_TOKENS)).text
+            compared = {"plain": final_answer(greedy)}
         best = await tree_search(
             root,
             breadth=breadth,
@@ -151,4 +163,9 @@ async def tree_of_thought(
         text = "" if best is None else text_of(best)
         if best is not None:
             best.ctx.drop()
-    return {"answer": final_answer(text), "text": text}
+    return {
+        "answer": final_answer(text),
+        "text": text,
+        "num_checked": len(checked),
+        **compared,
+    }

@@ -1,7 +1,7 @@
 """Retrieval: answer from the passages that bear on the question (Lewis et al., 2020).
 
     quire run retrieval --encoder DIRECTORY -- "What is the job of Kabo?" \\
-        '["The job of Kabo is baker.", "The sky is blue."]' 1
+        '["The job of Kabo is baker.", "The sky is blue."]' 1 --compare
 
 The node's embedding model makes a vector of every passage and of the question; the passages whose
 vectors lie nearest are candidates. Where the node has a cross-encoder too, it reads each candidate
@@ -23,7 +23,7 @@ from operator import mul
 from typing import Annotated, Any
 
 from quire.programs.api import Api
-from quire.programs.library.answers import Count, ask, final_answer
+from quire.programs.library.answers import Compare, Count, ask, final_answer, plain_answer
 from quire.programs.sdk import inferlet
 
 CANDIDATES = 4
@@ -73,10 +73,15 @@ class Passages:
 
 @inferlet("retrieval", traits={"Encode": 1, "Decode": 1, "Tokenize": 1})
 async def retrieval(
-    api: Api, question: str, passages: Texts, num_read: Count = 3
+    api: Api, question: str, passages: Texts, num_read: Count = 3, *, compare: Compare = False
 ) -> dict[str, Any]:
     """Answer a question from a JSON list of passages, reading those that bear on it."""
     found = await (await Passages.of(api, passages)).relevant(question, num_read)
     context = " ".join(passages[index] for index in reversed(found))
     reply = await ask(api, f"Context: {context}\nQuestion: {question}")
-    return {"answer": final_answer(reply) or reply, "read": found}
+    return {
+        "answer": final_answer(reply) or reply,
+        "read": found,
+        "num_passages": len(passages),
+        **await plain_answer(api, question, compare),
+    }

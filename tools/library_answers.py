@@ -1,0 +1,65 @@
+"""Runs every command of the guide to the library with the shipped model (``make answers``).
+
+    python tools/library_answers.py docs/guide/library-answers.json
+
+Writes what each answers, by command, for ``quire.programs.guide`` to show. Programs that need an
+encoder have no answer there; ``codeact`` needs the sandbox (``quire[sandbox]``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+from quire.cli.program_arguments import split
+from quire.core.config import EngineConfig, NodeConfig, SandboxConfig
+from quire.core.ids import ModelId, TenantId
+from quire.node import Node
+from quire.programs.guide import commands
+from quire.programs.library import LIBRARY
+
+TENANT = TenantId("default")
+MODEL = "quire-mini"
+
+
+def shown() -> list[str]:
+    """The commands that the shipped model alone can answer."""
+    found = [command for name in LIBRARY for command in commands(name)]
+    return [command for command in found if "--encoder" not in shlex.split(command)]
+
+
+async def answer(node: Node, command: str) -> Any:
+    """What the command line ``quire run NAME -- ARGUMENTS`` returns on ``node``."""
+    _, _, name, _, *texts = shlex.split(command.replace("\\\n", " "))
+    given = split(texts)
+    handle = node.launch(LIBRARY[name], given.args, tenant=TENANT, named=given.named)
+    return await handle.result()
+
+
+async def answers(node: Node, which: list[str]) -> dict[str, Any]:
+    """One after another: each finds the prefix cache as it would when run by itself, but for what
+    the commands before have left there."""
+    return {command: await answer(node, command) for command in which}
+
+
+async def all_answers() -> dict[str, Any]:
+    engine = EngineConfig(source=MODEL, name=ModelId(MODEL))
+    node = Node(NodeConfig(engines=(engine,), sandbox=SandboxConfig()))
+    await node.start()
+    try:
+        return await answers(node, shown())
+    finally:
+        await node.stop()
+
+
+def main() -> None:
+    text = json.dumps(asyncio.run(all_answers()), indent=1, ensure_ascii=False)
+    Path(sys.argv[1]).write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
