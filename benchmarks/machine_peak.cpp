@@ -1,6 +1,6 @@
-// How many operations a second the processor's multiply-add instructions reach, for weights of each
-// type, with everything in registers: the machine's own peak, which no product can pass. Compiled for
-// this machine by machine_peak.py.
+// The rate of the processor's multiply-add instructions in operations per second, for weights of
+// each type, with all operands in registers: the machine's peak, an upper bound for every product.
+// Compiled for this machine by machine_peak.py.
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -25,13 +25,13 @@ constexpr int kVectorBytes = 32;
 #else
 constexpr int kVectorBytes = 16;
 #endif
-// The loops run kChains chains that do not depend on one another: more than latency times units.
+// The loops run kChains independent chains: more than latency times number of units.
 constexpr int kChains = 12;
 
 using Floats = float __attribute__((vector_size(kVectorBytes)));
 using Ints = int32_t __attribute__((vector_size(kVectorBytes)));
 
-// Keeps the values of `chains` in registers, and the compiler from knowing them.
+// Keeps the values of `chains` in registers and hides them from the compiler.
 #if defined(__aarch64__)
 #define QUIRE_REGISTER "+w"
 #else
@@ -116,7 +116,7 @@ struct OfBf16 {
   }
 };
 #else
-using OfBf16 = OfFloats;  // bf16 is widened, and multiplied as float32
+using OfBf16 = OfFloats;  // bf16 is widened and multiplied as float32
 #endif
 
 #if defined(__AVX2__)
@@ -156,7 +156,7 @@ double operations_per_s(int num_threads, int64_t num_steps) {
   for (int thread = 0; thread < num_threads; thread++)
     threads.emplace_back([&] {
       Type type;
-      for (int64_t step = 0; step < num_steps / 8; step++) type.step();  // the clock rises
+      for (int64_t step = 0; step < num_steps / 8; step++) type.step();  // warm-up
       if (++num_ready == num_threads) started = std::chrono::steady_clock::now();
       while (num_ready.load() < num_threads) std::this_thread::yield();
       int64_t sum = 0;

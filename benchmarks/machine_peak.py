@@ -1,6 +1,6 @@
-"""The peak of the processor's multiply-add instructions, by type of the weights.
+"""The peak rate of the processor's multiply-add instructions, by type of the weights.
 
-``machine_peak.cpp`` is compiled for this machine when it is needed, and kept in ``DEFAULT_CACHE``.
+``machine_peak.cpp`` is compiled for this machine on first use, and kept in ``DEFAULT_CACHE``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 TYPES = ("f32", "bf16", "int8")
 _FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-std=c++17")
 _NUM_STEPS = 1_000_000
-"""Of a dozen instructions each: some milliseconds."""
+"""Steps of a dozen instructions each, which take some milliseconds."""
 
 
 def peak_flops(weights: str, num_threads: int, num_passes: int = 7) -> float:
-    """Operations a second (two for each multiply-add) that no product with such ``weights`` can
-    pass: the best of several passes. bf16 counts as float32 where the processor must widen it."""
+    """Operations per second (two for each multiply-add), an upper bound for products with such
+    ``weights``: the best of several passes. bf16 counts as float32 where the processor must widen
+    it."""
     native = _native()
     kind = TYPES.index(weights)
     return max(float(native.quire_peak(kind, num_threads, _NUM_STEPS)) for _ in range(num_passes))

@@ -1,4 +1,4 @@
-"""``python -m tools.mutation``: try a sample of mutants, and tell which the tests do not notice."""
+"""``python -m tools.mutation``: tests a sample of mutants, and reports those that survive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> list[Tried]:
 
 
 def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: float) -> None:
-    """Those of which nothing is known; none begins after ``stop_s``."""
+    """Test the mutants without a known result; none is begun after ``stop_s``."""
     ledger = Ledger(LEDGER)
     trials = {group.name: MutantTrial(group, ledger) for group in GROUPS}
     waiting = [
@@ -67,7 +67,7 @@ def try_all(chosen: Sequence[tuple[Group, Mutant]], num_workers: int, stop_s: fl
 
 
 def show(identity: str, options: argparse.Namespace) -> None:
-    """The tests that a mutant of the sample meets; the fault in its place is in the report."""
+    """Print the tests that a mutant of the sample must pass; the report shows the mutant itself."""
     for group, mutant in sample(GROUPS, options.size, options.seed):
         if mutant.identity() == identity:
             print(mutant.path, mutant.start, mutant.before, "->", mutant.after, sep="\n")

@@ -124,7 +124,8 @@ class _Contexts:
 
 
 def _processor_s() -> float:
-    """Of this process and of those that it has waited for; a busy machine changes it little."""
+    """Processor time of this process and of the children that it has waited for, which depends
+    little on the load of the machine."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

@@ -1,6 +1,6 @@
-"""Test runs in forked processes: what they import of others is read once, Quire anew each time.
+"""Test runs in forked processes: third-party modules are imported once, Quire anew in each run.
 
-This process never imports Quire, so that a run begins with the modules of its overlay.
+This process never imports Quire, so that a run imports the modules of its overlay.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from typing import NoReturn
 from tools.mutation.targets import ROOT
 
 TIMED_OUT = -1
-"""Instead of an exit status: ended by its limit."""
+"""In place of an exit status: stopped by its time limit."""
 
 OPTIONS = ("-q", "--assert=plain")
-"""Why a test fails is nobody's question here; rewriting assertions takes half of a short run."""
+"""Plain assertions: the reason of a failure is not needed, and rewriting takes half of a short
+run."""
 SPARED = ("cacheprovider", "schemathesis")
-"""Plugins that nothing is asserted with and that cost a second for each run."""
+"""Plugins that no test needs for its assertions and that cost a second per run."""
 
 NO_LIMITS: Mapping[str, float] = MappingProxyType({})
 
@@ -37,17 +38,17 @@ RunTests = Callable[[Sequence[str]], int]
 
 
 def preload(modules: Iterable[str]) -> None:
-    """Read what the runs would read each for itself, pytest and its plugins first."""
+    """Import the modules that every run would import, pytest and its plugins first."""
     plugins = [point.module for point in entry_points(group="pytest11")]
     for name in ("pytest", *plugins, *modules):
-        with suppress(ImportError):  # parts of a package that cannot be read alone
+        with suppress(ImportError):  # parts of a package that cannot be imported alone
             importlib.import_module(name)
     if any(name.split(".")[0] == "quire" for name in sys.modules):
         raise RuntimeError("a package that is no part of Quire imports it")
 
 
 def foreign_modules() -> list[str]:
-    """What this process has read of installed packages and of Python."""
+    """The modules of installed packages and of Python that this process has imported."""
     places = (sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), str(sys.base_prefix))
     return [
         name
@@ -57,7 +58,7 @@ def foreign_modules() -> list[str]:
 
 
 class _ProcessorLimits:
-    """For pytest: the signal of a timer ends the process when a test takes more than it may."""
+    """A pytest plugin: a timer's signal ends the process when a test exceeds its processor time."""
 
     def __init__(self, limits: Mapping[str, float]) -> None:
         self._limits = limits
@@ -70,7 +71,7 @@ class _ProcessorLimits:
 
 
 def run_tests(arguments: Sequence[str], limits: Mapping[str, float] = NO_LIMITS) -> int:
-    """``limits``: seconds of processor time by test."""
+    """Run pytest; returns its exit status. ``limits``: seconds of processor time by test."""
     import pytest
 
     return int(pytest.main([*arguments], plugins=[_ProcessorLimits(limits)]))
@@ -79,7 +80,8 @@ def run_tests(arguments: Sequence[str], limits: Mapping[str, float] = NO_LIMITS)
 def forked(
     arguments: Sequence[str], *, path: Path, log: Path, limit_s: float, run: RunTests = run_tests
 ) -> int:
-    """Run tests with ``path`` first on the path; the exit status. Their output goes to ``log``."""
+    """Run tests with ``path`` first on the path; returns the exit status. Output goes to
+    ``log``."""
     sys.stdout.flush()
     pid = os.fork()
     if pid == 0:
@@ -89,7 +91,7 @@ def forked(
         in_time = bool(select.select([ended], [], [], limit_s)[0])
     finally:
         os.close(ended)
-        _kill_group(pid)  # also what the tests have left behind
+        _kill_group(pid)  # also ends processes that the tests have left
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     return status if in_time and status != -signal.SIGPROF else TIMED_OUT
 
@@ -98,7 +100,7 @@ def _kill_group(pid: int) -> None:
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # the child has not made its group yet, or is gone with it
+        pass  # the child has not created its group yet, or has ended with it
     except PermissionError:
         os.kill(pid, signal.SIGKILL)
 
@@ -120,7 +122,7 @@ def _child(arguments: Sequence[str], path: Path, log: Path, run: RunTests) -> No
         )
         sys.dont_write_bytecode = True
         sys.path[:] = [str(path), *(entry for entry in sys.path if entry != str(ROOT))]
-        gc.freeze()  # what was read before the fork is not looked through again and again
+        gc.freeze()  # objects from before the fork are exempt from garbage collection
         spared = (part for name in SPARED for part in ("-p", f"no:{name}"))
         status = run([*OPTIONS, *spared, *arguments])
     except BaseException:

@@ -1,4 +1,4 @@
-"""Tries mutants of one group, one after the other, against the tests that run their lines."""
+"""Tests mutants of one group, one after another, with the tests that run their lines."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from tools.mutation.processes import TIMED_OUT, forked, preload, run_tests
 from tools.mutation.targets import ROOT, SOURCE, Group
 
 BUDGET_S = 30.0
-"""Processor time that a mutant's tests took in all without it; more are not asked."""
+"""A mutant is tested with tests of at most this processor time in total, measured without the
+mutant."""
 LIMIT_S, LIMIT_FACTOR = 5.0, 10.0
-"""Processor time that a test may take with it, and how many times that without it: it hangs."""
+"""A test with a mutant hangs if it takes this processor time and this multiple of its normal
+one."""
 WAITING_LIMIT_S = 60.0
-"""What the tests may take besides: they wait for what never comes, or the machine is busy."""
+"""Limit of elapsed time, for tests that wait without using the processor."""
 
 
 class MutantTrial:
-    """``prepare`` comes once before the first ``new_outcome``; processes forked from this one
-    share what it read."""
+    """Call ``prepare`` before the first ``new_outcome``; processes forked from this one share what
+    it loaded."""
 
     def __init__(self, group: Group, ledger: Ledger) -> None:
         self._group = group
@@ -32,7 +34,7 @@ class MutantTrial:
         self._coverage: CoverageMap | None = None
 
     def known_outcome(self, mutant: Mutant) -> MutantOutcome | None:
-        """What was found for the module and the tests as they are now."""
+        """The recorded outcome for the present state of the module and the tests."""
         known = self._ledger.result(mutant.identity(), self._module(mutant), self._tests)
         return None if known is None else known.outcome
 

@@ -1,4 +1,4 @@
-"""Processes that share numbered pieces of work: who is through with one takes the next."""
+"""Processes that share numbered pieces of work: a process that has finished one takes the next."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from contextlib import suppress
 _NUMBER = struct.Struct("=I")
 
 Work = Callable[[Iterator[int]], None]
-"""Takes numbers until there are no more."""
+"""Processes numbers until there are no more."""
 
 
 def share_out(num_pieces: int, num_workers: int, work: Work) -> None:
-    """Return when every piece is done; ``SystemExit`` if a worker failed."""
-    numbers, writing = os.pipe()  # all fit into it: nobody has to keep handing them out
+    """Returns when every piece is done; raises ``SystemExit`` if a worker failed."""
+    numbers, writing = os.pipe()  # all numbers fit into the pipe, so they are written at once
     os.write(writing, b"".join(_NUMBER.pack(number) for number in range(num_pieces)))
     os.close(writing)
     workers = [_forked(numbers, work) for _ in range(min(num_workers, num_pieces))]
     os.close(numbers)
     statuses = []
     for worker in workers:
-        with suppress(KeyboardInterrupt):  # it has come to the worker too, which ends
+        with suppress(KeyboardInterrupt):  # the workers get the signal too, and end
             statuses.append(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
     if statuses != [0] * len(workers):
         raise SystemExit("not all mutants were tried: run again to go on")

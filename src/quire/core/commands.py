@@ -285,8 +285,8 @@ class ImportedPage(msgspec.Struct, frozen=True):
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True):
-    """The reply to ``ImportPages`` and ``ImportPrefix``. ``tokens``: what the exporter gave as the
-    text of its pages; ``None`` where it gave nothing, and of a prefix."""
+    """The reply to ``ImportPages`` and ``ImportPrefix``. ``tokens``: the text of the pages as the
+    exporter gave it; ``None`` if it gave none, and for a prefix."""
 
     pages: list[ImportedPage]
     num_tokens: int

@@ -97,7 +97,7 @@ class EngineConfig:
             )
 
     def again(self) -> EngineConfig:
-        """For one that has served: it comes up without an adapter whose files are gone."""
+        """The configuration for a restart: a missing adapter no longer prevents the start."""
         return replace(self, adapters=tuple(replace(a, is_needed=False) for a in self.adapters))
 
 
@@ -125,7 +125,7 @@ class EncoderConfig:
             )
 
     def again(self) -> EncoderConfig:
-        """For one that has served."""
+        """The configuration for a restart."""
         return self
 
 

@@ -37,7 +37,7 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def lacks(self) -> str:
-        """It is never up without anything that it should have."""
+        """Always empty: an encoder starts only with everything that it was configured with."""
         return ""
 
 

@@ -101,6 +101,6 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @property
     def lacks(self) -> str:
-        """What it is up without."""
+        """What the engine had to start without; empty if nothing is missing."""
         missing = (f"without adapter {a.name}: {a.problem}" for a in self.adapters if a.problem)
         return "; ".join(missing)

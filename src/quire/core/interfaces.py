@@ -91,7 +91,7 @@ class EngineTransport(Protocol):
 
 
 class EncoderTransport(Protocol):
-    """The same, to an encoder."""
+    """The shell's connection to one encoder; see ``EngineTransport``."""
 
     async def start(
         self,

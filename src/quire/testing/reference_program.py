@@ -52,7 +52,7 @@ class ReferenceEmbed:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceExport:
-    """Pages as they were when they were exported, and what was given as their text."""
+    """The pages at the time of their export, and the text that the exporter gave."""
 
     pages: tuple[ReferencePage, ...]
     tokens: list[int] | None

@@ -162,7 +162,7 @@ class Product {
       type = WeightType::kF32;
       task.panel = reinterpret_cast<const uint8_t*>(widened_);
       task.num_tiles *= 2;
-      task.lines = 0;  // what follows is read once, in order, when it is widened
+      task.lines = 0;  // the following data is read once, in order, when it is widened
     }
     for (int64_t row = first_row; row < last_row; row += rows_at_once_) {
       const int64_t num_rows = std::min(rows_at_once_, last_row - row);

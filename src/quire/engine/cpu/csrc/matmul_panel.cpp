@@ -128,7 +128,7 @@ void register_block(const PanelTask& task, int64_t first_row, int first_vector) 
   auto* target = static_cast<uint8_t*>(task.sums) + first_row * kPanelColumns * 4 +
                  first_vector * kWidth * 4;
   const auto place = [&](int r, int v) { return target + r * kPanelColumns * 4 + v * kWidth * 4; };
-  Sum sums[R][V];  // never in memory, as an array set to zero first would be
+  Sum sums[R][V];  // stays in registers; an array initialised to zero would be in memory
   const bool accumulate = task.accumulate;
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) sums[r][v] = accumulate ? load_as<Sum>(place(r, v)) : Sum{};

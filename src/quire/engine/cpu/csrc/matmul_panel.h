@@ -47,9 +47,9 @@ constexpr int64_t kAmxRows = 2 * kBlockRows;  // two blocks, so that each tile o
 
 void vector_product(WeightType type, const PanelTask& task);
 
-// bf16 weights where no instruction multiplies them: a part of a panel that meets many rows is widened
-// once for all of them. Each tile of bf16 becomes two of f32 with the same columns; the activations
-// are f32 already, in the same order, so that the product's bits stay the same.
+// bf16 weights where no instruction multiplies them: a part of a panel that is used for many rows
+// is widened once for all of them. Each tile of bf16 becomes two of f32 with the same columns; the
+// activations are already f32, in the same order, so the product's bits are unchanged.
 #if defined(__AVX512BF16__)
 constexpr bool kWidensBf16 = false;
 #else
