@@ -1,4 +1,4 @@
-"""The small package, compiled for real once."""
+"""The small package, compiled once with the real toolchain."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ def scope(tmp_path: Path) -> Scope:
 
 @pytest.fixture(scope="session")
 def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Library:
-    """Kept between runs and shared by test processes, as its name covers what it is made of."""
+    """Kept between runs and shared by test processes, because its name is derived from its
+    sources."""
     cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
     directory = tmp_path_factory.mktemp("compiled")
-    if cache is not None:  # else -p no:cacheprovider
+    if cache is not None:  # else pytest runs with -p no:cacheprovider
         directory = cache.mkdir("quire-compiled")
         directory.chmod(0o700)
     return build(write_package(tmp_path_factory.mktemp("sources")), directory)
@@ -29,7 +30,7 @@ def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def directory(built: Library, tmp_path: Path) -> Path:
-    """A cache of this test's own, with the library in it."""
+    """A cache directory for one test, with the library in it."""
     own = tmp_path / "compiled"
     own.mkdir(mode=0o700)
     for path in (built.path, built.path.with_name(f"record-{built.path.stem}.json")):

@@ -1,4 +1,4 @@
-"""What a build leaves, what it needs, and what it says when it fails."""
+"""The results of a build, its requirements, and its errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_process_builds_and_a_failure_leaves_nothing(scope: Scope, tmp_path:
 
 
 def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither mypyc nor a compiler does anything: what is linked is no library."""
+    """Replaces mypyc and the compiler by no-ops: the linked file is not a library."""
     nothing = Translation(group="g", mypy="2", sources=[], include_folders=[], arguments=[])
     monkeypatch.setattr(building, "_translate", lambda scope, work: nothing)
     monkeypatch.setattr(building, "compile_all", lambda *arguments: [])

@@ -1,4 +1,4 @@
-"""A compiled package runs where it fits its sources, and nowhere else."""
+"""A compiled package is used only if it fits its sources."""
 
 from __future__ import annotations
 

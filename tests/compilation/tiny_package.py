@@ -1,4 +1,4 @@
-"""A small package, and what a fresh process makes of it."""
+"""A small package, and its import in a fresh process."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def write_package(folder: Path) -> Scope:
 
 
 def use(scope: Scope, directory: Path, before: str = "") -> Used:
-    """Import ``scope`` in a process of its own, ``before`` earlier than the rest."""
+    """Import ``scope`` in a process of its own; ``before`` is run first."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", _USE, str(scope.folder), str(directory), before],
         capture_output=True,

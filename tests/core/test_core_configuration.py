@@ -1,4 +1,4 @@
-"""Configuration is checked when it is built, and its errors say what to choose."""
+"""Configuration is checked when it is built, and its errors name the remedy."""
 
 from __future__ import annotations
 

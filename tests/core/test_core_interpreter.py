@@ -1,4 +1,4 @@
-"""What a process of ours asks of Python's collector."""
+"""The settings of Python's garbage collector in Quire's processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Directories of a moment: gone with their owner, whatever ends it."""
+"""Temporary directories are removed when their owner ends, in whatever way."""
 
 from __future__ import annotations
 

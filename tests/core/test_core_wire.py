@@ -156,7 +156,7 @@ def test_what_a_result_has_nothing_of_is_not_sent() -> None:
 
 @pytest.mark.parametrize("length", [4, 1 << 16])
 def test_arrays_are_sent_in_their_own_order(length: int) -> None:
-    """However they lie in memory, small ones and large ones."""
+    """Arrays of any memory layout, small and large."""
     codec: Codec[EmbedRows] = Codec(EmbedRows)
     tokens, embeds = np.arange(2 * length, dtype=np.int32).reshape(length, 2).T
     back = codec.decode(codec.encode(EmbedRows(tokens=tokens[::-1], embeds=embeds)))

@@ -1,4 +1,5 @@
-"""Random steps that have everything an attention backend must serve, and what they must give."""
+"""Random steps with every feature that an attention backend must serve, and their expected
+results."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ class Case:
         return reference.plan(self.rows).attend(self.q_TND, self.cache, attributes)
 
     def tokens(self, rows: list[int], start: int = 0, end: int | None = None) -> Case:
-        """Only these rows, and of each only its new tokens from ``start`` to ``end``; those before
-        stand in its pages."""
+        """Only these rows, and of each only its new tokens from ``start`` to ``end``; the earlier
+        ones are in its pages."""
         old, parts = self.rows, []
         for row in rows:
             first, last = int(old.row_starts[row]), int(old.row_starts[row + 1])
@@ -100,11 +101,11 @@ def make_case(
 ) -> Case:
     """Kinds: ``holes`` hides some of the context; ``gapped`` has context at positions beyond the
     new tokens; ``shuffled`` writes the new tokens in another order than that of their positions;
-    ``scratch`` writes them to slots of no page; ``masked`` brings an explicit mask."""
+    ``scratch`` writes them to slots of no page; ``masked`` has an explicit mask."""
     random = np.random.default_rng(seed)
     num_heads, num_kv_heads, head_dim = heads
     num_slots = num_slots // page_size * page_size
-    total = -(-(num_slots + NUM_SCRATCH + 1) // page_size) * page_size  # as CudaKVPool has it
+    total = -(-(num_slots + NUM_SCRATCH + 1) // page_size) * page_size  # as in CudaKVPool
     slot_positions = np.full(total, -1, np.int32)
     free = random.permutation(num_slots // page_size).astype(np.int32)
     parts: list[_Row] = []

@@ -1,4 +1,4 @@
-"""Small random encoders on disk, as transformers and sentence-transformers lay them out."""
+"""Small random encoders on disk, in the formats of transformers and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _OWN: dict[str, dict[str, Any]] = {
         "sep_token_id": 3,
     },
 }
-"""What a family's configuration has beside the sizes that all have."""
+"""The keys of a family's configuration besides the common sizes."""
 
 
 def make_encoder(
@@ -167,7 +167,7 @@ def make_qwen3(directory: Path, kind: str, **changes: Any) -> PreTrainedModel:
     }
     model: PreTrainedModel = _QWEN_MODELS[kind](Qwen3Config(**{**sizes, **changes})).eval()
     model.save_pretrained(directory)
-    if kind == "embedding":  # as Qwen3-Embedding is published: of a causal model, names without it
+    if kind == "embedding":  # published as a causal model, without its prefix
         config = json.loads((directory / "config.json").read_text())
         _write(directory / "config.json", {**config, "architectures": ["Qwen3ForCausalLM"]})
     qwen_tokenizer(ends=kind == "embedding").save(str(directory / "tokenizer.json"))
@@ -175,7 +175,7 @@ def make_qwen3(directory: Path, kind: str, **changes: Any) -> PreTrainedModel:
 
 
 def qwen_tokenizer(*, ends: bool) -> Tokenizer:
-    """``ends``: a text ends with a token of its own, as Qwen3-Embedding's do."""
+    """``ends``: a text ends with a special token, as Qwen3-Embedding's do."""
     vocab = {word: index for index, word in enumerate(QWEN_VOCAB)}
     tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,4 +1,4 @@
-"""Random LoRA adapters in PEFT's format, and the models that they amount to when merged."""
+"""Random LoRA adapters in PEFT's format, and the equivalent merged models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ MLP = ("gate_proj", "up_proj", "down_proj")
 
 @dataclass(frozen=True)
 class Recipe:
-    """One adapter. ``targets``: ends of module paths. ``config``: what its file says besides."""
+    """One adapter. ``targets``: suffixes of module paths. ``config``: further values of its
+    file."""
 
     targets: tuple[str, ...] = ATTENTION + MLP
     rank: int = 4

@@ -107,7 +107,7 @@ RECIPES: dict[str, Recipe] = {
     "qwen2-tied": Recipe(Qwen2Config, Qwen2ForCausalLM, {"tie_word_embeddings": True}),
     "qwen3": Recipe(Qwen3Config, Qwen3ForCausalLM, {"head_dim": 16}),
 }
-"""The core: plain decoders, on which memory and sampling are tested."""
+"""The core set: plain decoders, used for tests of memory and sampling."""
 
 _PLANES = [1.0, 1.3, 1.9, 2.6, 4.2, 7.5]
 _LONGROPE: dict[str, Any] = {
@@ -287,7 +287,7 @@ MODELS: dict[str, Recipe] = {
         },
     ),
 }
-"""Every family and variant: what all backends must agree on."""
+"""Every family and variant, on which all backends must agree."""
 
 
 def byte_level_tokenizer() -> Tokenizer:
@@ -326,14 +326,14 @@ def make_checkpoint(name: str, path: Path) -> None:
 
 
 def load_reference(name: str, path: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The recipe's checkpoint in transformers, attention in its plainest form."""
+    """The recipe's checkpoint in transformers, with its plainest attention."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(
         path, dtype=dtype, attn_implementation="eager"
     ).eval()
     length = MODELS[name].engine.get("max_model_len")
-    if length is not None:  # dynamic NTK keeps the rotation of the longest context that it has seen
+    if length is not None:  # dynamic NTK keeps the rotation of the longest context so far
         with torch.inference_mode():
             model(torch.zeros(1, length, dtype=torch.int64), use_cache=False)
     return model

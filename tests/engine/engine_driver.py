@@ -36,7 +36,7 @@ def i32(values: Any) -> NDArray[np.int32]:
 
 @dataclass
 class Row:
-    """One forward row. ``slots`` default to none, positions to 0, 1, ..."""
+    """One forward row. By default it has no slots, and positions 0, 1, ..."""
 
     tokens: Sequence[int]
     table: int = -1
@@ -58,7 +58,7 @@ class Output:
 
 
 def forward_rows(rows: Sequence[Row], *, outputs: bool = True) -> ForwardRows:
-    """Rows as one ragged batch; token t of it leaves its hidden state in embed t."""
+    """Rows as one ragged batch; its token t writes its hidden state to embed t."""
     lengths = [len(row.tokens) for row in rows]
     tokens = [token for row in rows for token in row.tokens]
     positions = [
@@ -105,7 +105,7 @@ class Driver:
         return self.engine.execute(batch)
 
     def good(self, **fields: Any) -> BatchResult:
-        """Run one message in which nothing may fail."""
+        """Run one message in which no row may fail."""
         result = self.send(**fields)
         assert result.failures == []
         return result
@@ -159,7 +159,7 @@ class Driver:
         num_generated: int = 0,
         **fields: Any,
     ) -> tuple[list[Any], Row]:
-        """Operations and row that start a sequence over a fresh table (of the same number)."""
+        """Operations and row that start a sequence over a new table with the same number."""
         length = len(prompt)
         operations = [
             self.write_table(sequence, blocks, range(length)),

@@ -1,5 +1,5 @@
 """A table of cases for the common subset of samplers: greedy; top-k, temperature, min-p, top-p and
-a draw. Whatever samples in Quire runs them all and must choose what ``sampling_reference`` does.
+a draw. Every sampling implementation in Quire runs them all and must match ``sampling_reference``.
 
 ``CASES`` have a name, logits, one ``Parameters`` per row and the positions. Numbers come from a
 counter, so they are the same everywhere.

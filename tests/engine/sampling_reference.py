@@ -1,7 +1,7 @@
 """The choice of a token as ``docs/reference/sampling.md`` defines it, in plain NumPy, row by row.
 
-Written from the definition alone, without the engine's code: whatever samples in Quire, in Python
-or C++, must choose the token that ``choose`` names.
+Written from the definition alone, without the engine's code: every sampling implementation in
+Quire, in Python or C++, must choose the same token as ``choose``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLYNOMIAL = [
 
 @dataclass(frozen=True)
 class Parameters:
-    """One row's sampler of the common subset; ``None``: the processor is not there."""
+    """One row's sampler of the common subset; ``None``: without this processor."""
 
     greedy: bool = False
     top_k: int | None = None
@@ -40,7 +40,7 @@ class Parameters:
 
 
 def uniform(seed: int, position: int) -> float:
-    """The number in [0, 1) that belongs to a seed and a position."""
+    """The number in [0, 1) for a seed and a position."""
 
     def mix(word: int) -> int:
         word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
@@ -65,7 +65,7 @@ def mass(scores: NDArray[np.float32]) -> NDArray[np.float64]:
 
 
 def best_first(scores: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Places of the candidates, best score first, ties by lower id."""
+    """Indices of the candidates, best score first, ties by lower id."""
     return np.lexsort((ids, -scores.astype(np.float64)))
 
 

@@ -1,4 +1,4 @@
-"""Keys that nobody has read are harmless, refused or named; derived readers share what was read."""
+"""Unread keys are harmless, refused or named; derived readers share which keys were read."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_derived_readers_share_what_was_read() -> None:
 
 def test_objects_within_are_judged_by_their_own_scope() -> None:
     config = reader(inner={"colour": 1, "size": 2, "note": 3})
-    for _ in range(2):  # the same object, however often it is asked for
+    for _ in range(2):  # the same object at every call
         inner = config.section("inner")
         assert inner is not None
     inner.integer("size", 8)

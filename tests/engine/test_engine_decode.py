@@ -152,7 +152,7 @@ def test_a_draw_does_not_depend_on_its_batch(make_driver: MakeDriver) -> None:
 
 
 def test_a_row_that_is_taken_again_forgets_its_last_sampler(make_driver: MakeDriver) -> None:
-    """The plan of the same rows is kept from message to message, but not for other sequences."""
+    """The plan of the same rows is reused across messages, but not for other sequences."""
     drawn = SamplerSpec(SAMPLER.processors, greedy=False, seed=3)
 
     def run(samplers: Sequence[SamplerSpec]) -> list[list[int]]:
@@ -346,7 +346,7 @@ def test_positions_end_at_the_models_length(make_driver: MakeDriver) -> None:
 
 
 def test_tokens_ahead_in_position_appear_when_they_are_passed(make_driver: MakeDriver) -> None:
-    """A table holds slots at positions that the sequence has yet to reach."""
+    """A table has slots at positions that the sequence has not reached yet."""
     results = []
     for num_steps in (1, 6):
         driver = make_driver()
@@ -372,7 +372,7 @@ def test_tokens_ahead_in_position_appear_when_they_are_passed(make_driver: MakeD
 def test_stop_strings_straddle_tokens(
     reverse: bool, make_driver: MakeDriver, checkpoint: Callable[[str], Path]
 ) -> None:
-    """The string that ends first wins, wherever the token boundaries lie."""
+    """The string that ends first wins, wherever the token boundaries are."""
     tokenizer = load_tokenizer(str(checkpoint("llama")))
     driver = make_driver()
     bias = SamplerSpec(

@@ -1,4 +1,4 @@
-"""Decoders that embed or rerank give what transformers gives, with the published formulas."""
+"""Decoders that embed or rerank equal transformers, with the published formulas."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def make_embedding(directory: Path, **changes: Any) -> Any:
 
 
 def left_padded(model: Any, sequences: Sequence[Sequence[int]]) -> Any:
-    """What the model gives for sequences that are padded in front, as they are published."""
+    """The model's results for sequences with padding in front, as its authors run it."""
     longest = max(map(len, sequences))
     ids = torch.tensor([[0] * (longest - len(one)) + list(one) for one in sequences])
     mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in sequences])

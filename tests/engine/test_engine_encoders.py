@@ -1,4 +1,4 @@
-"""Encoders give what transformers gives, in any batch; heads what their definitions say."""
+"""Encoders equal transformers, in any batch; heads equal their definitions."""
 
 from __future__ import annotations
 
@@ -153,7 +153,8 @@ def test_modules_of_a_sentence_transformer(mode: str, expected: Any, tmp_path: P
 def test_several_ways_of_pooling_are_joined(
     pooling: dict[str, Any], order: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Newer files name them in a list, older ones switch them on, in the library's order."""
+    """Newer files name the modes in a list, older ones enable each by a key, in the library's
+    order."""
     model = make_encoder(tmp_path, "bert")
     add_modules(tmp_path, pooling)
     for tokens, row in zip(SEQUENCES, rows_of(load(tmp_path), SEQUENCES), strict=True):
@@ -249,7 +250,7 @@ SILENT: dict[str, dict[str, Any]] = {
         "default_prompt_name": None,
     },
 }
-"""Files of a directory and what is written there, besides what is there already."""
+"""Files of a directory, with keys to add to their content."""
 
 
 @pytest.mark.parametrize("name", SILENT)
@@ -366,7 +367,7 @@ def test_texts_are_cut_at_their_end_and_keep_the_mark(tmp_path: Path) -> None:
 
 
 def test_many_pairs_share_a_bound_of_tokens() -> None:
-    """The first text stands in each of them."""
+    """The first text is repeated in each pair."""
     texts = EncoderTexts(make_tokenizer(), 10_000, "")
     assert len(texts.encode_pairs("cat " * 3000, ["sky"] * 2)) == 2
     with pytest.raises(PromptTooLong, match="reads 2048 of each of 2048 pairs"):
@@ -411,7 +412,7 @@ def test_limits_and_prompts_of_the_directory(tmp_path: Path) -> None:
     assert texts.max_tokens == 8
     assert texts.encode(["sky"])[0].tokens == (2, 14, 15, 3)
     (tmp_path / "sentence_bert_config.json").write_text('{"transformer_task": "x"}')
-    for length, expected in [(9, 9), (10**30, 39), (1e30, 39)]:  # newer files say it here
+    for length, expected in [(9, 9), (10**30, 39), (1e30, 39)]:  # the key of newer files
         (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
         assert load_texts(str(tmp_path)).max_tokens == expected
     (tmp_path / "tokenizer.json").write_text("{}")

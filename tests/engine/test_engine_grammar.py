@@ -1,4 +1,4 @@
-"""Constrained decodes follow their grammar, end with it, and fail alone when it cannot be had."""
+"""Constrained decodes follow their grammar, end with it, and fail alone when it cannot be used."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_can_end_nowhere_else_ends_with_the_grammar(
 
 
 def test_a_grammar_is_rebuilt_from_history(make_driver: MakeDriver) -> None:
-    """Preempted in the middle of the constraint, the sequence goes on as if nothing had been."""
+    """Preempted within the constraint, the sequence continues unchanged."""
     grammar = GrammarSpec("regex", "(alpha|beta)-[a-f]{6}-(one|two)")
     whole = decode(make_driver(), grammar)
     cut = len(whole.tokens) // 2
@@ -103,7 +103,7 @@ def test_a_grammar_is_rebuilt_from_history(make_driver: MakeDriver) -> None:
 def test_where_only_the_end_could_follow_too_early_the_row_fails(
     make_driver: MakeDriver, checkpoint: Callable[[str], Path]
 ) -> None:
-    """After "ab" may come "c", which is banned, or the end, which comes too early."""
+    """After "ab" only "c" may follow, which is banned, or the end, which is too early."""
     tokenizer = load_tokenizer(str(checkpoint("llama")))
     (banned,) = tokenizer.encode("c")
     driver = make_driver()
@@ -182,7 +182,8 @@ def test_an_exploding_regex_fails_alone(make_driver: MakeDriver) -> None:
 
 
 COSTLY = GrammarSpec("regex", "(x{1,100}){1,100}")
-"""After a hundred letters there are a hundred ways to have said them, each with its own future."""
+"""After a hundred letters there are a hundred ways to parse them, each with its own
+continuations."""
 
 
 def test_a_mask_that_takes_too_much_work_fails_alone(make_driver: MakeDriver) -> None:

@@ -1,4 +1,5 @@
-"""Grammars in processes of their own: what they answer, and how one that is too much ends alone."""
+"""Grammars in their own processes: their answers, and that one that exceeds its limits ends
+alone."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ SLOW_TO_COMPILE = GrammarSpec(
         | {"items": {"type": "integer"}}
     ).replace('"multipleOf"', '"type": "integer", "multipleOf"'),
 )
-"""Takes 20 s, and no fuel of the library's."""
+"""Compiles for 20 s without using any of the library's fuel."""
 
 LARGE = GrammarSpec(
     "json_schema", '{"type": "integer", "multipleOf": 62615533, "minimum": -1000000000000000000}'
@@ -49,8 +50,8 @@ LARGE = GrammarSpec(
 
 
 def trap(depth: int, num_rules: int = 398, num_alternatives: int = 40) -> GrammarSpec:
-    """So many letters on there is a ``!``, behind which each of many rules may be each of many
-    others."""
+    """After this number of letters comes a ``!``, after which each of many rules may be each of
+    many others."""
     rules = [
         f"r{i}: "
         + " | ".join(f"r{j}" for j in range(i + 1, min(i + num_alternatives, num_rules)))
@@ -62,7 +63,7 @@ def trap(depth: int, num_rules: int = 398, num_alternatives: int = 40) -> Gramma
 
 
 PATIENT = GrammarLimits(compile_s=1000.0, step_s=1000.0, memory_bytes=1 << 30)
-"""Of processor time: no slow machine reaches it."""
+"""In processor time, which no slow machine reaches."""
 
 
 @pytest.fixture
@@ -189,7 +190,7 @@ def test_what_is_too_much_to_compile_ends_alone(
 def test_a_grammar_that_becomes_too_much_fails_the_sequence_that_goes_there(
     make_hosts: Hosts, encode: Encode
 ) -> None:
-    """Nothing tells beforehand: the first fifty masks of all three take no time."""
+    """The first fifty masks of all three take no time, so the cost cannot be known in advance."""
     hosts = make_hosts(GrammarLimits(compile_s=1000.0, step_s=0.1))
     grammar = trap(depth=50)
     hosts.try_out(grammar, 5)

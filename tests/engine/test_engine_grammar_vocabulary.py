@@ -1,4 +1,4 @@
-"""Grammars over a real tokenizer: what may be sampled is what the grammar says, as text."""
+"""Grammars over a real tokenizer: the tokens that may be sampled match the grammar's text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.engine.sampling.grammar import GrammarCompiler, GrammarMatcher, Vocab
 from quire.engine.tokenizer import HuggingFaceTokenizer, load_tokenizer
 
 PADDING = 50
-"""Rows of the embedding behind the tokenizer's last token, as padded checkpoints have them."""
+"""Rows of the embedding after the tokenizer's last token, as in padded checkpoints."""
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def allowed(matcher: GrammarMatcher, vocab_size: int) -> list[int]:
 
 
 def follow(matcher: GrammarMatcher, tokenizer: HuggingFaceTokenizer, pick: int) -> str:
-    """The output that always takes the allowed token number ``pick`` (or the last one)."""
+    """The output from always taking the allowed token with index ``pick`` (or the last one)."""
     output: list[int] = []
     while not matcher.finished:
         choices = allowed(matcher, tokenizer.vocab_size + PADDING)
@@ -70,7 +70,7 @@ def test_a_token_that_the_grammar_forbids_is_an_error(compiler: GrammarCompiler)
 def test_an_end_that_the_vocabulary_does_not_have_is_left_out(
     tokenizer: HuggingFaceTokenizer,
 ) -> None:
-    """Files name such ids; one request with a grammar must not cost everybody the engine."""
+    """Some files name such ids; a request with a grammar must not stop the engine."""
     ends = (10_000_000, *tokenizer.eos_token_ids)
     known = HuggingFaceTokenizer(tokenizer.to_json(), ends)
     compiler = GrammarCompiler(Vocabulary(known, tokenizer.vocab_size))

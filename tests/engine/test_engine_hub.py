@@ -1,4 +1,4 @@
-"""What is downloaded of a repository of the hub, and how a failure is told."""
+"""Which files of a hub repository are downloaded, and how failures are reported."""
 
 from __future__ import annotations
 

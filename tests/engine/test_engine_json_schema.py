@@ -1,5 +1,5 @@
-"""What a grammar lets through fits its schema, as an independent validator sees it; what a schema
-cannot be held to is refused with its place."""
+"""Outputs that a grammar allows satisfy its schema, by an independent validator; schemas that
+cannot be enforced are refused with the place."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ SCHEMAS: list[dict[str, Any]] = [
 
 
 def walk(matcher: GrammarMatcher, draw: random.Random, num_tokens: int = 160) -> bytes | None:
-    """Random allowed tokens, closing ones rather the longer it takes; None if it did not end."""
+    """Random allowed tokens, with closing ones more likely over time; None if the output did not
+    end."""
     text = bytearray()
     while not matcher.finished:
         mask = matcher.mask()
@@ -90,7 +91,7 @@ def walk(matcher: GrammarMatcher, draw: random.Random, num_tokens: int = 160) ->
 
 
 def may_end(matcher: GrammarMatcher) -> bool:
-    """The end of the text is a token behind those of the bytes."""
+    """The end of the text is the token after those of the bytes."""
     return any(matcher.mask()[256 // 8 :])
 
 
@@ -110,12 +111,12 @@ BOUNDS = [-7.25, -3, -1.5, -1, -0.5, 0, 0.25, 0.5, 1, 1.05, 3, 3.5, 9, 10, 12]
 
 @pytest.mark.parametrize("kind", ["number", "integer"])
 def test_no_bound_is_passed(kind: str) -> None:
-    """All four keywords at and between integers, with texts of numbers next to them."""
+    """All four keywords at and between integers, with texts of numbers close to them."""
     draw = random.Random(5)
     for _ in range(60):
         low, high = sorted(draw.sample(BOUNDS, 2))
         if kind == "integer" and high - low < 2:
-            continue  # perhaps none fits
+            continue  # possibly no value is valid
         schema = {
             "type": kind,
             draw.choice(["minimum", "exclusiveMinimum"]): low,
@@ -197,7 +198,7 @@ KEYWORDS = frozenset(
     contentSchema
     """.split()  # noqa: SIM905
 )
-"""Of draft 2020-12, all vocabularies."""
+"""The keywords of draft 2020-12, all vocabularies."""
 
 
 def test_annotations_and_draft_4_bounds_are_understood() -> None:

@@ -1,4 +1,4 @@
-"""The engine's log probabilities equal transformers', whatever the pages look like."""
+"""The engine's log probabilities equal transformers', for any layout of pages."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_reordered_pages(page_size: int, make_driver: MakeDriver, reference: Ref
 def test_gapped_pages_and_positions(
     page_size: int, make_driver: MakeDriver, reference: Reference
 ) -> None:
-    """Holes within pages, and positions that jump: what is not there is not seen."""
+    """Holes within pages, and positions with jumps: missing slots are not seen."""
     driver = make_driver(page_size=page_size)
     tokens = random_tokens(NUM_TOKENS)
     kept = [i for i in range(NUM_TOKENS - 1) if i % 5 != 2]
@@ -240,7 +240,7 @@ def test_a_later_row_sees_what_an_earlier_row_of_the_message_writes(
 def test_explicit_masks(
     name: str, page_size: int, make_driver: MakeDriver, reference: Reference
 ) -> None:
-    """A random mask over table slots and new tokens, upwards in position too."""
+    """A random mask over table slots and new tokens, which also shows higher positions."""
     driver = make_driver(name, page_size=page_size)
     tokens = random_tokens(20)
     num_old = 13
@@ -290,7 +290,7 @@ def test_an_explicit_mask_may_show_higher_positions(
 
 
 def test_a_token_that_sees_nothing_attends_to_nothing(make_driver: MakeDriver) -> None:
-    """Its attention output is zero: the rest of the table does not matter."""
+    """Its attention output is zero, so the rest of the table does not matter."""
     driver = make_driver()
     results = []
     for seed in (1, 2):
@@ -305,7 +305,7 @@ def test_a_token_that_sees_nothing_attends_to_nothing(make_driver: MakeDriver) -
 def test_non_finite_memory_of_others_does_not_leak(
     make_driver: MakeDriver, reference: Reference
 ) -> None:
-    """Padding never multiplies with what lies in foreign blocks, next to one's own or not."""
+    """Padding is never multiplied with other holders' blocks, adjacent or not."""
     driver = make_driver()
     foreign = [*range(10), 48, 49, 51, 59, 63]
     step = driver.engine._step  # type: ignore[attr-defined]

@@ -96,7 +96,7 @@ def test_entries_are_set_in_order_and_cut_off_what_is_behind() -> None:
     assert tables.visible(tables.row(2)).tolist() == [1, 3]
     assert tables.blocks(tables.row(1)).tolist() == [10, 31]
     assert tables.visible(tables.row(1)).tolist() == [1, 7]
-    # a new table, twice the same one, and more entries than there was room for
+    # a new table, the same one twice, and more entries than fit before
     again = [3, *[2] * 20]
     entries = [0, *range(2, 22)]
     tables.write_entries(i32(again), i32(entries), i32(entries), u64(entries))

@@ -1,4 +1,4 @@
-"""What a message reports of its sequences, collected step by step."""
+"""A message's report of its sequences, collected step by step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attention mass that rows ask for equals what transformers' attentions add up to."""
+"""The attention mass of rows equals the sum of transformers' attention probabilities."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 def attentions(
     model: PreTrainedModel, tokens: Sequence[int], mask: NDArray[np.bool_] | None = None
 ) -> Floats:
-    """Probabilities ``[L, T, T]`` of transformers, averaged over heads; ``mask``: who sees whom."""
+    """Probabilities ``[L, T, T]`` of transformers, averaged over heads; ``mask``: which token sees
+    which."""
     extra = {}
     if mask is not None:
         bias = torch.zeros(1, 1, *mask.shape)
@@ -97,8 +98,8 @@ def test_chunks_give_the_mass_of_transformers(
 
 
 def test_explicit_masks_and_hidden_slots(make_driver: MakeDriver, reference: Reference) -> None:
-    """Slots hidden by the table's bits, whatever the mask says, by the mask, and from one token
-    everything but itself."""
+    """Slots hidden by the table's bits regardless of the mask, slots hidden by the mask, and one
+    token that sees only itself."""
     driver = make_driver("llama")
     tokens = random_tokens(14)
     sees = np.tril(np.ones((14, 14), np.bool_))
@@ -153,7 +154,7 @@ def test_a_row_sees_what_an_earlier_row_of_its_message_writes(
 
 
 def test_one_block_in_two_entries_counts_in_each(make_driver: MakeDriver) -> None:
-    """Pages share blocks: a slot that stands in a table twice has its mass at both places."""
+    """Pages share blocks: a slot that is in a table twice has its mass in both entries."""
     driver = make_driver("llama")
     tokens = random_tokens(5)
     driver.good(
@@ -178,7 +179,7 @@ def test_a_bad_row_has_no_columns(make_driver: MakeDriver) -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gpt-oss"])
 def test_long_rows_in_bfloat16(name: str, make_driver: MakeDriver, reference: Reference) -> None:
-    """Through the cache's own type and through more tiles than one chunk of the kernel has."""
+    """Uses the cache's own type and more tiles than one chunk of the kernel has."""
     driver = make_driver(
         name, dtype="bfloat16", page_size=16, max_batch_tokens=512, max_model_len=512
     )

@@ -1,4 +1,4 @@
-"""Stop strings in a growing output: wherever the tokens' boundaries are."""
+"""Stop strings in a growing output, for any token boundaries."""
 
 from __future__ import annotations
 

@@ -48,7 +48,8 @@ def test_special_tokens_are_recognised_or_not(checkpoint: Callable[[str], Path])
 
 
 def test_a_rule_that_gives_up_is_an_error_of_the_text() -> None:
-    """The library panics then, outside of ``Exception``: no boundary would answer."""
+    """The library panics then with an exception outside of ``Exception``, which no error handler
+    catches."""
     tokenizer = Tokenizer(models.BPE({"a": 0, "b": 1}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("(a|aa)+$"), "isolated")
     loaded = HuggingFaceTokenizer(tokenizer.to_str(), ())
@@ -82,7 +83,7 @@ def test_sentencepiece_bytes() -> None:
 def test_what_stands_before_a_text_is_said_by_the_file(
     template: str, start: tuple[int, ...], checkpoint: Callable[[str], Path]
 ) -> None:
-    """What stands behind one does not: an answer is to follow."""
+    """Tokens after the text are not included, because an answer follows."""
     plain = Tokenizer.from_file(str(checkpoint("llama") / "tokenizer.json"))
     plain.post_processor = processors.TemplateProcessing(
         single=template or "$A", special_tokens=[("<s>", 0), ("</s>", 1)]

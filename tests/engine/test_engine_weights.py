@@ -1,4 +1,4 @@
-"""Hostile and damaged model directories get an error that says what and what to do."""
+"""Hostile and damaged model directories give an error with the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def change_tensors(path: Path, change: Callable[[dict[str, torch.Tensor]], None]
 
 
 def shard(path: Path, num_shards: int = 3) -> dict[str, str]:
-    """Split the weights into shards with an index; the index's weight map."""
+    """Split the weights into shards with an index; returns the index's weight map."""
     tensors = load_file(path / WEIGHTS)
     (path / WEIGHTS).unlink()
     names = sorted(tensors)
@@ -456,7 +456,7 @@ def test_typical_p_is_a_default_too(model: Path) -> None:
 
 
 def test_the_card_of_a_model_that_sees_images(model: Path) -> None:
-    """Its length and tokens stand in the text part, its template in a file of its own."""
+    """Its length and tokens are in the text part, its template in a separate file."""
     config = json.loads((model / "config.json").read_text())
     wrapped = {"model_type": "llava", "text_config": {**config, "max_position_embeddings": 77}}
     (model / "config.json").write_text(json.dumps(wrapped))

@@ -1,4 +1,4 @@
-"""One light engine, and the events that programs are made of."""
+"""A light engine, and the events of programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from quire.simulation import LightEngine, Simulation, StepCost, VirtualShell, li
 
 ENGINE = EngineId("light#0")
 COST = StepCost(message_s=0.0, step_s=1.0, row_s=0.0, prompt_token_s=0.0)
-"""A step takes a second, whatever stands in it."""
+"""A step takes a second, with any number of rows."""
 
 
 class World:
@@ -36,7 +36,7 @@ class World:
             self.shell.start_engine(EngineId(f"light#{index}"), engine)
 
     def launch(self, program: int, prompt: Sequence[int], num_tokens: int) -> Callable[[], None]:
-        """A call for the agenda."""
+        """A call for the agenda that launches the program."""
 
         def begin() -> None:
             now_s = self.shell.now_s

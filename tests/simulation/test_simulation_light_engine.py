@@ -1,4 +1,5 @@
-"""The light engine answers as an engine does, as far as it goes; what it cannot do it says."""
+"""The light engine answers like an engine within its limits, and reports requests outside of
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ def test_it_is_an_engine() -> None:
 
 
 def test_tokens_stay_the_same_in_another_batch_and_after_a_preemption(make_world: Any) -> None:
-    """Three blocks for two decodes of two blocks each: one of them has to wait or to yield."""
+    """Three blocks for two decodes of two blocks each, so that one has to wait or to yield."""
     alone = make_world()
     alone.simulation.at(0.0, alone.launch(1, range(8), 20))
     alone.simulation.run()

@@ -1,4 +1,4 @@
-"""What happens when: calls, ends of messages and the timer, engines side by side."""
+"""The order of events: calls, ends of messages and the timer, with parallel engines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_decode_takes_a_step_for_each_token(make_world: Any) -> None:
 
 
 def test_decodes_of_one_engine_share_its_steps(make_world: Any) -> None:
-    """The second comes in the middle of a step and joins the next one."""
+    """The second decode arrives during a step and joins the next one."""
     world = make_world()
     world.simulation.at(0.0, world.launch(1, PROMPT, 4))
     world.simulation.at(1.5, world.launch(2, [9, *PROMPT], 2))
@@ -62,7 +62,7 @@ def test_it_stops_at_a_time_and_goes_on(make_world: Any) -> None:
 
 
 def test_the_timer_comes_in_its_turn(make_world: Any) -> None:
-    """A program that is idle for longer than it may is ended by control's own timer."""
+    """Control's timer ends a program that is idle for too long."""
     world = make_world()
     ticks: list[float] = []
     world.simulation.at(0.0, lambda: setattr(world.shell, "timer_s", 3.0))
@@ -92,7 +92,7 @@ def test_a_lost_engine_ends_what_it_ran(make_world: Any) -> None:
     ],
 )
 def test_each_part_of_the_cost_counts(make_world: Any, cost: StepCost, expected_s: float) -> None:
-    """Three tokens behind a prompt of eight: three messages of one step and one row."""
+    """Three tokens after a prompt of eight: three messages of one step and one row."""
     world = make_world(cost=cost)
     world.simulation.at(0.0, world.launch(1, PROMPT, 3))
     world.simulation.run()

@@ -1,4 +1,4 @@
-"""The fake engine against the reference decoder, and what it refuses."""
+"""The fake engine against the reference decoder, and the messages that it refuses."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def started() -> EngineDriver:
 
 
 def begun(engine: EngineDriver, block: int = 40) -> EngineDriver:
-    """``engine`` with transfer 0 under way, from ``block`` to host block 0."""
+    """``engine`` with transfer 0 in progress, from ``block`` to host block 0."""
     engine.execute(operations=[engine.begin_swap_out([block], [0])])
     return engine
 

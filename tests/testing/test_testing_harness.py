@@ -1,4 +1,4 @@
-"""The harness: what it carries out, counts and refuses. Control is a list of actions here."""
+"""The actions that the harness carries out, and its checks. Control is a list of actions here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIST = GetNextDist(id=CommandId(2), embeds=[EmbedId(1)])
 
 
 class ListControl:
-    """Answers the next event with the actions that a test has put in ``next``."""
+    """Answers the next event with the actions in ``next``, which a test sets."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []

@@ -118,7 +118,7 @@ async def test_a_failing_program_fails_alone() -> None:
 
 
 class Picky(FakeEngine):
-    """Finds fault with every message."""
+    """Fails on every message."""
 
     def execute(self, batch: Batch) -> BatchResult:
         raise ProtocolViolation("not in this tone")

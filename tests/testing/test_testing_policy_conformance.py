@@ -52,7 +52,7 @@ class _Stateless:
 
 
 class _NewestFirst(_Stateless):
-    """Starves: the suite must notice."""
+    """A policy under which old commands starve: the suite must notice."""
 
     name = "newest"
 
@@ -61,7 +61,7 @@ class _NewestFirst(_Stateless):
 
 
 class _LeastServedProgram(_Stateless):
-    """Its keys change with what other commands of the program get, which nobody is told."""
+    """A policy whose keys depend on other commands of the program, without a notification."""
 
     name = "least_served"
 
@@ -70,7 +70,7 @@ class _LeastServedProgram(_Stateless):
 
 
 class _Hoarder(_NewestFirst):
-    """Keeps what has ended."""
+    """A policy that never forgets commands that have ended."""
 
     def __init__(self) -> None:
         self.seen: list[CommandId] = []

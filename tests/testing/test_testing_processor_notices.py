@@ -1,4 +1,4 @@
-"""The processor suite notices processors that are wrong: each fails the test meant for it."""
+"""The processor suite notices faulty processors: each fails the test meant for it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def of_neighbours(
 
 
 def at_random(scores: Tensor, history: History, amount: Tensor, kept: dict[str, Tensor]) -> Tensor:
-    # the rows' own numbers, so that only determinism is at fault
+    # the same for all rows, so that only determinism fails
     return scores + torch.rand(1).item()
 
 

@@ -1,4 +1,4 @@
-"""The engine suite notices engines that are wrong: each tampering fails the test meant for it."""
+"""The engine suite notices faulty engines: each kind of tampering fails the test meant for it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Suite(EngineCoreSuite):
 
 
 class Tampered(FakeEngine):
-    """Executes something else than what it was sent."""
+    """Executes other messages than it was sent."""
 
     def __init__(self, pool: PoolSpec, tamper: Tamper) -> None:
         super().__init__(pool, adapters=["formal", "brief"])

@@ -1,4 +1,4 @@
-"""The public surface of ``quire.testing``: a change here is a change for users' tests."""
+"""The public surface of ``quire.testing``: users' tests depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``make mutate``: its faults, its sample, and that the real tree stays as it is."""
+"""``make mutate``: its faults, its sample, and that it leaves the real tree unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows with adapters equal transformers over merged weights, however they are mixed."""
+"""Rows with adapters equal transformers with merged weights, in any mixture."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def prompts(count: int) -> list[list[int]]:
 def test_one_that_is_gone_does_not_move_the_others(
     backend: str, tmp_path: Path, checkpoint: Checkpoint, reference: Reference
 ) -> None:
-    """Messages go on calling each by its old number."""
+    """The other adapters keep their indices."""
     base, recipe = reference("llama"), RECIPES["all"]
     adapters = (
         AdapterConfig("gone", str(tmp_path / "gone"), is_needed=False),
@@ -130,7 +130,7 @@ def test_every_adapter_equals_its_merged_model(
     reference: Reference,
     adapters: Callable[[str], tuple],
 ) -> None:
-    """One message: each adapter twice and plain rows between, no two adjacent rows alike."""
+    """One message with each adapter twice and plain rows between, no two adjacent rows alike."""
     driver = EngineDriver(make_engine(checkpoint(model), adapters(model), fake_pool(), backend))
     recipes = recipes_of(model)
     assert [adapter.name for adapter in driver.info.adapters] == list(recipes)
@@ -141,7 +141,7 @@ def test_every_adapter_equals_its_merged_model(
         for tokens, adapter in zip(prompts(len(order)), order, strict=True)
     ]
     afters = []
-    for start in range(0, len(rows), 3):  # messages of the size that the pool allows
+    for start in range(0, len(rows), 3):  # as many rows per message as the pool allows
         afters += driver.forward(rows[start : start + 3])
     for row, after in zip(rows, afters, strict=True):
         wanted = expected(models[row.adapter + 1], list(row.tokens))
@@ -170,7 +170,7 @@ def test_sequences_decode_as_their_merged_models(
 
 
 class TestConformance(EngineCoreSuite):
-    """The whole suite of engines, with adapters loaded."""
+    """The whole engine suite, with adapters loaded."""
 
     page_sizes = (2,)
     backend = "torch"
@@ -191,7 +191,7 @@ class TestConformance(EngineCoreSuite):
 def test_batch_invariant_rows_do_not_depend_on_their_company(
     dtype: str, checkpoint: Checkpoint, adapters: Callable[[str], tuple]
 ) -> None:
-    """Long rows are cut into several parts, on two threads."""
+    """Long rows are split into several parts, on two threads."""
     engine = make_engine(
         checkpoint("llama"),
         adapters("llama"),

@@ -1,4 +1,4 @@
-"""Adapters that cannot be served are refused with their figures before memory is taken."""
+"""Adapters that cannot be served are refused with their figures before memory is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The best column of a product, kept instead of its rows: every instruction set of this machine."""
+"""The best column of each row of a product, on every instruction set of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def team(request: pytest.FixtureRequest) -> Iterator[Team]:
 def best_columns(
     team: Team, matrix: PackedMatrix, x_MK: torch.Tensor, wanted_M: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The best columns, and the rows of those that are not wanted."""
+    """The best columns, and the stored rows of those that are not wanted."""
     best_M = torch.full((len(x_MK),), UNTOUCHED, dtype=torch.int64)
     y_MN = torch.full((len(x_MK), matrix.num_columns), float(UNTOUCHED))
     native = team.library.native
@@ -68,7 +68,7 @@ def test_the_best_column_of_rows_that_ask_for_it(
         team, torch.randn(num_columns, DEPTH, generator=generator) - 4.0, weight_type
     )
     for num_rows in (1, 7, 33, 80):
-        # Positive rows: every product is negative, and the padding of the last panel would win.
+        # Positive rows: every product is negative, so that the last panel's zero padding would win.
         x_MK = torch.rand(num_rows, DEPTH, generator=generator)
         wanted_M = torch.arange(num_rows) % 3 != 1
         stored_MN = matmul(team, matrix, x_MK)
@@ -87,7 +87,7 @@ def test_equal_values_go_to_the_lowest_column(team: Team, weight_type: WeightTyp
     x_MK = torch.ones(3, DEPTH)
     x_MK[1] = 0.0
     x_MK[2] = -1.0
-    for times in (1, 15):  # few rows and many, which are multiplied another way
+    for times in (1, 15):  # few rows and many rows take different paths
         best_M, _ = best_columns(team, matrix, x_MK.repeat(times, 1), torch.ones(3 * times))
         assert best_M.tolist() == [37, 0, 0] * times
 
@@ -98,7 +98,7 @@ def test_no_column_of_rows_that_are_not_numbers(team: Team) -> None:
     weight_NK[:, 1] = 1.0
     matrix = PackedMatrix(team, weight_NK, WeightType.F32)
     x_MK = torch.zeros(4, DEPTH)
-    x_MK[0, 2] = torch.nan  # 0 * nan: every column
+    x_MK[0, 2] = torch.nan  # 0 * nan is nan in every column
     x_MK[1, 0] = torch.inf  # inf in one column, nan in the others
     x_MK[2, 1] = -torch.inf
     x_MK[3, 0] = 1.0

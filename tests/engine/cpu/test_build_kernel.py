@@ -1,4 +1,4 @@
-"""``setup.py``: what it compiles again, and what it leaves behind where no compiler works."""
+"""``setup.py``: what it recompiles, and what it leaves if no compiler works."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_the_environment_chooses_the_compiler(build: Any, monkeypatch: pytest.Mo
 def library_that_records(
     build: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, while_compiling: Any = None
 ) -> tuple[Any, list[str]]:
-    """A library whose compiler does nothing but note down what it is given."""
+    """A library whose compiler only records its arguments."""
     compiled: list[str] = []
 
     def fake_run(arguments: list[str]) -> None:

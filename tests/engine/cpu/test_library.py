@@ -1,4 +1,4 @@
-"""Which library of the kernel is chosen, and what is said when one cannot be used."""
+"""Which kernel library is chosen, and the message when one cannot be used."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ USABLE = [state.isa for state in kernel_report().states if state.problem is None
 ROWS = (1, 2, 3, 7, 12, 13, 16, 17, 33, 100)
 SHAPES = ((5, 3), (33, 65), (64, 128), (70, 250))  # N, K
 TOLERANCE = {WeightType.F32: 1e-6, WeightType.BF16: 1e-6, WeightType.INT8: 1e-5}
-"""Of the largest magnitude of the result: rounding of float32 sums alone."""
+"""Relative to the largest magnitude of the result: rounding of float32 sums only."""
 
 pytestmark = pytest.mark.skipif(not USABLE, reason="the kernel was not built on this machine")
 
@@ -128,7 +128,7 @@ def test_float32_is_rounded_to_bf16_as_torch_does(team: Team) -> None:
 
 
 def test_int8_stays_near_the_weights(team: Team) -> None:
-    """Half a step of each column, and about 1 % of the result of a random product."""
+    """Weights are within half a step of their column, a random product within about 1 %."""
     weight_NK = random_matrix(64, 512)
     matrix = PackedMatrix(team, weight_NK, WeightType.INT8)
     unpacked_NK, _ = matrix.unpack(team)
@@ -218,7 +218,7 @@ def test_what_does_not_fit_is_refused(team: Team) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_weights_lie_in_private_memory() -> None:
-    """Shared anonymous memory gets no huge pages on a system as it is installed."""
+    """Shared anonymous memory gets no huge pages with a system's default settings."""
     buffer = huge_page_buffer(4 << 20)
     address = buffer.data_ptr()
     for line in Path("/proc/self/maps").read_text().splitlines():

@@ -1,4 +1,4 @@
-"""Messages in which sequences only go on: in one call of the kernel, and stage by stage."""
+"""Messages that only advance sequences: in one call of the kernel, and stage by stage."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 @dataclass
 class Calls:
-    """What the runner did of the messages that it was asked to advance."""
+    """The runner's results for the messages that it was asked to advance."""
 
     were_done: list[bool] = field(default_factory=list)
 
@@ -63,7 +63,8 @@ def sequences_of(driver: Driver) -> Any:
 
 
 def opened(driver: Driver) -> Driver:
-    """Four sequences behind their first token: with a budget, stop tokens, little room, epoch 2."""
+    """Four sequences after their first token: with a token limit, stop tokens, few free slots,
+    epoch 2."""
     some = tuple(range(0, 320, 7))
     kinds: list[dict[str, Any]] = [
         {"stop": StopSpec(max_tokens=6)},
@@ -94,7 +95,7 @@ ALL = ((3, 2, 9), (0, 1, 9), (1, 1, 9), (2, 1, 9))
 MESSAGES = [
     advancing(3, (0, 1, 3), (1, 1, 2), (2, 1, 3), (3, 2, 0)),
     advancing(2, (3, 1, 2), (1, 1, 9)),  # the epoch of 3 is stale
-    advancing(6, *ALL),  # room for 4 of them in 2; for all 6 in 3, which ends with the next message
+    advancing(6, *ALL),  # room for 4 tokens in sequence 2; for all 6 in 3, which ends next
     advancing(9, *ALL),
     advancing(9, *ALL),
     advancing(9, (2, 1, 9), (0, 1, 9)),  # both have ended
@@ -102,7 +103,7 @@ MESSAGES = [
 
 
 def told(driver: Driver, messages: list[Send]) -> list[object]:
-    """The answers, and what the engine keeps behind each."""
+    """The answers, and the engine's state after each."""
     said: list[object] = []
     sequences = sequences_of(driver)
     tables = driver.engine._step._operations._tables  # type: ignore[attr-defined]
@@ -133,7 +134,7 @@ def test_a_sequence_without_a_choice_fails_alone(
     make_driver: MakeDriver, calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def excluding() -> Driver:
-        """From its next token on, nothing may follow in 0."""
+        """Sequence 0 can sample no token after its next one."""
         driver = opened(make_driver(backend="cpu"))
         vocab_size, sequences = driver.info.vocab_size, sequences_of(driver)
         sequences.stop_tokens = np.full((sequences.capacity, vocab_size), -1, np.int64)
@@ -151,7 +152,7 @@ def test_a_sequence_without_a_choice_fails_alone(
 
 
 def test_the_stages_see_to_what_is_not_plain(make_driver: MakeDriver, calls: Calls) -> None:
-    """A sequence whose log probabilities are wanted stops the call where it would run, not else."""
+    """A sequence with log probabilities prevents the single call only if it would run."""
     driver = opened(make_driver(backend="cpu"))
     operations, row = driver.open(4, [5, 6], [80, 81], num_logprobs=1)
     driver.good(operations=operations, forward=forward_rows([row], outputs=False))

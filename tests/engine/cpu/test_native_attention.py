@@ -47,7 +47,7 @@ def team(request: pytest.FixtureRequest) -> Iterator[Team]:
 
 
 def tiled(keys_SKD: torch.Tensor, *, is_value: bool) -> torch.Tensor:
-    """A cache as ``csrc/kv_cache.h`` lays it out, from one in slots."""
+    """A cache in the layout of ``csrc/kv_cache.h``, from one in slots."""
     num_slots, num_heads, dim = keys_SKD.shape
     padded = torch.zeros(-(-num_slots // 16) * 16, num_heads, -(-dim // 16) * 16)
     padded[:num_slots, :, :dim] = keys_SKD.float()
@@ -161,7 +161,7 @@ def test_any_ratio_of_heads_and_head_size(team: Team, heads: tuple[int, int, int
 
 @pytest.mark.parametrize("attributes", ATTRIBUTES.values(), ids=ATTRIBUTES)
 def test_bfloat16(team: Team, attributes: AttentionAttributes) -> None:
-    """The cache is bf16; on the matrix path queries and probabilities are rounded to it as well."""
+    """The cache is bf16; on the matrix path queries and probabilities are also rounded to it."""
     for heads in ((4, 2, 32), (4, 4, 64), (4, 1, 24)):
         for page_size in (4, 16):
             case = make_case(EVERYTHING, page_size=page_size, heads=heads, dtype=torch.bfloat16)
@@ -186,7 +186,7 @@ LONG = (RowShape(530, 1), RowShape(0, 300), RowShape(270, 70), RowShape(300, 40,
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_contexts_of_several_chunks(team: Team, page_size: int, dtype: torch.dtype) -> None:
-    """Where the running maximum changes from chunk to chunk."""
+    """The running maximum changes from chunk to chunk."""
     case = make_case(LONG, page_size=page_size, heads=(4, 2, 32), dtype=dtype)
     loud = AttentionAttributes(scale=1.5)
     assert_equal(team, case, loud, 2e-5 if dtype == torch.float32 else 6e-2)
@@ -216,7 +216,7 @@ def test_batch_invariance(team: Team, page_size: int, dtype: torch.dtype) -> Non
 
 
 def test_what_no_word_shows_cannot_leak(team: Team) -> None:
-    """Whatever lies in foreign slots of one's own tiles, on either path."""
+    """Slots of other holders in the same tiles have no effect, on either path."""
     for dtype in (torch.float32, torch.bfloat16):
         case = make_case(
             (RowShape(37, 1, "holes"), RowShape(5, 40)), page_size=4, heads=(4, 2, 32), dtype=dtype
@@ -238,7 +238,7 @@ def test_what_no_word_shows_cannot_leak(team: Team) -> None:
 def test_a_long_row_is_divided_among_threads_bit_for_bit(
     team: Team, dtype: torch.dtype, name: str
 ) -> None:
-    """Two threads share the parts of one row; in a batch of nine each has rows of its own."""
+    """Two threads divide one row; in a batch of nine each thread has whole rows."""
     rows = (RowShape(1200, 1), *(RowShape(20, 1) for _ in range(8)))
     case = make_case(rows, page_size=16, heads=(4, 2, 32), dtype=dtype)
     together = attend(team, case, ATTRIBUTES[name])

@@ -57,7 +57,7 @@ def test_the_fused_loop_equals_single_steps(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_batch_invariance(isa: str, dtype: str, make_driver: MakeDriver) -> None:
-    """Chunks and batches of any kind give the same bits."""
+    """Chunks and batches of all kinds give the same bits."""
     driver = make_driver(
         "qwen3", kernel_isa=isa, dtype=dtype, batch_invariant=True, page_size=16, num_threads=2
     )
@@ -77,7 +77,7 @@ def test_batch_invariance(isa: str, dtype: str, make_driver: MakeDriver) -> None
 def test_rows_of_a_large_batch_equal_each_alone(
     isa: str, dtype: str, one_sees_another: bool, make_driver: MakeDriver
 ) -> None:
-    """Also where a row sees what another writes in the same step."""
+    """Includes rows that see what another row writes in the same step."""
     driver = make_driver(
         "qwen3", kernel_isa=isa, dtype=dtype, batch_invariant=True, page_size=16, num_threads=2
     )

@@ -1,4 +1,4 @@
-"""Tokens and distributions behind embeds: in calls of the kernel, and by their definitions."""
+"""Tokens and distributions after embeds: by the kernel, and by their definitions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLERS = [
     ),
 ]
 TIE, NOTHING = 6, 7
-"""Embeds whose logits are all equal, and are no numbers."""
+"""Embeds whose logits are all equal, and are all NaN."""
 
 
 @pytest.fixture(params=INSTRUCTION_SETS)
@@ -37,7 +37,7 @@ def isa(request: pytest.FixtureRequest) -> str:
 
 
 def with_embeds(driver: Driver) -> Driver:
-    """Embeds 0 to 5 are random, behind them those that are special."""
+    """Embeds 0 to 5 are random, followed by the special ones."""
     size = driver.info.hidden_size
     vectors = np.random.default_rng(1).normal(size=(8, size)).astype(np.float32)
     vectors[TIE], vectors[NOTHING] = 0, np.nan
@@ -48,7 +48,7 @@ def with_embeds(driver: Driver) -> Driver:
 
 
 def sampled(driver: Driver) -> BatchResult:
-    """Every embed with every sampler; what is drawn goes to token slots."""
+    """Every embed with every sampler; drawn tokens go to token slots."""
     which = np.repeat(np.arange(len(SAMPLERS)), 8)
     return driver.send(
         samples=SampleRows(
@@ -65,7 +65,7 @@ def test_choices_are_those_of_the_definition(
     isa: str, make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(driver: Driver) -> tuple[list[int], list[tuple[str, int]], list[int]]:
-        results = [sampled(driver), sampled(driver)]  # the second time with the plan of the first
+        results = [sampled(driver), sampled(driver)]  # the second call reuses the plan of the first
         slots = driver.engine._step._token_slots.resolve(  # type: ignore[attr-defined]
             ~np.arange(8 * len(SAMPLERS), dtype=np.int32)
         )

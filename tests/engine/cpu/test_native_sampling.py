@@ -1,4 +1,4 @@
-"""The kernel chooses the token that the definition names, on every instruction set."""
+"""The kernel chooses the token that the definition gives, on every instruction set."""
 
 from __future__ import annotations
 

@@ -42,8 +42,8 @@ def _other_threads() -> list[int]:
 
 
 def _wait_for_sleep(threads: Iterable[int]) -> None:
-    """Until each waits in the system. One that spins is runnable for ever: the time limit of the
-    test ends this."""
+    """Wait until every thread sleeps. A thread that spins is runnable for ever, until the test's
+    time limit."""
     for thread in threads:
         state = Path(f"/proc/self/task/{thread}/stat")
         while state.read_text().rpartition(")")[2].split()[0] != "S":

@@ -1,8 +1,8 @@
 """FlashInfer's documented semantics in plain PyTorch, one request after another.
 
-Only what the backend uses, with the library's names and argument order. A request's keys are its
-pages in order, all full but the last; a query at place i of n sees, without a mask, the keys up to
-place ``num_keys - n + i``, and with ``window_left`` w those from w places before that.
+Only the part that the backend uses, with the library's names and argument order. A request's keys
+are its pages in order, all full except the last. Without a mask, the query with index i of n sees
+the keys up to index ``num_keys - n + i``, and with ``window_left`` w those from w before that.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def requests(
 def attend(
     found: Sequence[Request], q: Tensor, pages: Pages, scale: float, softcap: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Output and base-2 logarithm of the sum of exponentials; for a query that sees nothing the
-    output is not a number (the library does not say what it is)."""
+    """Output and base-2 logarithm of the sum of exponentials. For a query that sees nothing the
+    output is NaN (the library leaves it undefined)."""
     out, lse = torch.full_like(q, math.nan), torch.full(q.shape[:2], math.nan)
     for one in found:
         keys, values = (

@@ -1,4 +1,4 @@
-"""What the backend says where it cannot run."""
+"""The backend's reasons when it cannot run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_an_old_device_cannot_run(
     checkpoint: Callable[[str], Path],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A model loaded here stands in for one on that device."""
+    """A model loaded on this machine stands for one on that device."""
     config = EngineConfig(str(checkpoint("llama")), ModelId("m"), weights=weights, device="cpu")
     loaded = load_model(config, ModelDirectory(checkpoint("llama")))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

@@ -1,4 +1,4 @@
-"""The loop over recordings: what is recorded at the start, and what that leaves behind."""
+"""The loop over recordings: what is recorded at the start, and the state afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.engine.cuda.graphs import Work, bucket_sizes
 
 
 class Model:
-    """Logits that say which token was run."""
+    """Logits that identify the token that was run."""
 
     vocab_size = 7
 
@@ -37,7 +37,7 @@ class Attention:
 
 
 class WarmingRecorder:
-    """Runs work as often as a recorder that warms up and checks does."""
+    """Runs work as often as a recorder with warm-up and checks does."""
 
     def __init__(self) -> None:
         self.num_recorded = 0

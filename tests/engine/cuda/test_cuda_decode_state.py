@@ -1,4 +1,4 @@
-"""The decode state on the device does what a loop over rows on the host would do."""
+"""The decode state on the device equals a loop over rows on the host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VOCAB = 12
 
 
 class NoWaiting(TorchDispatchMode):
-    """Refuses operations that make the host wait for the device, or whose shape is data."""
+    """Refuses operations that make the host wait for the device, or whose shape depends on data."""
 
     _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "is_nonzero", "equal")
 
@@ -96,7 +96,7 @@ def test_against_a_loop_over_rows(seed: int) -> None:
     tokens, stopped, failed, ran = simulate(rows, sampled, chosen)
 
     state = DecodeState(8, 8, 4, IDLE, torch.device("cpu"))
-    state.begin(fused_rows([8] * 5, 8, [[1]] * 5, [0] * 5), 8)  # what it held before is gone
+    state.begin(fused_rows([8] * 5, 8, [[1]] * 5, [0] * 5), 8)  # the previous content is gone
     state.begin(rows, size)
     for step in range(num_steps):
         for row in range(num_rows):
@@ -120,7 +120,7 @@ def test_against_a_loop_over_rows(seed: int) -> None:
 @runs_triton
 @pytest.mark.parametrize("seed", range(4))
 def test_the_kernel_does_what_the_operations_do(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_state, "_BLOCK", 4)  # and rows beyond the first block of it
+    monkeypatch.setattr(decode_state, "_BLOCK", 4)  # more rows than one block of the kernel
     random = np.random.default_rng(seed)
     num_rows, size = 7, 8
     rows = fused_rows(

@@ -1,4 +1,4 @@
-"""Whole engines over the CUDA backend give what the PyTorch backend gives."""
+"""Whole engines over the CUDA backend equal those over the PyTorch backend."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn(seed: int, **params: float) -> SamplerSpec:
 
 
 def run(driver: Driver, num_steps: int, **options: Any) -> dict[int, Output]:
-    """Decode the prompts, each in pages of its own."""
+    """Decode the prompts, each in its own pages."""
     started = []
     for number, prompt in enumerate(PROMPTS):
         blocks = range(10 * number, 10 * number + 8)
@@ -146,7 +146,7 @@ def test_steps_that_the_host_looks_at_are_recorded_ones(
     cuda_backend: AnywhereBackend,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Penalties and stops by string; rows drop out, and one prompt joins in the middle."""
+    """Penalties and stop strings; rows end, and one prompt joins in between."""
     replayed: list[int] = []
     original = DecodeLoop.step
 
@@ -177,7 +177,7 @@ def test_rows_beyond_the_memory_of_the_loop_go_without_it(
 def test_what_others_left_in_the_cache_is_not_read(
     make_driver: MakeDriver, cuda_backend: AnywhereBackend
 ) -> None:
-    """The slots of all steps are planned ahead, so a step must not read those of later ones."""
+    """The slots of all steps are planned ahead, so a step must not read those of later steps."""
     stop = [StopSpec(max_tokens=9)] * 3
     expected = run(make_driver(**REFERENCE), 1, stop=stop)
     driver = make_driver(**SETTINGS)

@@ -1,4 +1,4 @@
-"""What FlashInfer is told gives what the reference gives, by the library's documented semantics."""
+"""The calls to FlashInfer give the reference's results, by the library's documented semantics."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_plain_rows_go_in_as_pages_and_the_others_as_slots() -> None:
     starts = case.rows.row_starts
     assert paged.tokens.tolist() == [t for r in plain for t in range(starts[r], starts[r + 1])]
     listed_rows = np.searchsorted(starts, listed.tokens, side="right") - 1
-    # holes, and new tokens in the order of their positions, need no mask once slots are sorted
+    # once slots are sorted, holes and new tokens in the order of positions need no mask
     assert {3, 4, 6, 8, 9} <= set(listed_rows.tolist())
     masked_rows = np.searchsorted(starts, masked.tokens, side="right") - 1
     assert {10, 11} <= set(masked_rows.tolist())
@@ -98,7 +98,7 @@ def test_windows_count_places_only_where_positions_follow_one_another() -> None:
     paged, masked = made_segments(case, window=5)
     assert paged.page_size == 4
     assert masked.mask is not None
-    # what is out of the window of every token is not read
+    # slots outside of every token's window are not read
     assert len(masked.kv_indices) <= 5 + 1
 
 

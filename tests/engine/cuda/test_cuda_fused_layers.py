@@ -1,4 +1,4 @@
-"""The joined parts of a layer give what its parts give one after another."""
+"""The fused parts of a layer equal the separate parts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rotation_and_the_cache_write(
 
 @runs_triton
 def test_keys_of_normalised_heads_lie_apart_from_the_values() -> None:
-    """A norm of queries and keys gives them memory of their own, with another stride."""
+    """A norm of queries and keys returns new memory with another stride."""
     qk_THD, v_TKD = normal(3, 5, 16), normal(3, 8, 16, seed=2)[:, 6:7]
     rotation = Rotation(normal(3, 1, 16, seed=3), normal(3, 1, 16, seed=4))
     slots = torch.tensor([2, 5, 1], device=DEVICE)

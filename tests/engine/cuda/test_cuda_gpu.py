@@ -1,6 +1,6 @@
-"""What only a device can show: recorded steps, FlashInfer itself, bfloat16 and FP8, sameness.
+"""Tests that need a device: recorded steps, FlashInfer itself, bfloat16 and FP8, batch invariance.
 
-The other tests of this folder run on a device too, where there is one.
+The other tests of this folder also run on a device, where there is one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from quire.engine.layers.parameters import Parameters
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.timeout(900),  # FlashInfer may compile
-    pytest.mark.filterwarnings("default"),  # what a device's libraries warn of is theirs
+    pytest.mark.filterwarnings("default"),  # warnings of a device's libraries are not tested
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device"),
 ]
 

@@ -1,4 +1,4 @@
-"""The kernels compile to machine code for every generation that is served; needs no device."""
+"""The kernels compile to machine code for every supported GPU generation; needs no device."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_attention(generation: int, dtype: str, precision: str, rows: int, extra
 def test_attention_fits_into_shared_memory(
     generation: int, kibibytes: int, head_dim: int, dtype: str
 ) -> None:
-    """``kibibytes``: what one block may have (CUDA C++ Programming Guide, technical specifications
+    """``kibibytes``: shared memory per block (CUDA C++ Programming Guide, technical specifications
     by compute capability)."""
     constants = {
         "PAGE_SIZE": 16, "NUM_KV_HEADS": 8, "GROUP": 4, "HEAD_DIM": head_dim, "BLOCK_M": 64,

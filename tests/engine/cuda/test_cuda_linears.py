@@ -1,4 +1,4 @@
-"""FP8 projections and grouped experts against the layers that they take over, on any device."""
+"""FP8 projections and grouped experts against the layers that they replace, on any device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rows_are_quantised_to_the_nearest() -> None:
     quantized, scale = quantize_rows(x)
     assert quantized.dtype == FLOAT8
     back = quantized.float() * scale
-    # E4M3 has 3 bits behind the leading one: an error of up to 1/16 of the value, and near zero of
+    # E4M3 has 3 bits after the leading one: an error of up to 1/16 of the value, and near zero of
     # half the smallest step, 2^-10 of the scale
     assert bool(((back - x).abs() <= x.abs() / 16 + scale * 2**-10).all())
     assert quantized[:4].float().abs().amax(dim=1).tolist() == [448.0] * 4
@@ -78,7 +78,7 @@ def test_sizes_that_float8_products_do_not_take() -> None:
 def test_scales_of_a_checkpoint_give_its_own_weights_back() -> None:
     plain = linear(32, 64, dtype=torch.bfloat16)
     stored, scale = quantize_rows(plain.weight_OI * 0.7)
-    scale = scale * 1.37  # any scale, not the one that this code would choose
+    scale = scale * 1.37  # any scale, not the one that Quire would choose
     plain.weight_OI = (stored.float() * scale).bfloat16()
     tested = Float8Linear(plain, scale_O=scale[:, 0])
     assert torch.equal(tested.weight_OI.view(torch.uint8), stored.view(torch.uint8))

@@ -63,7 +63,7 @@ def test_rows_are_quantised_in_one_launch(size: int) -> None:
     tested, scale = quantized(x)
     expected, expected_scale = quantize_rows(x)
     torch.testing.assert_close(scale, expected_scale, atol=0, rtol=1e-6)
-    # one step of E4M3 apart at most, where a quotient lies between two; the interpreter's rounding
+    # at most one step of E4M3 apart, where a quotient is between two; the interpreter's rounding
     # loses a carry into the exponent
     apart = (tested.float() - expected.float()).abs() > expected.float().abs() / 8 + 2**-9
     assert float(apart.float().mean()) <= (0.0 if DEVICE == "cuda" else 0.03)

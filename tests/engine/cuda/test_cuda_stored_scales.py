@@ -27,7 +27,7 @@ def quantized(name: str, weight: Tensor, per_output: bool) -> dict[str, Tensor]:
     if not name.endswith("_proj.weight"):
         return {name: weight}
     stored, scale = quantize_rows(weight if per_output else weight.reshape(1, -1))
-    # scales as others choose them: the largest weight need not become the largest FP8 number
+    # scales as other tools choose them: the largest weight need not become the largest FP8 number
     stored = (stored.float() / 1.7).to(FLOAT8)
     scale = scale * 1.7 if per_output else scale.reshape(1) * 1.7
     return {name: stored.view(weight.shape), f"{name}_scale": scale}

@@ -116,7 +116,7 @@ def test_batch_invariant_chunks_equal_the_whole_prompt() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "window"])
 def test_decoding_step_by_step(kind: str) -> None:
-    """Rows that advance and drop out, against a fresh plan of the reference for every step."""
+    """Rows that advance and end, against a fresh plan of the reference for every step."""
     shapes = (RowShape(15, 5), RowShape(30, 5, "gapped"), RowShape(0, 5), RowShape(7, 5, "holes"))
     case = make_case(shapes, page_size=4, device=DEVICE)
     asked = attributes(case, kind)
@@ -133,7 +133,7 @@ def test_decoding_step_by_step(kind: str) -> None:
 
 
 def test_what_nobody_sees_is_not_read() -> None:
-    """Slots that a later step will write are shown already, with what another sequence left."""
+    """Slots that a later step will write are visible already, with another sequence's data."""
     case = make_case((RowShape(40, 1, "gapped"), RowShape(9, 1)), page_size=16, device=DEVICE)
     asked = AttentionAttributes(SCALE)
     expected = case.expected(asked)

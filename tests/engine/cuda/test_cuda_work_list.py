@@ -1,4 +1,4 @@
-"""Entries and work lists, read as the kernel reads them, show every token what it may see."""
+"""Entries and work lists, interpreted like the kernel does, show every token what it may see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Seen = dict[int, list[int]]
 
 
 def emulated(case: Case, entries: PageEntries, work: WorkList, window: int | None) -> Seen:
-    """The slots that each token's items show it, in the order in which they are read."""
+    """The slots that each token's items show it, in reading order."""
     rows, seen = case.rows, {}
     for first_entry, first, count, begin, end, _, mask_start, stride in work.items.tolist():
         for local in range(count):
@@ -84,8 +84,8 @@ def test_tokens_see_what_they_may(page_size: int, window: int | None, tiling: Ti
 def test_a_slot_in_two_entries_of_a_row_is_seen_once() -> None:
     case = make_case((RowShape(6, 3), RowShape(5, 1)), page_size=4)
     blocks = case.rows.pages.blocks
-    blocks[1] = blocks[2]  # the block that the row writes stands twice in its table
-    case.rows.pages.visible[1:3] |= np.uint64(1)  # and in both places its slot is shown
+    blocks[1] = blocks[2]  # the block that the row writes is in its table twice
+    case.rows.pages.visible[1:3] |= np.uint64(1)  # and its slot is visible in both entries
     entries = page_entries(case.rows)
     work = work_list(case.rows, entries, np.arange(2), Tiling(4, 4, None))
     for slots in emulated(case, entries, work, None).values():

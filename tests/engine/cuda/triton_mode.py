@@ -1,6 +1,6 @@
-"""Where the Triton kernels can run: on a device, or in Triton's interpreter.
+"""Where the Triton kernels run: on a device, or in Triton's interpreter.
 
-The interpreter must be asked for before anything imports triton, so it is asked for outside:
+The interpreter must be selected before anything imports triton, so it is selected outside:
 ``TRITON_INTERPRET=1 python -m pytest tests/engine/cuda``.
 """
 

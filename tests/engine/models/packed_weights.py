@@ -1,6 +1,6 @@
-"""Packs weights as the published formats say, written out element by element.
+"""Packs weights element by element, as the published formats define.
 
-Every function returns the stored tensors by suffix and the plain weight that they stand for.
+Every function returns the stored tensors by suffix and the plain weight that they encode.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def gptq(
 def compressed(
     weight: torch.Tensor, group_size: int = 16, *, symmetric: bool = False, shuffled: bool = False
 ) -> Packed:
-    """The ``pack-quantized`` format, 4 bits. Everything lies outputs first."""
+    """The ``pack-quantized`` format, 4 bits. Outputs come first in every tensor."""
     size, inputs = weight.shape
     groups = np.arange(inputs) // (inputs if group_size == -1 else group_size)
     if shuffled:

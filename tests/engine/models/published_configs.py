@@ -1,4 +1,4 @@
-"""Configurations with the keys that published checkpoints have; sizes are made small."""
+"""Configurations with the keys of published checkpoints and small sizes."""
 
 from __future__ import annotations
 
@@ -465,4 +465,4 @@ PUBLISHED: dict[str, Values] = {
         "vocab_size": 32064,
     },
 }
-"""By a name of the checkpoint."""
+"""By the name of a checkpoint."""

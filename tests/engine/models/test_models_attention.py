@@ -149,8 +149,8 @@ def test_one_plan_serves_layers_of_all_kinds() -> None:
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("attributes", ATTRIBUTES.values(), ids=ATTRIBUTES)
 def test_decode_steps(attributes: AttentionAttributes, seed: int) -> None:
-    """Two rows advance over pages with gaps, whose later positions come into sight on the way;
-    then one of them alone."""
+    """Two rows advance over pages with gaps, whose later positions become visible on the way; then
+    one of them advances alone."""
     case = Case(seed)
     case.new = [
         {"slots": [52], "positions": [15]},

@@ -1,4 +1,4 @@
-"""Published configurations are read as meant; damaged or hostile ones are refused by name."""
+"""Published configurations are read as intended; damaged or hostile ones are refused by name."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_gemma_2() -> None:
 
 
 def test_gemma_3_with_what_its_file_leaves_out() -> None:
-    """The published file of the 4B model, which holds a vision tower besides."""
+    """The published file of the 4B model, which also contains a vision tower."""
     text = {
         "hidden_size": 2560,
         "intermediate_size": 10240,
@@ -359,4 +359,4 @@ def test_bad_values_are_named(
 
 def test_every_family_is_in_the_table_of_models() -> None:
     tested = {recipe.config.model_type for recipe in MODELS.values()}
-    assert tested >= FAMILIES.keys() - {"gemma3", "llava", "mistral3"}  # which wrap others
+    assert tested >= FAMILIES.keys() - {"gemma3", "llava", "mistral3"}  # these wrap others

@@ -1,4 +1,4 @@
-"""Whole directories: code that lies unused, lengths, text parts, what an engine says of itself."""
+"""Whole directories: unused code, lengths, text parts, the engine's description."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_length_of_dynamic_rotations_is_asked_for(copy: Callable[[str], Path
 def test_the_text_part_of_a_checkpoint_with_images(
     checkpoint: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    """Text alone gives what transformers gives; the vision tower lies unread."""
+    """Text alone equals transformers; the vision tower is not read."""
     text = json.loads((checkpoint("gemma3") / "config.json").read_text())
     vision = {
         "hidden_size": 16,

@@ -33,7 +33,7 @@ Values = dict[str, Any]
 
 
 def warnings_of(values: Values) -> list[str]:
-    """What loading says of a configuration, without its weights."""
+    """The warnings of loading a configuration, without its weights."""
     family = family_of(values, "config.json")
     reader = ConfigReader(values, "config.json")
     shape = family.read(reader)
@@ -130,7 +130,8 @@ def test_an_unknown_key_never_loads_in_silence(place: str, name: str, value: Any
 
 
 def _is_known(values: Values, path: tuple[str, ...], name: str) -> bool:
-    """Whether the place's scope or reader has ``name``: then it is no unknown key."""
+    """Whether the scope or the reader of that object knows ``name``, so that it is not an unknown
+    key."""
     family = family_of(values, "config.json")
     reader = ConfigReader(values, "config.json")
     family.read(reader)

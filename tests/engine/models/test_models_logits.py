@@ -81,14 +81,14 @@ def decoded(driver: Driver, prompts: Sequence[Sequence[int]], count: int) -> lis
 
 
 def regret(logprobs: NDArray[np.float64], prompt: Sequence[int], tokens: Sequence[int]) -> float:
-    """How much less likely than the best the most doubtful of ``tokens`` is."""
+    """The largest difference of a token's log probability from the best token's."""
     after = logprobs[len(prompt) - 1 :][: len(tokens)]
     return float((after.max(axis=-1) - after[np.arange(len(tokens)), tokens]).max())
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_decode(name: str, make_driver: MakeDriver, reference: Reference) -> None:
-    """Every token is the reference's best, to within the tolerance on logits."""
+    """Every token is the reference's best, within the tolerance on logits."""
     prompts = [random_tokens(NUM_PROMPT, 3), random_tokens(NUM_PROMPT, 4)]
     answers = decoded(make_driver(name), prompts, NUM_TOKENS - NUM_PROMPT)
     for prompt, tokens in zip(prompts, answers, strict=True):
@@ -107,8 +107,9 @@ def test_bfloat16(
     """The error is of the size of transformers' own rounding to bfloat16, and where the best token
     leads by more than that, it is the one that is decoded.
 
-    A token that rounding sends to another expert is far off in either implementation: of mixtures
-    the better half of the prompts is held to it, of the others every one.
+    A token that rounding routes to another expert differs much in either implementation: for
+    mixtures of experts the bound applies to the better half of the prompts, otherwise to every
+    prompt.
     """
     held = 0.5 if MODELS[name].has_experts else 1.0
     prompts = [random_tokens(NUM_PROMPT, seed) for seed in range(6)]
@@ -143,7 +144,7 @@ def bias_of(shown_TT: NDArray[np.bool_]) -> torch.Tensor:
 def test_an_explicit_mask_replaces_causality_and_not_the_window(
     name: str, make_driver: MakeDriver, reference: Reference
 ) -> None:
-    """One random mask, upwards in position too; layers with a window see less of it."""
+    """One random mask, which also shows higher positions; layers with a window see less of it."""
     driver, num_old, num_new = make_driver(name), 13, 7
     tokens = random_tokens(num_old + num_new)
     blocks = list(range(driver.num_pages(num_old)))

@@ -1,4 +1,4 @@
-"""A refusal says which served family is nearest, and what to do instead."""
+"""A refusal names the nearest served family and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised checkpoints give what their plain counterparts give; damaged ones are refused."""
+"""Quantised checkpoints equal their plain counterparts; damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -133,7 +133,8 @@ def logprobs(path: Path) -> np.ndarray[Any, Any]:
 
 
 def pack_all(packer: Callable[[torch.Tensor], Packed]) -> tuple[Any, Any]:
-    """Two changes of a checkpoint's tensors: packed, and to what the packed ones stand for."""
+    """Two changes of a checkpoint's tensors: to packed ones, and to the plain ones that they
+    encode."""
 
     def change(tensors: Tensors, plain: bool) -> Tensors:
         changed: Tensors = {}

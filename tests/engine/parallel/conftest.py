@@ -10,7 +10,7 @@ from quire.engine.parallel.group import RankGroup
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankGroup]:
-    """Two ranks that serve one engine after the other: a process takes seconds to start."""
+    """Two ranks that serve one engine after another, because a process takes seconds to start."""
     group = RankGroup.start(tiny("none"))
     yield group
     group.close()

@@ -1,4 +1,4 @@
-"""Ranks end with their engine, and an engine with its ranks; engines in processes of their own."""
+"""Ranks end with their engine, and an engine with its ranks; engines run in their own processes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def assert_ended(pidfd: int) -> None:
 
 @pytest.fixture(scope="module")
 def owners(checkpoint: Callable[[str], Path]) -> Iterator[list[Owner]]:
-    """Two, started at once."""
+    """Two owners, started at once."""
     started = [Owner(checkpoint("llama")) for _ in range(2)]
     yield started
     for owner in started:

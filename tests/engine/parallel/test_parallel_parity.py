@@ -1,4 +1,4 @@
-"""Two ranks give what one gives: every family, adapters, the suite of engines."""
+"""Two ranks equal one: every family, adapters, the engine suite."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_refused_model_leaves_the_ranks_for_another(
 class TestConformance(
     EngineForwardSuite, EngineMemorySuite, EngineRepositionSuite, EngineSequenceSuite
 ):
-    """The suite of engines on two ranks, without sampling, which is rank 0's alone."""
+    """The engine suite on two ranks, without sampling, which only rank 0 does."""
 
     page_sizes = (2,)
 

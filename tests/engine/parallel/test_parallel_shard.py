@@ -26,7 +26,7 @@ def read(path: Path) -> DecoderConfig:
 
 
 def parts(path: Path, size: int) -> dict[str, list[torch.Tensor]]:
-    """By tensor what each rank holds of it, where element i of the whole has the value i + 1."""
+    """Each rank's part of every tensor, where element i of the whole has the value i + 1."""
     raw = ModelDirectory(path).read_config()
     family, config = family_of(raw, "here"), read(path)
     whole = Parameters(torch.device("meta"), torch.float32)
@@ -66,7 +66,7 @@ def test_the_ranks_hold_everything_and_norms_as_a_whole(
 
 
 def test_rows_of_heads_go_to_the_rank_of_their_head(checkpoint: Checkpoint) -> None:
-    """4 heads over 2 KV heads of size 8: with 4 ranks two share each KV head."""
+    """4 heads over 2 KV heads of size 8: with 4 ranks, two ranks share each KV head."""
     held = parts(checkpoint("llama"), 4)
     rows = {
         name: [int(part[0].flatten()[0] - 1) // 32 for part in held[f"{ATTENTION}.{name}.weight"]]

@@ -1,4 +1,4 @@
-"""What the sampling tests share: rows, plans and processors without an engine."""
+"""Shared by the sampling tests: rows, plans and processors without an engine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def row(
 
 
 def chosen(rows: Sequence[SamplingRow], logits: torch.Tensor, positions: object) -> list[int]:
-    """The tokens of one step; every row must have one."""
+    """The tokens of one step; every row must get one."""
     plan = SamplingPlan(rows, logits.shape[1], CPU)
     tokens, ok = plan.sample(logits, np.array(positions, np.int64))
     assert ok.all()

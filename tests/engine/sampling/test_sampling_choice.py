@@ -1,4 +1,4 @@
-"""The choice of a token: equal to the reference to the last case, and distributed as it should."""
+"""The choice of a token: equal to the reference in every case, and correctly distributed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_every_case_is_the_reference(case: Case) -> None:
 
 @pytest.mark.parametrize("case", CASES[::7], ids=lambda case: case.name)
 def test_every_row_alone_is_the_reference(case: Case) -> None:
-    """Other block sizes, other groups, the same choice."""
+    """Other block sizes and other groups give the same choice."""
     rows, logits = rows_of(case), torch.from_numpy(case.logits_SV)
     for place, wanted in enumerate(case.expected()):
         plan = SamplingPlan([rows[place]], logits.shape[1], CPU)
@@ -80,7 +80,8 @@ def test_what_is_beyond_the_common_subset(named: tuple[str, Params]) -> None:
 
 
 def test_another_order_is_beyond_the_common_subset_and_means_what_it_says() -> None:
-    """After a heat of 4 the best two are no more than e apart, so all pass min-p; before, not."""
+    """After a temperature of 4 the best two are at most a factor e apart, so all pass min-p;
+    before, not."""
     logits = torch.tensor([[4.0, 0.0]]).expand(200, 2)
     hot, floor = ("temperature", {"temperature": 4.0}), ("min_p", {"p": 0.3})
     drawn = {
@@ -114,7 +115,7 @@ def test_masses_do_not_depend_on_how_they_are_chunked() -> None:
 @pytest.mark.parametrize("k", [1, 2, 7, 50, 400, 5000])
 @pytest.mark.parametrize("levels", [3, 200, 0])
 def test_top_k_is_a_stable_sort(num_values: int, k: int, levels: int) -> None:
-    """``levels``: few different values, so that ties cross every border; 0: all different."""
+    """``levels``: few different values, so that ties cross every boundary; 0: all different."""
     if k > num_values:
         return
     numbers = torch.from_numpy(np.random.default_rng(k).normal(size=(3, num_values)))

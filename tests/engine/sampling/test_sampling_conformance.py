@@ -1,4 +1,4 @@
-"""The standard processors pass the suite that is meant for packages' processors."""
+"""The standard processors pass the suite for packages' processors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from quire.testing.conformance import ProcessorSuite
 
 
 class AsPackage:
-    """A standard processor behind the Protocol, under a name that is not taken."""
+    """A standard processor behind the Protocol, under an unused name."""
 
     protocol_version = PROTOCOL_VERSION
     needs_history = True

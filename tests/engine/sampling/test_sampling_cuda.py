@@ -1,4 +1,4 @@
-"""On a CUDA device: the same tokens, and nothing that makes the host wait."""
+"""On a CUDA device: the same tokens, and no operation that makes the host wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DRY against its definition, written down naively: compare every earlier place with the end."""
+"""DRY against its definition, implemented naively: compare every earlier place with the end."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VOCAB = 8
 
 
 def penalties(history: list[int], params: Params) -> np.ndarray:
-    """What each token's score loses, by the definition of the pull request that proposed DRY."""
+    """The penalty of each token, by the definition in the pull request that proposed DRY."""
     span = int(params.get("range", 0))
     tokens = history[-span:] if span else history
     breakers = set(params.get("breakers", ()))
@@ -65,7 +65,8 @@ def test_it_is_the_definition(length: int, num_kinds: int) -> None:
 
 
 def test_step_by_step_is_the_same_as_from_the_whole_history() -> None:
-    """What a row remembers equals what is rebuilt, while rows of other lengths go on beside it."""
+    """A row's stored matches equal rebuilt ones, while rows of other lengths continue in
+    parallel."""
     generator = np.random.default_rng(3)
     table = SamplerTable(4, VOCAB, CPU, installed())
     histories = [generator.integers(0, 3, size).tolist() for size in (0, 1, 9, 30)]

@@ -1,4 +1,5 @@
-"""The example package's processor excludes what transformers' own of the same name does."""
+"""The example package's processor excludes the same tokens as transformers' processor of that
+name."""
 
 from __future__ import annotations
 

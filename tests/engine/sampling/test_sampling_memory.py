@@ -1,4 +1,4 @@
-"""What rows remember of their tokens, beyond what single steps show."""
+"""The stored tokens of rows over several steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Processors of packages: found, checked, refused with a reason; their faults hit their rows."""
+"""Processors of packages: found, checked, refused with a reason; their faults affect only their
+rows."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ VOCAB = 30
 
 
 class Only:
-    """Leaves one token of each row, or fails as a test wants it."""
+    """Leaves one token of each row, or fails as the test chooses."""
 
     name = "only"
     protocol_version = PROTOCOL_VERSION

@@ -1,4 +1,4 @@
-"""What a sampler's parameters may be, and how a bad one is refused."""
+"""Which parameters a sampler accepts, and how others are refused."""
 
 from __future__ import annotations
 

@@ -116,14 +116,14 @@ def test_a_chain_equals_transformers() -> None:
 @pytest.mark.parametrize("p", [0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("name", ["top_p", "typical"])
 def test_wide_distributions_over_large_vocabularies(name: str, p: float) -> None:
-    """More candidates than are guessed at first."""
+    """More candidates than the first guess covers."""
     normal = np.random.default_rng(1).normal(size=(3, 20_000))
     logits = torch.from_numpy(normal.astype(np.float32)) * torch.tensor([[0.05], [1.0], [4.0]])
     theirs = {"top_p": TopPLogitsWarper, "typical": TypicalLogitsWarper}[name](p)
     wanted = torch.isfinite(theirs(torch.zeros(3, 1, dtype=torch.int64), logits.double())).numpy()
     actual = np.isfinite(processed(logits, [by_row(name, "p", [p] * 3)]))
     assert (actual.sum(1) > 300).any()
-    # exponentials differ by 2e-7: a few tokens at the edge may go either way
+    # exponentials differ by 2e-7, so a few tokens at the edge may differ
     assert np.abs(actual.sum(1) - wanted.sum(1)).max() <= 12
     assert (actual != wanted).sum(1).max() <= 12
 

@@ -1,4 +1,4 @@
-"""A row's tokens depend on its logits, sampler, seed, position and history, on nothing else."""
+"""A row's tokens depend only on its logits, sampler, seed, position and history."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ PROMPTS = [[which, 1, 7, 8] for which in range(len(SAMPLERS))]
 
 
 def generate(which: int, num_tokens: int) -> list[int]:
-    """Alone, from scratch in every step: every state is rebuilt from the history."""
+    """Generated alone, with all state rebuilt from the history in every step."""
     history = list(PROMPTS[which])
     for _ in range(num_tokens):
         one = row(SAMPLERS[which], history, len(history) - len(PROMPTS[which]))
@@ -73,7 +73,7 @@ def alone() -> list[list[int]]:
 
 
 def run_together(order: list[int], seed: int, *, steps: int = 24) -> list[list[int]]:
-    """All rows over one table; rows pause, come back in another order and are set anew."""
+    """All rows over one table; rows pause, return in another order and are set again."""
     generator = np.random.default_rng(seed)
     table = SamplerTable(len(order), VOCAB, CPU, installed())
     places = {which: place for place, which in enumerate(order)}
@@ -150,7 +150,7 @@ def test_presence_looks_at_the_output_and_repetition_at_everything() -> None:
 
 
 def test_planning_costs_no_look_at_plain_rows() -> None:
-    """Rows are planned by columns: a table that cannot say what one row has still plans them."""
+    """Rows are planned by columns: planning works on a table that refuses access to single rows."""
     table = SamplerTable(40, VOCAB, CPU, installed())
     for place in range(40):
         table.set(place, row(SAMPLERS[2 if place % 2 else 0]))

@@ -1,4 +1,4 @@
-"""A completion with images on a real engine says what transformers' greedy generation says."""
+"""A completion with images on a real engine equals transformers' greedy generation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUM_NEW = 12
 async def test_greedy_tokens_equal_those_of_transformers(
     tower: Tower, num_choices: int, llava: Callable[[Tower], Path], backend: str
 ) -> None:
-    """Two images, in chunks, with text before, between and behind them."""
+    """Two images, in chunks, with text before, between and after them."""
     files = [file_of(picture(40, 30, seed)) for seed in (5, 6)]
     prompt = [0, 17, 9, *[IMAGE_TOKEN] * 16, 40, *[IMAGE_TOKEN] * 16, 5, 61]
     engine = Engine(
@@ -66,7 +66,7 @@ async def test_greedy_tokens_equal_those_of_transformers(
 
 
 class Unused:
-    """In place of the engine's own."""
+    """Replaces the engine's own."""
 
     def __call__(self, *_: object) -> None:
         raise AssertionError("an engine that unpacks a file lets everybody wait")
@@ -77,7 +77,7 @@ class Unused:
 async def test_a_node_unpacks_images_before_its_engine_hears_of_them(
     llava: Callable[[Tower], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same tokens as of an engine that is given the files; a damaged one is refused."""
+    """The tokens equal those of an engine that gets the files; a damaged file is refused."""
     engine = EngineConfig(
         source=str(llava("clip")), name=ModelId("llava"), backend="torch", dtype="float32",
         page_size=4, kv_cache_bytes=1 << 20, host_cache_bytes=0, num_threads=1,

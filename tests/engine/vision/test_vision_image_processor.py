@@ -37,7 +37,7 @@ def vision(kind: Any = "clip") -> VisionConfig:
 
 
 def unpack_here(file: bytes, resizing: Resizing) -> Pixels:
-    """What the process does, without one."""
+    """The worker's result, without a process."""
     width, height, pixels = unpacking_worker.unpack(file, resizing)
     return np.frombuffer(pixels, np.uint8).reshape(height, width, 3)
 
@@ -107,7 +107,7 @@ def test_pixels_of_another_size_and_what_is_only_like_pixels_are_refused() -> No
 
 
 def test_what_a_directory_does_not_say() -> None:
-    """As LLaVA 1.5 is published, whose processor's defaults are for another size."""
+    """As in LLaVA 1.5's directory; the processor's defaults are for another size."""
     image = picture(61, 40)
     values = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}
     found = processor({})(file_of(image))
@@ -134,7 +134,7 @@ def test_files_of_several_kinds() -> None:
 
 
 def header(width: int, height: int) -> bytes:
-    """A PNG that says it is so large, with hardly anything behind."""
+    """A PNG that claims this size, with almost no data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (

@@ -1,4 +1,4 @@
-"""Image files are unpacked in a process of their own, whatever they do to it."""
+"""Image files are decoded in a process of their own, which protects the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from quire.engine.vision.unpacking_worker import MAX_IMAGE_PIXELS, Resizing, ope
 RESIZING = Resizing(shortest_edge=28, size=None, resample=3)
 AS_IT_IS = Resizing(None, None, 3)
 NO_LIMIT_S = 3600.0
-"""For a file that is read in the end: how long it takes on a busy machine is no matter here."""
+"""For a file that is decoded in the end, however long that takes on a busy machine."""
 
 
 @pytest.fixture

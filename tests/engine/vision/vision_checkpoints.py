@@ -89,7 +89,7 @@ def make_llava(tower: Tower, path: Path, **changes: Any) -> None:
 
 
 def rename_tensors(path: Path, old: str, new: str) -> None:
-    """As older exports call them."""
+    """Rename tensors as older exports call them."""
     file = path / "model.safetensors"
     tensors = {name.replace(old, new): tensor for name, tensor in load_file(file).items()}
     save_file(tensors, file, {"format": "pt"})
