@@ -22,7 +22,7 @@ def test_a_build_leaves_a_library_and_its_record(built: Library) -> None:
     assert not list(built.path.parent.glob(".building-*"))
 
 
-def test_what_is_there_is_not_built_again(
+def test_an_existing_library_is_not_built_again(
     scope: Scope, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("quire.compilation.building.find_spec", lambda name: None)
@@ -58,7 +58,7 @@ def without_tools(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(building, "link", lambda objects, path: path.write_bytes(b"nothing"))
 
 
-def test_what_cannot_be_loaded_is_not_kept(
+def test_a_library_that_cannot_be_loaded_is_not_kept(
     scope: Scope, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_tools(monkeypatch)

@@ -18,7 +18,7 @@ def library_of(directory: Path) -> Path:
     return path
 
 
-def test_what_fits_is_used_and_does_the_same(scope: Scope, directory: Path) -> None:
+def test_a_library_that_fits_is_used_and_behaves_the_same(scope: Scope, directory: Path) -> None:
     used = use(scope, directory)
     assert used.facts == {
         "unknown": None,
@@ -31,7 +31,7 @@ def test_what_fits_is_used_and_does_the_same(scope: Scope, directory: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["inner/counting.py", "inner/__init__.py", "base/limits.py"])
-def test_an_edited_source_means_python(scope: Scope, directory: Path, name: str) -> None:
+def test_an_edited_source_is_run_by_python(scope: Scope, directory: Path, name: str) -> None:
     path = scope.folder / name
     path.write_text(path.read_text(encoding="utf-8")[:-1] + " ", encoding="utf-8")
     used = use(scope, directory)
@@ -42,7 +42,9 @@ def test_an_edited_source_means_python(scope: Scope, directory: Path, name: str)
     assert used.warning == ""
 
 
-def test_a_source_that_is_new_or_gone_means_python(scope: Scope, directory: Path) -> None:
+def test_with_a_new_or_missing_source_python_runs_the_sources(
+    scope: Scope, directory: Path
+) -> None:
     new = scope.folder / "base" / "more.py"
     new.touch()
     assert find_library(scope, directory) == CHANGED
@@ -66,7 +68,7 @@ def test_without_a_library_python_runs_silently(scope: Scope, tmp_path: Path) ->
     assert not (tmp_path / "nothing").exists()
 
 
-def test_what_others_may_write_is_not_run(scope: Scope, directory: Path) -> None:
+def test_a_library_that_others_may_write_is_not_run(scope: Scope, directory: Path) -> None:
     library_of(directory).chmod(0o666)
     used = use(scope, directory)
     assert used.facts["in_use"] is False

@@ -21,7 +21,7 @@ def num_collections() -> int:
     return int(gc.get_stats()[0]["collections"])
 
 
-def test_what_a_thousand_launches_make_is_not_looked_through() -> None:
+def test_a_thousand_launches_do_not_trigger_garbage_collection() -> None:
     collect_seldom()
     gc.collect()
     before = num_collections()

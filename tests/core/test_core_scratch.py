@@ -43,7 +43,7 @@ def test_a_closed_one_is_gone() -> None:
     scratch.close()
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(temporary: Path) -> None:
+def test_only_directories_of_killed_processes_are_removed(temporary: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(temporary)}
     owner = subprocess.Popen(
         (sys.executable, "-c", OWNER), stdout=subprocess.PIPE, text=True, env=environment
@@ -66,7 +66,7 @@ def test_what_a_killed_process_left_is_removed_and_nothing_else(temporary: Path)
         assert all(other.exists() for other in others)
 
 
-def test_one_that_has_just_been_made_is_left_alone(temporary: Path) -> None:
+def test_a_directory_that_has_just_been_made_is_kept(temporary: Path) -> None:
     young = temporary / "quire-test-young"
     young.mkdir()
     (young / ".lock").touch()

@@ -144,7 +144,7 @@ def test_events_and_actions_are_tagged_unions() -> None:
         assert actions.decode(actions.encode(action)) == action
 
 
-def test_what_a_result_has_nothing_of_is_not_sent() -> None:
+def test_empty_arrays_of_a_result_are_not_sent() -> None:
     codec: Codec[BatchResult] = Codec(BatchResult)
     bare = BatchResult(step=3, elapsed_s=0.25)
     assert len(codec.encode(bare)) == 1
@@ -247,6 +247,6 @@ def test_a_flipped_byte_is_refused_or_harmless(frame: int, at: int, value: int) 
     assert isinstance(batch, Batch)
 
 
-def test_what_cannot_be_sent_is_a_bug_of_the_sender() -> None:
+def test_a_message_that_cannot_be_encoded_is_a_bug_of_the_sender() -> None:
     with pytest.raises(TypeError, match="cannot send"):
         Codec[Any](Any).encode(object())

@@ -21,13 +21,13 @@ def reader(**values: Any) -> ConfigReader:
     return ConfigReader(values, "config.json")
 
 
-def test_what_is_read_or_harmless_gives_no_warning() -> None:
+def test_keys_that_are_read_or_harmless_give_no_warning() -> None:
     config = reader(size=3, note="x", writer=None)
     config.integer("size", 8)
     assert account(config, SCOPE) == []
 
 
-def test_what_nobody_knows_is_named_with_its_value() -> None:
+def test_unknown_keys_are_named_with_their_value() -> None:
     (warning,) = account(reader(size=3, shape=None), SCOPE)
     assert "size = 3" in warning
     assert "shape = None" in warning
@@ -44,7 +44,7 @@ def test_asking_whether_a_key_is_there_does_not_read_it() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, False, [], {}, ""])
-def test_neutral_values_of_what_is_refused(value: Any) -> None:
+def test_refused_keys_may_have_neutral_values(value: Any) -> None:
     assert account(reader(mirror=value), SCOPE) == []
 
 
@@ -54,13 +54,13 @@ def test_values_that_change_results_are_refused_by_name(value: Any) -> None:
         account(reader(mirror=value), SCOPE)
 
 
-def test_a_refused_key_may_be_read_by_who_serves_it() -> None:
+def test_a_refused_key_may_be_read_by_a_family_that_serves_it() -> None:
     config = reader(mirror=7)
     assert config.integer("mirror", 8) == 7
     assert account(config, SCOPE) == []
 
 
-def test_derived_readers_share_what_was_read() -> None:
+def test_derived_readers_share_which_keys_were_read() -> None:
     config = reader(size=3, shape=4, depth=5)
     config.over({"width": 1}).integer("size", 8)
     config.without("depth").integer("shape", 8)
@@ -90,6 +90,6 @@ def test_long_lists_and_values_are_cut() -> None:
     assert "and 42 more" in warning
 
 
-def test_merged_scopes_know_what_either_knows() -> None:
+def test_merged_scopes_know_the_keys_of_both() -> None:
     both = merged([SCOPE, KeyScope(harmless={"a reason": names("other")})])
     assert account(reader(note=1, other=2, mirror=0), both) == []

@@ -309,7 +309,7 @@ def test_a_failing_row_leaves_the_others_alone(
     ],
     ids=["token slot", "position", "negative", "slot", "mask", "too long"],
 )
-def test_what_is_wrong_with_a_row_is_said(row: Row, part: str, make_driver: MakeDriver) -> None:
+def test_the_error_of_a_row_is_reported(row: Row, part: str, make_driver: MakeDriver) -> None:
     driver = make_driver()
     result = driver.send(forward=forward_rows([Row([7, 8]), row], outputs=False))
     assert [(f.stage, f.index) for f in result.failures] == [("forward", 1)]

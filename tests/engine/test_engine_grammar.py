@@ -75,7 +75,7 @@ def test_json_follows_its_schema(
     ],
     ids=["regex", "lark"],
 )
-def test_what_can_end_nowhere_else_ends_with_the_grammar(
+def test_a_sequence_without_other_stops_ends_with_the_grammar(
     grammar: GrammarSpec,
     pattern: str,
     make_driver: MakeDriver,

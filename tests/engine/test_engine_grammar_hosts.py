@@ -126,7 +126,7 @@ def test_masks_together_are_the_masks_alone(make_hosts: Hosts, encode: Encode) -
     assert [error is None for error in errors] == [True, False, True, True]
 
 
-def test_a_matcher_is_opened_behind_what_was_written(make_hosts: Hosts, encode: Encode) -> None:
+def test_a_matcher_is_opened_after_the_output_so_far(make_hosts: Hosts, encode: Encode) -> None:
     hosts = make_hosts()
     written = encode('{"name": "ann", ')
     matcher = hosts.open(SCHEMA)
@@ -172,7 +172,7 @@ def test_a_bad_grammar_is_refused_by_its_first_mask(make_hosts: Hosts) -> None:
     ],
     ids=["time", "memory"],
 )
-def test_what_is_too_much_to_compile_ends_alone(
+def test_a_grammar_that_exceeds_compilation_limits_ends_alone(
     grammar: GrammarSpec, limits: GrammarLimits, make_hosts: Hosts, encode: Encode
 ) -> None:
     hosts = make_hosts(limits)

@@ -33,7 +33,7 @@ def test_weights_come_once_and_no_code(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert taken == REPOSITORY[:6]
 
 
-def test_what_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_cannot_be_reached_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def offline(hub_id: str, **patterns: Any) -> str:
         raise LocalEntryNotFoundError("no network\nand more")
 

@@ -96,7 +96,7 @@ def may_end(matcher: GrammarMatcher) -> bool:
 
 
 @pytest.mark.parametrize("schema", SCHEMAS, ids=[json.dumps(one)[:70] for one in SCHEMAS])
-def test_what_a_grammar_lets_through_fits_its_schema(schema: dict[str, Any]) -> None:
+def test_outputs_that_a_grammar_allows_satisfy_its_schema(schema: dict[str, Any]) -> None:
     validator = jsonschema_rs.validator_for({"$schema": DRAFT, **schema}, validate_formats=True)
     compiled = COMPILER.compile(GrammarSpec("json_schema", json.dumps(schema)))
     texts = {walk(compiled.fork(), random.Random(seed)) for seed in range(25)} - {None}
@@ -163,7 +163,7 @@ def fits(compiled: GrammarMatcher, text: str) -> bool:
         ({"allOf": [5]}, "#/allOf/0: a schema is an object or boolean, not 5"),
     ],
 )
-def test_what_answers_cannot_be_held_to_is_refused_with_its_place(
+def test_keywords_that_cannot_be_enforced_are_refused_with_their_place(
     schema: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(GrammarError) as caught:

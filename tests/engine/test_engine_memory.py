@@ -87,7 +87,7 @@ def test_revealing_sets_a_run_of_bits(page_size: int) -> None:
     assert tables.visible(tables.row(7)).tolist() == [0]
 
 
-def test_entries_are_set_in_order_and_cut_off_what_is_behind() -> None:
+def test_entries_are_set_in_order_and_cut_off_later_ones() -> None:
     tables = PageTables()
     tables.write(1, 0, i32([10, 11, 12]), u64([1, 1, 1]))
     tables.write(2, 0, i32([20]), u64([1]))

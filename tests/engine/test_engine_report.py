@@ -26,7 +26,7 @@ def report_of(*sequences: int) -> SequenceReport:
     )
 
 
-def test_a_failure_is_reported_where_its_entry_stands() -> None:
+def test_a_failure_is_reported_at_its_entry() -> None:
     report = report_of(7, 3, 5)
     report.entries.num_first = 1
     report.entries.indices[:] = 4, 0, 1

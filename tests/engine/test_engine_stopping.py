@@ -41,7 +41,7 @@ def test_the_string_that_ends_first_counts_and_of_two_the_first_named() -> None:
     assert ByteStopMatcher((b"xyz", b"b", b"a")).push(b"ab") == 2
 
 
-def test_what_only_looks_like_one_goes_on() -> None:
+def test_an_incomplete_stop_string_does_not_end_the_output() -> None:
     matcher = ByteStopMatcher((b"aab", b"b c"))
     assert pushed(matcher, [b"a", b"", b"ab"]) == [None, None, 0]
     assert pushed(ByteStopMatcher((b"aab",)), [b"ab", b"a", b"b"]) == [None, None, None]
@@ -63,7 +63,7 @@ def test_no_more_is_kept_than_the_longest_string_needs() -> None:
     st.lists(st.text("ab", min_size=1, max_size=4).map(str.encode), min_size=1, max_size=3),
     st.lists(st.text("ab", max_size=3).map(str.encode), max_size=8),
 )
-def test_it_says_what_a_search_in_the_whole_output_says(
+def test_it_finds_what_a_search_in_the_whole_output_finds(
     strings: list[bytes], tokens: list[bytes]
 ) -> None:
     matcher, output = ByteStopMatcher(strings), b""

@@ -80,7 +80,7 @@ def test_sentencepiece_bytes() -> None:
 
 
 @pytest.mark.parametrize(("template", "start"), [("<s> $A", (0,)), ("<s> $A </s>", (0,)), ("", ())])
-def test_what_stands_before_a_text_is_said_by_the_file(
+def test_the_tokenizer_file_defines_the_tokens_before_a_text(
     template: str, start: tuple[int, ...], checkpoint: Callable[[str], Path]
 ) -> None:
     """Tokens after the text are not included, because an answer follows."""

@@ -331,7 +331,9 @@ def test_a_hub_id_that_cannot_be_reached_is_not_found(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("source", ["/no/such/dir", "no-such-dir", "a/b/c", "", "x y/z", "../up/x"])
-def test_what_is_no_directory_and_no_hub_id_is_not_found(source: str, tmp_path: Path) -> None:
+def test_a_source_that_is_neither_a_directory_nor_a_hub_id_is_not_found(
+    source: str, tmp_path: Path
+) -> None:
     if source == "":
         source = str(tmp_path / "gone")
     with pytest.raises(ModelNotFound, match="neither a directory nor a hub id"):
@@ -543,7 +545,7 @@ def test_a_bad_card_is_refused(damage: Damage, part: str, model: Path) -> None:
         read_model_card(str(model))
 
 
-def test_a_template_whose_name_is_no_text_is_not_the_default(model: Path) -> None:
+def test_a_template_whose_name_is_not_a_string_is_not_the_default(model: Path) -> None:
     named_template(["default"], "{{ messages }}")(model)
     assert read_model_card(str(model)).chat_template is None
 

@@ -52,7 +52,7 @@ def test_engines_run_side_by_side(make_world: Any) -> None:
     assert world.ended_s == {1: 4.0, 2: 4.5}
 
 
-def test_it_stops_at_a_time_and_goes_on(make_world: Any) -> None:
+def test_it_stops_at_a_time_and_continues(make_world: Any) -> None:
     world = make_world()
     world.simulation.at(0.0, world.launch(1, PROMPT, 4))
     world.simulation.run(until_s=2.5)

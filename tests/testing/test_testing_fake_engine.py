@@ -83,7 +83,7 @@ class TestAgainstTheReference:
         assert limited.tokens == expected_tokens(PROMPT, StopSpec(max_tokens=20), max_room=16)
         assert len(limited.tokens) == 16 - len(PROMPT) + 1
 
-    def test_rows_behind_masked_context(self) -> None:
+    def test_rows_after_masked_context(self) -> None:
         engine = driver()
         holder = engine.holder(range(4))
         engine.prefill(holder, PROMPT, chunk=5)

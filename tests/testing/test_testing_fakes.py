@@ -67,7 +67,7 @@ class TestScriptedModel:
         assert TOKENIZER.decode(decoded.tokens) == "you said <|user|>hé<|end|>"
         assert model.prompts == ["<|user|>hé<|end|>"]
 
-    def test_the_end_goes_on_for_ever(self) -> None:
+    def test_the_end_of_text_is_repeated_for_ever(self) -> None:
         model = ScriptedModel(answers(["ab"]), TOKENIZER)
         end = TOKENIZER.eos_token_ids[-1]
         decoded = self.driver(model).decode(range(20), [70], StopSpec(max_tokens=7))

@@ -103,7 +103,7 @@ def test_the_suite_notices_a_key_that_changes_by_itself() -> None:
             _suite_of(_LeastServedProgram).test_a_key_changes_only_when_its_command_is_concerned()
 
 
-def test_the_suite_notices_what_is_left_behind() -> None:
+def test_the_suite_notices_a_policy_that_remembers_ended_commands() -> None:
     with pytest.raises(AssertionError):
         _suite_of(_Hoarder).test_what_ends_leaves_nothing_behind()
 

@@ -160,7 +160,7 @@ def test_a_survivor_is_tried_again_when_the_tests_have_changed(tmp_path: Path) -
     assert ledger.result("b", "another module", "tests") is None
 
 
-def test_what_is_no_fault_is_told_apart_and_counts_as_missed() -> None:
+def test_equivalent_mutants_are_marked_and_count_as_missed() -> None:
     mutants = [Mutant("a.py", "f", "o", "x", str(n), 0, 7, 7) for n in range(4)]
     outcomes = [
         MutantOutcome.KILLED,
@@ -177,7 +177,7 @@ def test_what_is_no_fault_is_told_apart_and_counts_as_missed() -> None:
     assert "+ 2" not in listed
 
 
-def test_workers_share_what_is_to_be_done(tmp_path: Path) -> None:
+def test_workers_share_the_pieces_of_work(tmp_path: Path) -> None:
     def work(numbers: Iterator[int]) -> None:
         for number in numbers:
             with (tmp_path / "done").open("a") as done:

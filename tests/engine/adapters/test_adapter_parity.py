@@ -101,7 +101,7 @@ def prompts(count: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_one_that_is_gone_does_not_move_the_others(
+def test_a_missing_adapter_does_not_move_the_others(
     backend: str, tmp_path: Path, checkpoint: Checkpoint, reference: Reference
 ) -> None:
     """The other adapters keep their indices."""

@@ -46,7 +46,7 @@ def change_tensors(directory: Path, change: Callable[[dict[str, torch.Tensor]], 
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
 
 
-def test_one_that_is_not_needed_keeps_its_place_and_its_problem(directory: Path) -> None:
+def test_an_adapter_that_is_not_required_keeps_its_index_and_its_problem(directory: Path) -> None:
     gone = directory.parent / "gone"
     wanted = [
         AdapterConfig("gone", str(gone), is_needed=False),
@@ -60,7 +60,7 @@ def test_one_that_is_not_needed_keeps_its_place_and_its_problem(directory: Path)
         load_adapters([AdapterConfig("gone", str(gone))], SHAPES)
 
 
-def test_what_is_changed_below_is_served_as_it_is(directory: Path) -> None:
+def test_an_adapter_is_served_and_its_digest_covers_its_configuration(directory: Path) -> None:
     adapter = load(directory)
     assert (adapter.rank, list(adapter.modules)) == (4, list(SHAPES))
     before = adapter.digest

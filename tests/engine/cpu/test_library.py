@@ -90,7 +90,7 @@ def header_version() -> int:
 
 
 @needs_kernel
-def test_a_set_that_was_not_built_names_those_that_were(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_instruction_set_names_the_built_ones(tmp_path: Path) -> None:
     shutil.copy(FOLDER / "_kernel_portable.so", tmp_path)
     assert load_kernel(folder=tmp_path).isa == "portable"
     with pytest.raises(ConfigError, match="avx2 cannot be used: it was not built; usable here: po"):

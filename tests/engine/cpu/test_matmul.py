@@ -201,7 +201,7 @@ def test_no_rows_are_no_work(team: Team) -> None:
     assert matmul(team, matrix, torch.empty(0, 64)).shape == (0, 33)
 
 
-def test_what_does_not_fit_is_refused(team: Team) -> None:
+def test_mismatching_shapes_are_refused(team: Team) -> None:
     weight_NK = random_matrix(33, 64)
     matrix = PackedMatrix(team, weight_NK, WeightType.BF16)
     with pytest.raises(ConfigError, match=r"give float32 \[M, 64\]"):

@@ -151,7 +151,9 @@ def test_a_sequence_without_a_choice_fails_alone(
     assert told(excluding(), [message]) == at_once
 
 
-def test_the_stages_see_to_what_is_not_plain(make_driver: MakeDriver, calls: Calls) -> None:
+def test_sequences_that_are_not_plain_are_left_to_the_stages(
+    make_driver: MakeDriver, calls: Calls
+) -> None:
     """A sequence with log probabilities prevents the single call only if it would run."""
     driver = opened(make_driver(backend="cpu"))
     operations, row = driver.open(4, [5, 6], [80, 81], num_logprobs=1)

@@ -215,7 +215,7 @@ def test_batch_invariance(team: Team, page_size: int, dtype: torch.dtype) -> Non
         first += count
 
 
-def test_what_no_word_shows_cannot_leak(team: Team) -> None:
+def test_slots_that_no_visibility_word_shows_cannot_leak(team: Team) -> None:
     """Slots of other holders in the same tiles have no effect, on either path."""
     for dtype in (torch.float32, torch.bfloat16):
         case = make_case(

@@ -61,7 +61,7 @@ def sampled(driver: Driver) -> BatchResult:
     )
 
 
-def test_choices_are_those_of_the_definition(
+def test_choices_equal_the_definition(
     isa: str, make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(driver: Driver) -> tuple[list[int], list[tuple[str, int]], list[int]]:
@@ -80,7 +80,7 @@ def test_choices_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("top_k", [1, 16, 10_000])
-def test_distributions_are_those_of_the_definition(
+def test_distributions_equal_the_definition(
     isa: str, top_k: int, make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def told(driver: Driver) -> BatchResult:

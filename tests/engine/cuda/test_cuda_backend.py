@@ -29,7 +29,7 @@ no_device = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUD
 @pytest.mark.parametrize(
     ("device", "reason"), [("auto", "built without CUDA|finds no CUDA"), ("cpu", "device is 'cpu'")]
 )
-def test_it_says_why_and_what_to_do(
+def test_the_reason_and_the_remedy_are_given(
     device: str, reason: str, make_driver: Callable[..., Driver]
 ) -> None:
     with pytest.raises(ConfigError, match=f"backend 'cuda' cannot run llama: .*({reason}).*: "):
@@ -75,7 +75,7 @@ def test_what_an_old_device_cannot_run(
 @pytest.mark.parametrize(
     ("free", "expected"), [(60 << 30, 52 << 30), (8 << 30, 256 << 20), (1 << 30, 256 << 20)]
 )
-def test_a_cache_of_no_stated_size_takes_what_the_weights_leave(
+def test_a_cache_of_default_size_takes_the_memory_that_the_weights_leave(
     free: int, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)

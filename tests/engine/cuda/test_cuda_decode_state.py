@@ -158,7 +158,7 @@ def test_early_stops_are_excluded_by_row_and_step() -> None:
         state.settle(torch.zeros(4, dtype=torch.int64), torch.ones(4, dtype=torch.bool))
 
 
-def test_what_does_not_fit_is_said_before() -> None:
+def test_rows_that_exceed_the_memory_are_recognised() -> None:
     state = DecodeState(2, 3, 1, IDLE, torch.device("cpu"))
     assert state.holds(fused_rows([1, 1], 3, [[1], [2]], [0, 0]))
     assert not state.holds(fused_rows([1] * 3, 3, [[1]] * 3, [0] * 3))

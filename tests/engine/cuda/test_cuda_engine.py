@@ -174,7 +174,7 @@ def test_rows_beyond_the_memory_of_the_loop_go_without_it(
     assert run(make_driver(**SETTINGS), 5, **options) == expected
 
 
-def test_what_others_left_in_the_cache_is_not_read(
+def test_stale_data_in_the_cache_is_not_read(
     make_driver: MakeDriver, cuda_backend: AnywhereBackend
 ) -> None:
     """The slots of all steps are planned ahead, so a step must not read those of later steps."""

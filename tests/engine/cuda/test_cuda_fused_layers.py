@@ -87,7 +87,7 @@ def test_a_projection_onto_the_residual_stream(bias: bool) -> None:
     torch.testing.assert_close(added(x_TO.clone(), linear, h_TI), expected, **NEAR)
 
 
-def test_what_adapters_add_is_not_lost() -> None:
+def test_the_output_of_adapters_is_not_lost() -> None:
     class Delta:
         def add_to(self, y_TO: Tensor, x_TI: Tensor) -> Tensor:
             return y_TO.add_(1.0)

@@ -47,7 +47,7 @@ def test_the_largest_is_recorded_first_and_the_smallest_that_fits_is_replayed() 
     assert (recorder.replayed, made) == (1, [8, 4, 1])
 
 
-def test_recordings_that_do_not_fit_say_what_to_lower() -> None:
+def test_the_error_for_recordings_that_do_not_fit_names_the_setting_to_lower() -> None:
     class Full:
         def record(self, work: Work) -> Work:
             raise torch.OutOfMemoryError("tried to allocate 2.00 GiB")

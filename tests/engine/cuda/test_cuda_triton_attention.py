@@ -132,7 +132,7 @@ def test_decoding_step_by_step(kind: str) -> None:
         torch.testing.assert_close(out, now.expected(asked), atol=2e-5, rtol=1e-5)
 
 
-def test_what_nobody_sees_is_not_read() -> None:
+def test_slots_that_no_token_sees_are_not_read() -> None:
     """Slots that a later step will write are visible already, with another sequence's data."""
     case = make_case((RowShape(40, 1, "gapped"), RowShape(9, 1)), page_size=16, device=DEVICE)
     asked = AttentionAttributes(SCALE)

@@ -78,7 +78,7 @@ def test_qwen2_windows_are_off_unless_switched_on() -> None:
     assert [layer.window for layer in on.layers] == [None, None, 32768, 32768]
 
 
-def test_yarn_reaches_beyond_what_the_file_says() -> None:
+def test_yarn_reaches_beyond_max_position_embeddings() -> None:
     scaling = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
     values = {
         "model_type": "qwen2",
@@ -127,7 +127,7 @@ def test_gemma_2() -> None:
     assert (model.tie_embeddings, model.norm.offset) == (True, 1.0)
 
 
-def test_gemma_3_with_what_its_file_leaves_out() -> None:
+def test_gemma_3_with_the_defaults_of_keys_that_its_file_omits() -> None:
     """The published file of the 4B model, which also contains a vision tower."""
     text = {
         "hidden_size": 2560,
@@ -163,7 +163,7 @@ def test_gemma_3_has_two_thetas(ropes: Values, expected: tuple[float, float]) ->
     assert tuple(rope.theta for rope in read(values).ropes) == expected
 
 
-def test_phi_3_chooses_its_factors_by_what_is_served() -> None:
+def test_phi_3_chooses_its_factors_by_the_served_length() -> None:
     short, long = [1.0 + i / 48 for i in range(48)], [2.0 + i for i in range(48)]
     model = read(
         {
@@ -249,7 +249,7 @@ def test_granite() -> None:
     assert (model.attention.scale, *multipliers) == (0.015625, 12.0, 0.22, 0.125)
 
 
-def test_gemma_1_means_the_tanh_form() -> None:
+def test_gemma_1_uses_the_tanh_form() -> None:
     model = read({"model_type": "gemma", **sizes(18, 2048, 16384, 8, 1), "hidden_act": "gelu"})
     assert model.mlp is not None
     assert (model.mlp.activation, model.head_dim, model.norm_placement) == ("gelu_tanh", 256, "pre")

@@ -51,7 +51,7 @@ def copy(checkpoint: Callable[[str], Path], tmp_path: Path) -> Callable[[str], P
     return make
 
 
-def test_code_of_the_same_names_lies_unused(copy: Callable[[str], Path]) -> None:
+def test_code_with_the_names_of_served_classes_is_ignored(copy: Callable[[str], Path]) -> None:
     path = copy("phi3")
     published = {
         "AutoConfig": "configuration_phi3.Phi3Config",

@@ -53,7 +53,7 @@ def saved(name: str) -> Values:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_transformers_writes_gives_no_warning(name: str) -> None:
+def test_configurations_written_by_transformers_give_no_warning(name: str) -> None:
     assert warnings_of(saved(name)) == []
 
 

@@ -214,7 +214,7 @@ def test_mxfp4_experts_are_their_plain_ones(copies: Copies) -> None:
     assert np.abs(logprobs(packed) - logprobs(plain)).max() < 1e-5
 
 
-def test_mxfp4_is_what_transformers_makes_of_it() -> None:
+def test_mxfp4_equals_the_dequantisation_of_transformers() -> None:
     stored, _ = packed_weights.mxfp4(3, 8, 64, seed=5)
     ours = MXFP4(ConfigReader({}, "config.json")).dequantize("x", (3, 64, 8), stored)
     theirs = convert_moe_packed_tensors(stored["blocks"], stored["scales"], dtype=torch.bfloat16)

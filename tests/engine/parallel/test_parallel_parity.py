@@ -79,7 +79,7 @@ def test_adapters(
     compare(one, two, tuple(range(-1, len(adapters))))
 
 
-def test_what_the_engine_says_of_itself(checkpoint: Checkpoint, ranks: RankGroup) -> None:
+def test_the_engine_describes_itself(checkpoint: Checkpoint, ranks: RankGroup) -> None:
     one, two = pair(tiny(str(checkpoint("llama"))), ranks)
     assert two.info.vocab_size == one.info.vocab_size
     assert two.info.num_parameters == one.info.num_parameters

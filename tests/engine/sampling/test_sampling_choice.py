@@ -79,7 +79,7 @@ def test_what_is_beyond_the_common_subset(named: tuple[str, Params]) -> None:
     assert SamplingPlan([row(spec()), row(spec([named]))], 100, CPU).common is None
 
 
-def test_another_order_is_beyond_the_common_subset_and_means_what_it_says() -> None:
+def test_another_order_is_outside_the_common_subset_and_obeyed() -> None:
     """After a temperature of 4 the best two are at most a factor e apart, so all pass min-p;
     before, not."""
     logits = torch.tensor([[4.0, 0.0]]).expand(200, 2)
@@ -136,7 +136,7 @@ def test_ties_go_to_the_lower_id() -> None:
     assert Candidates(tied).choose_best()[0].tolist() == [20, 0]
 
 
-def test_inversion_never_picks_what_is_impossible() -> None:
+def test_inversion_never_picks_a_token_of_mass_zero() -> None:
     masses = torch.zeros(3, 1000)
     masses[0, [5, 999]] = 2.0**31
     masses[1, 640] = 1.0
@@ -192,7 +192,7 @@ def numbers_of(seeds: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     return uniforms(words, torch.tensor(positions)).numpy()
 
 
-def test_uniform_numbers_are_those_of_the_definition() -> None:
+def test_uniform_numbers_equal_the_definition() -> None:
     seeds = [0, 1, -1, 2**63, 2**64 - 1, 12345678901234567890, 7]
     positions = [0, 1, 2**31, 5, 77, 131071, 2**40]
     wanted = [uniform(seed, place) for seed, place in zip(seeds, positions, strict=True)]

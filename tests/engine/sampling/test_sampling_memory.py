@@ -18,7 +18,7 @@ def index(rows: list[int]) -> tuple[np.ndarray, torch.Tensor]:
 
 
 @pytest.mark.parametrize("row", [0, 8, 20])
-def test_a_row_that_nobody_filled_counts_from_its_first_token(row: int) -> None:
+def test_a_new_row_counts_from_its_first_token(row: int) -> None:
     counts, history = CountStore(VOCAB, CPU), HistoryStore(CPU)
     for token in (7, 9, 7):
         counts.append(*index([row]), torch.tensor([token]))
@@ -34,7 +34,7 @@ def test_a_row_that_nobody_filled_counts_from_its_first_token(row: int) -> None:
     assert found.num_generated_S.tolist() == [3]
 
 
-def test_what_was_sampled_is_told_from_what_was_given() -> None:
+def test_sampled_tokens_are_counted_apart_from_the_prompt() -> None:
     counts = CountStore(VOCAB, CPU)
     counts.set(0, np.array([5, 6, 5, 6], np.int32), num_generated=2)
     seen = counts.view(*index([0]))

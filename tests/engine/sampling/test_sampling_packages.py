@@ -116,7 +116,7 @@ def test_classes_and_instances_are_found() -> None:
         ("only", "VOCAB", "written for version None"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(
+def test_a_processor_that_cannot_be_used_is_refused_with_the_reason(
     name: str, attribute: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = load(points(**{name: attribute}))

@@ -116,7 +116,7 @@ def test_threads_do_not_matter(alone: list[list[int]]) -> None:
         torch.set_num_threads(before)
 
 
-def test_a_neighbour_without_any_token_disturbs_nobody(alone: list[list[int]]) -> None:
+def test_a_row_without_any_token_does_not_disturb_others(alone: list[list[int]]) -> None:
     for broken in (torch.full((VOCAB,), -torch.inf), torch.full((VOCAB,), torch.nan)):
         rows = [row(one, prompt, 0) for one, prompt in zip(SAMPLERS, PROMPTS, strict=True)]
         plan = SamplingPlan([row(spec(greedy=False, seed=0)), *rows, row(spec())], VOCAB, CPU)

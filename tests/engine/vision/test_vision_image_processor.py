@@ -96,7 +96,7 @@ def test_pixels_that_were_framed_elsewhere_have_the_values_of_their_file(
     np.testing.assert_array_equal(process(pixels), process(file))
 
 
-def test_pixels_of_another_size_and_what_is_only_like_pixels_are_refused() -> None:
+def test_pixels_of_another_size_and_bytes_that_resemble_pixels_are_refused() -> None:
     process = processor(PROCESSORS["clip"])
     with pytest.raises(InvalidArgument, match="30 x 28 pixels; this model takes 28 x 28"):
         process(pack(np.zeros((28, 30, 3), np.uint8)))
@@ -106,7 +106,7 @@ def test_pixels_of_another_size_and_what_is_only_like_pixels_are_refused() -> No
             process(bad)
 
 
-def test_what_a_directory_does_not_say() -> None:
+def test_defaults_of_keys_that_a_directory_omits() -> None:
     """As in LLaVA 1.5's directory; the processor's defaults are for another size."""
     image = picture(61, 40)
     values = {"size": {"shortest_edge": 28}, "crop_size": {"height": 28, "width": 28}}

@@ -30,7 +30,7 @@ def unpacker() -> Iterator[Unpacker]:
     assert made.pid is None
 
 
-def test_pixels_are_those_of_this_process(unpacker: Unpacker) -> None:
+def test_pixels_equal_those_of_this_process(unpacker: Unpacker) -> None:
     pids = set()
     for size, kind in (((50, 37), "PNG"), ((37, 50), "JPEG"), ((200, 141), "PNG")):
         file = file_of(picture(*size), kind)
@@ -40,7 +40,7 @@ def test_pixels_are_those_of_this_process(unpacker: Unpacker) -> None:
     assert len(pids) == 1, "one process for file after file"
 
 
-def test_a_bad_file_is_told_and_the_process_goes_on(unpacker: Unpacker) -> None:
+def test_a_bad_file_is_reported_and_the_process_continues(unpacker: Unpacker) -> None:
     good = file_of(picture(20, 20), "JPEG")
     unpacker(good, RESIZING)
     pid = unpacker.pid
