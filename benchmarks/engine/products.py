@@ -45,8 +45,8 @@ from quire.engine.cpu.packed_matrix import (
 from quire.engine.cpu.team import Team
 
 READ_BYTES = 1 << 30
-# of each model: enough that the layers of small and 1b exceed the caches
 NUM_LAYERS = 4
+"""Of each model: enough that the layers of small and 1b exceed the caches."""
 TORCH_TYPES = {WeightType.F32: torch.float32, WeightType.BF16: torch.bfloat16}
 OURS, THEIRS, THEIRS_F32 = "quire", "torch", "torch-f32"
 Times = dict[tuple[str, int], float]

@@ -1,5 +1,6 @@
 // Owns the products of adapters (LoRA): y[t] += scale * up (down x[t]), for each token with the
-// matrices of its adapter. Must not know which projection it is.
+// matrices of its adapter.
+// Must not know which projection it is.
 //
 // Reference: LinearDelta in quire/engine/adapters/bank.py. The tokens of one adapter are gathered
 // and go through two packed products; a token's bits do not depend on the other gathered tokens.

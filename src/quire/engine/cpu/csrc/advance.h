@@ -1,7 +1,7 @@
 // Owns messages that only advance sequences: which sequences can advance, the decode loop over
-// them, and the updates of the columns that Python keeps for sequences and of the answer. Must not
-// know grammars, stop strings, penalties or log probabilities: a message with a sequence that has
-// one of them is left to Python, unchanged.
+// them, and the updates of the columns that Python keeps for sequences and of the answer.
+// Must not know grammars, stop strings, penalties or log probabilities: a message with a sequence
+// that has one of them is left to Python, unchanged.
 //
 // Reference: DecodeStage.begin, ready and loop in quire/engine/decode_stage.py, and SequenceReport.
 #pragma once

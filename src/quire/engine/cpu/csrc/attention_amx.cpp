@@ -1,6 +1,6 @@
 // Owns attention of long rows with bf16 matrix tiles: 32 queries of one head against 32 slots at a
-// time. Queries and probabilities are rounded to bf16, sums are kept in float32. Reference:
-// attention.h. Never called where the instruction set has no tiles.
+// time. Queries and probabilities are rounded to bf16, sums are kept in float32.
+// Reference: attention.h. Never called where the instruction set has no tiles.
 #include <algorithm>
 #include <limits>
 

@@ -1,5 +1,6 @@
 // Owns which slots the rows of a step may see: page tables and visibility words turned into lists
-// of (tile, lanes), once for all layers of a step. Must not know K, V, heads or layers.
+// of (tile, lanes), once for all layers of a step.
+// Must not know K, V, heads or layers.
 //
 // Reference: quire/engine/attention/visible_slots.py and the rule in attention/backend.py: a new
 // token at position p sees the visible slots of its row's table at positions < p, the new tokens of

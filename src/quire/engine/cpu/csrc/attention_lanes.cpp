@@ -1,4 +1,5 @@
-// Owns which lanes of a chunk's tiles each query of a block sees. Reference: attention_context.h.
+// Owns which lanes of a chunk's tiles each query of a block sees.
+// Reference: attention_context.h.
 #include <algorithm>
 #include <limits>
 

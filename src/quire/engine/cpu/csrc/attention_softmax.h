@@ -1,6 +1,6 @@
 // Owns the state of a softmax that is computed in parts: the running maximum, the sum of
-// exponentials and the weighted values of query rows, and the merge of two such states. Must not
-// know K, V or where scores come from.
+// exponentials and the weighted values of query rows, and the merge of two such states.
+// Must not know K, V or where scores come from.
 //
 // Reference: attention.h. For two parts with maxima a and b, let m = max(a, b): the sums of either
 // are multiplied by exp(its maximum - m) and added (Milakov and Gimelshein, 2018).

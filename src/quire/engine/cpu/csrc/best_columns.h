@@ -1,5 +1,6 @@
 // Owns the best column of each row of a product, which is all that greedy decoding needs of the
-// logits. Must not know the product.
+// logits.
+// Must not know the product.
 //
 // Reference: sampling.h, greedy: the largest value, ties to the lower column.
 #pragma once

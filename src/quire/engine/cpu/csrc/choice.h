@@ -1,5 +1,6 @@
 // Owns what is computed from hidden states through the logits: one token for each row, or the best
-// of its distribution. Must not know sequences or stops.
+// of its distribution.
+// Must not know sequences or stops.
 //
 // Reference: SamplingPlan in quire/engine/sampling/plan.py, best_of_logits in
 // quire/engine/sampling/distribution.py.

@@ -1,6 +1,6 @@
 // Owns the decode loop: several steps of a set of rows in one call. Each step runs the model,
-// chooses tokens and checks whether rows end. Must not know sequences, sessions or how the number
-// of steps was determined.
+// chooses tokens and checks whether rows end.
+// Must not know sequences, sessions or how the number of steps was determined.
 //
 // Reference: DecodeStage._step_by_step in quire/engine/decode_stage.py.
 #pragma once

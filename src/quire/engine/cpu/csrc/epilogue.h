@@ -1,12 +1,12 @@
 // Owns what is done with the sums of a product while they are in a cache: storing rows, converting
-// them for the next product, or keeping only the best column of each. Must not know how the sums
-// were computed, nor any model.
+// them for the next product, or keeping only the best column of each.
+// Must not know how the sums were computed, nor any model.
 //
 // Each is a class with the same two functions, for each of which matmul.cpp is compiled:
 //   fetch(row, first_panel, last_panel)   prefetch: row will be taken soon
 //   take(row, panel, sums)                the 32 sums of one row and panel, before scale and bias
-// Each pair of row and panel is taken once, by one thread, in ascending order of panels. Reference:
-// the Epilogue table of matmul.h; best columns: sampling.h, greedy.
+// Each pair of row and panel is taken once, by one thread, in ascending order of panels.
+// Reference: the Epilogue table of matmul.h; best columns: sampling.h, greedy.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Owns a mixture of experts: routing, and products grouped by expert. Must not know layers or
-// norms: its input rows are normed, and the caller adds its output.
+// Owns a mixture of experts: routing, and products grouped by expert.
+// Must not know layers or norms: its input rows are normed, and the caller adds its output.
 //
 // Reference: quire/engine/layers/experts.py. Ties between logits go to the lower expert.
 #pragma once

@@ -1,5 +1,5 @@
-// Owns the memory layout of one layer's K and V, and writing a token's K and V to its slot. Must
-// not know pages or rows: a slot is a flat number, as in quire/engine/kv_cache/pool.py.
+// Owns the memory layout of one layer's K and V, and writing a token's K and V to its slot.
+// Must not know pages or rows: a slot is a flat number, as in quire/engine/kv_cache/pool.py.
 //
 // Slots are stored in tiles of 16, whatever the page size is. D is the head size rounded up to 16,
 // padded with zeros.

@@ -1,6 +1,6 @@
 // Owns the products of activations with packed weights, y[M][N] = x[M][K] . W[N][K]^T, and the
-// epilogues that are applied while a result is in registers. Must not know models, layers or
-// caches.
+// epilogues that are applied while a result is in registers.
+// Must not know models, layers or caches.
 //
 // Reference: y = float(x') @ float(W').T in float32, where x' and W' are x and W rounded to the
 // weight type (int8: quantised as packed_matrix.h says, summed exactly), then the epilogue.

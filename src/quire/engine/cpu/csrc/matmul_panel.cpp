@@ -1,5 +1,6 @@
 // Register blocks of R rows by V vectors of columns, one template for all types and widths. Each
-// output is one chain of fused multiply-adds along K, so its bits do not depend on the number of rows.
+// output is one chain of fused multiply-adds along K, so its bits do not depend on the number of
+// rows.
 
 #include "matmul_panel.h"
 

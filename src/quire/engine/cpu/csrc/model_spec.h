@@ -1,6 +1,6 @@
-// Owns the description of a model for the kernel: shapes, and pointers to packed weights. Must not
-// know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_spec.py; the memory
-// behind the pointers belongs to Python and outlives the model.
+// Owns the description of a model for the kernel: shapes, and pointers to packed weights.
+// Must not know how a step uses them. Every struct is mirrored in quire/engine/cpu/model_spec.py;
+// the memory behind the pointers belongs to Python and outlives the model.
 //
 // Reference: quire/engine/models/decoder_config.py, whose terms are used here.
 #pragma once

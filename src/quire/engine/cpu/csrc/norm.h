@@ -1,6 +1,6 @@
-// Owns root mean square normalisation (Zhang and Sennrich, 2019) of one vector. Reference: y = x /
-// sqrt(mean(x^2) + eps) * weight in float32. The order of the sum depends on the length alone, so a
-// row's bits do not depend on the batch.
+// Owns root mean square normalisation (Zhang and Sennrich, 2019) of one vector.
+// Reference: y = x / sqrt(mean(x^2) + eps) * weight in float32. The order of the sum depends on the
+// length alone, so a row's bits do not depend on the batch.
 #pragma once
 
 #include "simd.h"

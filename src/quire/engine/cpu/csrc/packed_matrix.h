@@ -1,5 +1,5 @@
-// Owns the two memory formats of a matrix product: packed weights and converted activations. Must
-// not know which product kernel reads them, nor any model.
+// Owns the two memory formats of a matrix product: packed weights and converted activations.
+// Must not know which product kernel reads them, nor any model.
 //
 // Weights W[N][K] are cut into panels of 32 output columns. A panel is contiguous, K-major:
 //   f32   [K_pad][32]

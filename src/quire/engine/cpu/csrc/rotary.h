@@ -1,5 +1,5 @@
-// Owns the angles of rotary position embedding (Su et al., 2021) and the rotation of a head. Must
-// not know how frequencies are scaled: it gets the final numbers.
+// Owns the angles of rotary position embedding (Su et al., 2021) and the rotation of a head.
+// Must not know how frequencies are scaled: it gets the final numbers.
 //
 // Reference: quire/engine/layers/rotary.py, in float32. Planes pair element i with element i +
 // rotary_dim / 2; elements from rotary_dim on are unchanged.

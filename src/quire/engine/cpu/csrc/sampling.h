@@ -1,6 +1,6 @@
 // Owns the choice of one token from a row of logits, for the samplers that every backend implements
-// itself: greedy, or top-k, temperature, min-p and top-p in this order, then a draw. Must not know
-// sequences or stops.
+// itself: greedy, or top-k, temperature, min-p and top-p in this order, then a draw.
+// Must not know sequences or stops.
 //
 // Reference: docs/reference/sampling.md, quire/engine/sampling/mass.py and random.py. Probabilities
 // are integer masses, so the token is the same as in PyTorch, bit for bit, in any batch.

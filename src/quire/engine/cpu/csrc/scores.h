@@ -1,7 +1,7 @@
 // Owns the attention mass of the rows that ask for it: the softmax probability that the tokens of a
 // row give to each slot, summed over tokens and averaged over heads, per layer. Computed from the
-// same queries and cache as attention, but separately: attention.cpp does not know about it. Must
-// not know page tables: the caller passes which slots a token may see.
+// same queries and cache as attention, but separately: attention.cpp does not know about it.
+// Must not know page tables: the caller passes which slots a token may see.
 //
 // Reference: quire/engine/attention/scored_rows.py (add_mass), in float32.
 #pragma once

@@ -1,7 +1,8 @@
-// Owns vectors of float32: loads, stores, bf16, masks of lanes, exp, reductions. Must not know what
-// is computed with them. One library is compiled for each instruction set, so the width is a
-// constant here and nothing is chosen at run time. Written with the vector extensions that GCC and
-// Clang share; intrinsics are used only where the compilers do not find the instruction.
+// Owns vectors of float32: loads, stores, bf16, masks of lanes, exp, reductions.
+// Must not know what is computed with them. One library is compiled for each instruction set, so
+// the width is a constant here and nothing is chosen at run time. Written with the vector
+// extensions that GCC and Clang share; intrinsics are used only where the compilers do not find the
+// instruction.
 #pragma once
 
 #include <cmath>

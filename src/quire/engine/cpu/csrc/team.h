@@ -1,5 +1,5 @@
-// Owns the threads of the kernel: a fixed team that runs one function at a time. Must not know what
-// it runs. Uses no OpenMP, so torch's thread pool is not affected.
+// Owns the threads of the kernel: a fixed team that runs one function at a time.
+// Must not know what it runs. Uses no OpenMP, so torch's thread pool is not affected.
 //
 // Thread 0 is the caller of run(). The others wait for work, first spinning for some tens of
 // microseconds and then asleep, so that an idle engine uses no processor time. Inside a run,
