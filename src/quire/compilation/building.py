@@ -172,5 +172,5 @@ def _check_loads(scope: Scope, built: Path) -> None:
     if done.returncode != 0:
         said = done.stderr.strip().splitlines()
         raise ConfigError(
-            f"what was compiled cannot be loaded: {said[-1] if said else done.returncode}"
+            f"the compiled library cannot be loaded: {said[-1] if said else done.returncode}"
         )

@@ -20,7 +20,7 @@ def check_owned(path: Path, what: str) -> None:
     try:
         found = path.stat()
     except OSError as exc:
-        raise ConfigError(f"the {what} {path} cannot be looked at: {exc}") from exc
+        raise ConfigError(f"the {what} {path} cannot be inspected: {exc}") from exc
     if found.st_uid != os.getuid() or found.st_mode & 0o022:
         mode = "700" if path.is_dir() else "600"
         raise ConfigError(

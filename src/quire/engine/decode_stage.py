@@ -78,7 +78,7 @@ class DecodeStage:
             steps = np.concatenate((steps, advance_steps))
             indices = np.concatenate((indices, np.arange(len(rows.sequences))))
         once = len(set(sequences.tolist())) == len(sequences)
-        check_message(once, "a sequence stands in it twice")
+        check_message(once, "a sequence occurs in it twice")
         entries = self._entries(sequences, epochs, steps, indices)
         for entry in np.flatnonzero(entries.unknown[num_first:]).tolist():
             error = UnknownHandle(
@@ -129,7 +129,7 @@ class DecodeStage:
         cursor_RS = np.minimum(cursor_RS, self._sequences.limit[rows_R][:, None] - 1)
         num_slots_R1 = self._tables.num_pages_T[tables_R1] * page_size
         fits = bool(((tables_R1 >= 0) & (cursor_RS < num_slots_R1)).all())
-        check_message(fits, "a sequence's limit lies beyond its page table")
+        check_message(fits, "a sequence's limit is beyond its page table")
         return self._tables.slots(tables_R1, cursor_RS, page_size)
 
     def finish_step(

@@ -215,7 +215,7 @@ class ForwardStage:
             self._sequences.check_open(int(rows.sequences[row]))
         except QuireError as exc:
             return exc
-        raise AssertionError(f"row {row} was refused for no reason")
+        raise AssertionError(f"row {row} was refused without a reason")
 
     def _unpack_masks(
         self, rows: ForwardRows, tables: I64, good: NDArray[np.bool_], failures: RowFailures

@@ -31,6 +31,6 @@ def download(hub_id: str) -> Path:
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as exc:
         first_line = (str(exc).splitlines() or [type(exc).__name__])[0]
         raise ModelNotFound(
-            f"no directory {hub_id!r}, and the hub repository of that name cannot be had "
+            f"no directory {hub_id!r}, and the hub repository of that name cannot be downloaded "
             f"({first_line}): check the spelling and the network, or give a local directory"
         ) from exc

@@ -116,7 +116,7 @@ class ReferenceProgram:
             case c.Decode():
                 return self._decode(command)
             case c.ImportPrefix():
-                raise NotImplementedError("what a prefix finds is not the program's: apply_prefix")
+                raise NotImplementedError("ImportPrefix depends on the index: use apply_prefix")
         return None
 
     def apply_prefix(self, command: c.ImportPrefix, num_tokens: int) -> c.Imported:

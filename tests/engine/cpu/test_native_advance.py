@@ -189,7 +189,7 @@ def cut_table(driver: Driver) -> BatchResult:
 @pytest.mark.parametrize(
     ("before", "message", "what"),
     [
-        (None, advancing(2, (0, 1, 2), (1, 1, 2), (0, 1, 2)), "stands in it twice"),
+        (None, advancing(2, (0, 1, 2), (1, 1, 2), (0, 1, 2)), "occurs in it twice"),
         (cut_table, advancing(5, (0, 1, 5)), "beyond its page table"),
         (None, advancing(0, (0, 1, 2)), "num_steps is 0"),
         (

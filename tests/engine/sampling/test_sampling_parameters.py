@@ -87,7 +87,7 @@ def test_samplers_that_cannot_be_used() -> None:
     with pytest.raises(InvalidArgument, match="at most 32"):
         check_sampler(SamplerSpec((warm,) * (MAX_PROCESSORS + 1)), VOCAB)
     dry = Processor("dry", {"multiplier": 1.0})
-    with pytest.raises(InvalidArgument, match="dry' stands in it twice"):
+    with pytest.raises(InvalidArgument, match="dry' occurs in it twice"):
         check_sampler(SamplerSpec((dry, dry)), VOCAB)
 
 

@@ -57,7 +57,7 @@ class CudaAttention:
             logger.info("attention by the Triton kernels alone: %s", reason)
             return cls(triton, None)
         library = FlashInfer(config.num_heads, config.num_kv_heads, config.head_dim, triton.device)
-        logger.info("FlashInfer gets its kernels ready; it compiles those that it does not have")
+        logger.info("FlashInfer loads its kernels and compiles missing ones")
         try:
             library.try_out(_kinds(config), dtype)
         except Exception as exc:  # compilers, disks and drivers raise different types

@@ -108,7 +108,7 @@ def grouped_linear(
 def quantized(x_MI: Tensor) -> tuple[Tensor, Tensor]:
     """``quantize_rows`` in one launch: E4M3 ``[M, I]`` and float32 scales ``[M, 1]``."""
     num_rows, size = x_MI.shape
-    assert x_MI.stride(1) == 1, "elements of a row do not lie side by side"
+    assert x_MI.stride(1) == 1, "the elements of a row are not contiguous"
     out_MI = torch.empty(num_rows, size, dtype=torch.float8_e4m3fn, device=x_MI.device)
     scale_M1 = torch.empty(num_rows, 1, dtype=torch.float32, device=x_MI.device)
     load_kernels("products").quantize_kernel[(num_rows,)](

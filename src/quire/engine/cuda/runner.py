@@ -30,7 +30,8 @@ def on_device(device: torch.device) -> AbstractContextManager[object]:
 class CudaRunner(TorchRunner):
     """``ModelRunner`` on a device. ``loop`` is None where decode steps cannot be recorded."""
 
-    serves_scores = False  # not implemented for this cache layout
+    serves_scores = False
+    """Not implemented for this cache layout."""
 
     def __init__(
         self,

@@ -89,7 +89,7 @@ def read_shape(reader: ConfigReader) -> EncoderShape:
     labels = reader.raw("id2label")
     if head == "classifier" and isinstance(labels, dict) and len(labels) != 1:
         raise UnsupportedModel(
-            f"{reader.where} tells {len(labels)} classes apart; a cross-encoder has one score"
+            f"{reader.where} has {len(labels)} classes; a cross-encoder has one score"
         )
     body: BertShape | ModernBertShape | None = None
     num_types = 1

@@ -7,9 +7,9 @@ from typing import Any
 from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, names
 from quire.engine.models.known_keys import ANY_MODEL, DECODER
 
-_TRAINING = "matters while a model is trained"
+_TRAINING = "used in training only"
 _FORM = "how another library computes or gives the same values"
-_SIZE = "stands in the shapes of the tensors"
+_SIZE = "visible from the shapes of the tensors"
 
 BIDIRECTIONAL = merged(
     [
@@ -34,7 +34,7 @@ BIDIRECTIONAL = merged(
                 "is_causal": absent("attention to earlier tokens alone", False),
                 "is_decoder": absent("a decoder", False),
                 "quantization_config": absent("quantised weights"),
-                "type_vocab_size": absent("types of tokens, which this family has not", 0, 1),
+                "type_vocab_size": absent("token types, which this family does not have", 0, 1),
             },
         ),
     ]

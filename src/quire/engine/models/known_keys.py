@@ -11,14 +11,14 @@ from quire.engine.config_accounting import KeyScope, Refusal, absent, merged, na
 from quire.engine.quantization.known_keys import QUANTIZATION
 
 _FILE = "describes the file, or the library that wrote it"
-_TOKENS = "names tokens, which the edge reads"
-_TRAINING = "matters while a model is trained"
+_TOKENS = "token ids, which the edge reads"
+_TRAINING = "used in training only"
 _GENERATION = "a default of generation, for which generation_config.json is read"
 _TASK = "of a head that is not part of the model"
 _FORM = "how another library computes or gives the same values"
-_WEIGHTS = "stands in the checkpoint's tensors"
-_UNSCALED = "matters to scaled rotations alone"
-_VISION = "of the vision part, which is left unread"
+_WEIGHTS = "visible from the checkpoint's tensors"
+_UNSCALED = "used by scaled rotations only"
+_VISION = "of the vision part, which is not served"
 
 ANY_MODEL = KeyScope(
     harmless={
@@ -65,7 +65,7 @@ ANY_MODEL = KeyScope(
         ),
     },
     refused={
-        "per_layer_config": absent("layers that differ from what the configuration says of all"),
+        "per_layer_config": absent("settings of single layers"),
         "is_encoder_decoder": absent("a model of encoder and decoder", False),
         "add_cross_attention": absent("attention to an encoder", False),
         "pruned_heads": absent("heads that are left out"),
@@ -120,7 +120,7 @@ DECODER = merged(
                 "the family has no dense layers": names(
                     "decoder_sparse_step mlp_only_layers shared_expert_intermediate_size"
                 ),
-                "of the makers' own code, which transformers has without them": names(
+                "of the publisher's own code, unused by transformers": names(
                     "full_attn_mod interpolate_factor"
                 ),
             },
@@ -131,13 +131,13 @@ DECODER = merged(
                 "kv_sharing_modes": absent("layers that share K and V"),
                 "num_kv_shared_layers": absent("layers that share K and V", 0),
                 "lm_head_bias": absent("a bias of the output projection", False),
-                "sliding_window": absent("layers behind a window, which this family has not"),
+                "sliding_window": absent("sliding-window layers, which this family does not have"),
                 "layer_types": Refusal("layers of several kinds", _full_attention),
-                "rope_parameters": absent("a rotation that this family has not"),
-                "rope_scaling": absent("a rotation that this family has not"),
+                "rope_parameters": absent("a rotation that this family does not have"),
+                "rope_scaling": absent("a rotation that this family does not have"),
                 "partial_rotary_factor": absent("rotating a part of every head", 1, 1.0),
-                "attn_logit_softcapping": absent("a soft-cap that this family has not"),
-                "final_logit_softcapping": absent("a soft-cap that this family has not"),
+                "attn_logit_softcapping": absent("a soft-cap that this family does not have"),
+                "final_logit_softcapping": absent("a soft-cap that this family does not have"),
             },
             sections={"rope_parameters": _ROPES, "rope_scaling": ROPE},
         ),
@@ -153,7 +153,7 @@ _IMAGES = KeyScope(
             "vision_feature_select_strategy projector_hidden_act multimodal_projector_bias "
             "image_seq_length ignore_index image_grid_pinpoints"
         ),
-        "stands in the text part": names("vocab_size hidden_size max_position_embeddings"),
+        "given in the text part too": names("vocab_size hidden_size max_position_embeddings"),
     },
 )
 
@@ -162,11 +162,11 @@ _TOWER = merged(
         ANY_MODEL,
         KeyScope(
             harmless={
-                "of a part behind the layers that are used": names(
+                "of parts after the layers that are used": names(
                     "projection_dim vocab_size logit_scale_init_value vision_use_head"
                 ),
             },
-            refused={"num_channels": absent("other images than those of three colours", 3)},
+            refused={"num_channels": absent("images without exactly three colour channels", 3)},
         ),
     ]
 )

@@ -29,7 +29,8 @@ class LeadingRunner:
         EngineFault: a rank has ended.
     """
 
-    serves_scores = False  # a rank has the probabilities of its own heads only
+    serves_scores = False
+    """A rank has the probabilities of its own heads only."""
 
     def __init__(self, runner: TorchRunner, group: RankGroup) -> None:
         self._runner = runner

@@ -7,9 +7,9 @@ from typing import Any
 from quire.engine.config_accounting import KeyScope, Refusal, absent, names
 
 _FILE = "describes the file, or the library that wrote it"
-_PLACES = "which tensors are packed stands in their names"
+_PLACES = "which tensors are packed is visible from their names"
 _MAKING = "how the weights were packed"
-_SHAPES = "stands in the shapes and types of the tensors"
+_SHAPES = "visible from the shapes and types of the tensors"
 _KERNELS = "how another library computes with them"
 _ACTIVATIONS = "of activations and caches, which stay in the engine's number format"
 

@@ -25,7 +25,7 @@ def check_sampler(sampler: SamplerSpec, vocab_size: int, registry: Registry | No
         if kind.needs_matches:
             if processor.name in matching:
                 raise InvalidArgument(
-                    f"processor {processor.name!r} stands in it twice: merge them"
+                    f"processor {processor.name!r} occurs in it twice: merge them"
                 )
             matching.add(processor.name)
     if not sampler.greedy and sampler.seed is None:
