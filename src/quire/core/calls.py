@@ -1,10 +1,9 @@
-"""What a program asks of its node: one union, from its interface to control and from its guest.
+"""What a program asks of its node, as one union: from its interface to control, and from a guest.
 
-A native program, a guest and a program that begins again say the same messages: ``post`` and
-``ask`` of a port take them (``core.interfaces.ProgramPort``), the event ``Called`` carries those
-that are for control, a sandbox's process sends them as they are. No call names a program: the port
-stamps it on.
-Issuers choose the numbers of queues, commands and questions, from the port's ``first_number`` on.
+Native programs, guests and restarted programs send the same messages: a port's ``post`` and ``ask``
+take them (``core.interfaces.ProgramPort``), the event ``Called`` carries those for control, and a
+sandbox process sends them unchanged. A call does not name its program; the port adds it. Issuers
+choose the numbers of queues, commands and questions, from the port's ``first_number`` on.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from quire.core.ids import CommandId, ModelId, QueueId, ThreadId
 
 
 class CallBase(msgspec.Struct, frozen=True, tag=True, array_like=True, gc=False):
-    """An array that begins with its name. Of the garbage collector see ``CommandBase``."""
+    """Encoded as an array that begins with the call's name. ``gc=False``: see ``CommandBase``."""
 
 
 class CreateQueue(CallBase, frozen=True):
-    """A queue for ``model``; control chooses one of the model's engines when its first command
-    comes (``QueuePlaced``).
+    """A queue for ``model``; control chooses one of the model's engines when the queue's first
+    command arrives (``QueuePlaced``).
 
-    ``thread``: the line of calls that it serves, ``parent_thread`` the one that this was forked
-    from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first.
+    ``thread``: the line of calls that it serves; ``parent_thread``: the thread that this one was
+    forked from. ``depth``: the graph depth (Ayo). ``priority``: higher runs first.
     """
 
     queue: QueueId
@@ -43,13 +42,13 @@ class SetQueuePriority(CallBase, frozen=True):
 
 
 class ResetQueue(CallBase, frozen=True):
-    """Cancel the queue's commands; clear its poison. What it allocated stays."""
+    """Cancel the queue's commands and clear its poison. Its allocations stay."""
 
     queue: QueueId
 
 
 class CloseQueue(CallBase, frozen=True):
-    """Cancel the queue's commands and free everything that was allocated through it."""
+    """Cancel the queue's commands and free everything allocated on it."""
 
     queue: QueueId
 
@@ -62,7 +61,7 @@ class Issue(CallBase, frozen=True):
 
 
 class Cancel(CallBase, frozen=True):
-    """Cancel one command. A decode in flight ends after its last message; others likewise."""
+    """Cancel one command. If its message is in flight, it ends when that message is answered."""
 
     command: CommandId
 
@@ -70,7 +69,7 @@ class Cancel(CallBase, frozen=True):
 class AskService(CallBase, frozen=True):
     """Ask a service of the node: messaging, the store, children ...
 
-    ``number`` is the question's; 0 wants no answer. Arguments are what JSON can say, and bytes.
+    ``number`` identifies the question; 0: no answer is wanted. Arguments are JSON values and bytes.
     """
 
     number: int
@@ -79,12 +78,12 @@ class AskService(CallBase, frozen=True):
 
 
 class DropAnswer(CallBase, frozen=True):
-    """Nobody waits for the answer of that question any more."""
+    """The answer to that question is not needed any more."""
 
     number: int
 
 
 QueueCall = CreateQueue | SetQueuePriority | ResetQueue | CloseQueue | Issue | Cancel
-"""What control is asked."""
+"""The calls that control handles."""
 
 Call = QueueCall | AskService | DropAnswer

@@ -122,7 +122,7 @@ class ProgramEnded(EventBase, frozen=True, kw_only=True):
 
 
 class Called(EventBase, frozen=True, kw_only=True):
-    """A program's call to control."""
+    """A call of a program to control."""
 
     program: ProgramId
     call: QueueCall

@@ -30,10 +30,10 @@ class Clock(Protocol):
 
 
 class ProgramClock(Clock, Protocol):
-    """The clock of a node as its programs use it. From any thread."""
+    """The node's clock as programs use it. Thread-safe."""
 
     def unix_s(self) -> float:
-        """Unix time. It may jump."""
+        """Unix time, which may jump."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -323,7 +323,8 @@ class ProgramPort(Protocol):
 
     @property
     def clock(self) -> ProgramClock:
-        """The node's: a program that reads another one sees what no test and no replay does."""
+        """The node's clock. A program that reads another clock cannot be tested or replayed
+        exactly."""
         ...
 
     @property
@@ -341,10 +342,10 @@ class ProgramPort(Protocol):
         ...
 
     async def ask(self, question: AskService, undo: str | None = None) -> Any:
-        """Ask a service of the node and wait for its answer: what JSON can say, and bytes.
+        """Ask a service of the node and wait for its answer (JSON values and bytes).
 
-        Awaited and not posted, so that a cancelled wait has withdrawn the question before the
-        program goes on. ``undo``: the service to ask, with the same arguments and ``answer``, if
+        Awaited rather than posted, so that a cancelled wait has withdrawn the question before the
+        program continues. ``undo``: the service to ask, with the same arguments and ``answer``, if
         the answer was already on its way; a port that cannot lose an answer ignores it.
 
         Raises:

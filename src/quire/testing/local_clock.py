@@ -7,11 +7,11 @@ import asyncio
 from quire.simulation.clock import VirtualClock
 
 EPOCH_S = 1_700_000_000.0
-"""Unix time when a virtual clock stands at 0."""
+"""Unix time when the virtual clock is at 0."""
 
 
 class LocalClock:
-    """``ProgramClock`` over virtual time, which passes with engines' messages and while a program
+    """``ProgramClock`` over virtual time, which advances with engines' messages and while a program
     sleeps."""
 
     def __init__(self, virtual: VirtualClock) -> None:
