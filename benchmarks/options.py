@@ -32,9 +32,9 @@ def parser(
         "--cache",
         type=Path,
         default=DEFAULT_CACHE,
-        help="where models and peers lie, see benchmarks/peers/install.py (default: %(default)s)",
+        help="folder of models and peers, see benchmarks/peers/install.py (default: %(default)s)",
     )
-    made.add_argument("--num-threads", type=int, help="of our engine (default: its own choice)")
+    made.add_argument("--num-threads", type=int, help="of Quire's engine (default: its own choice)")
     return made
 
 
@@ -47,9 +47,11 @@ def plain_parser(description: str | None) -> argparse.ArgumentParser:
         "--rounds",
         type=int,
         default=None,
-        help=f"interleaved rounds behind a first one that is not kept (default: {ROUNDS})",
+        help=f"interleaved rounds after a warm-up round (default: {ROUNDS})",
     )
-    made.add_argument("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds: to try it")
+    made.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, for a quick try"
+    )
     made.add_argument(
         "--out",
         type=Path,

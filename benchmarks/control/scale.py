@@ -107,7 +107,7 @@ def main() -> None:
         }
         draw_bars(
             arguments.out / f"control-scale-{policy}.png",
-            f"What a message costs control ({policy}, {arguments.sequences} sequences)",
+            f"Control's cost of a message ({policy}, {arguments.sequences} sequences)",
             "ms of one core",
             [f"{num} calls" for num in arguments.calls],
             series,

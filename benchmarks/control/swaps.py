@@ -128,7 +128,7 @@ def main() -> None:
     large_s, small_s, num_moved = asyncio.run(measure(num_rounds, 2 if arguments.quick else TURNS))
     slower = ratio(small_s, large_s)
     print_table(
-        "control, microseconds for each block that goes out and back",
+        "control, microseconds per block moved out and back",
         [{"blocks": num, "us": str(us)} for num, us in control.items()],
     )
     print_table(

@@ -272,7 +272,7 @@ def parse() -> argparse.Namespace:
     made.add_argument("--isa", choices=INSTRUCTION_SETS, help="default: the best of this machine")
     made.add_argument("--num-threads", type=int, default=torch.get_num_threads())
     made.add_argument("--rounds", type=int, default=7, help="default: %(default)s")
-    made.add_argument("--quick", action="store_true", help="2 rounds: to try it")
+    made.add_argument("--quick", action="store_true", help="2 rounds, for a quick try")
     made.add_argument("--out", type=Path, default=Path("benchmark-results"))
     arguments = made.parse_args()
     arguments.rounds = 2 if arguments.quick else max(1, arguments.rounds)

@@ -86,7 +86,7 @@ def main() -> None:
     )
     draw_bars(
         arguments.out / "engine-startup.png",
-        "from the command to ready",
+        "time from start to ready",
         "s (median, 95 % interval)",
         [f"{one['model']}, {one['system']}" for one in rows],
         {"ready": [Figure(**one["ready_s"]) for one in rows]},

@@ -103,7 +103,7 @@ def main() -> None:
         nargs="*",
         choices=SYSTEMS,
         default=list(SYSTEMS),
-        help="over HTTP; none: cold prompts alone (default: %(default)s)",
+        help="over HTTP; none: cold prompts only (default: %(default)s)",
     )
     arguments = made.parse_args()
     rows, outcomes = [], []

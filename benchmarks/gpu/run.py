@@ -123,7 +123,7 @@ def measure_model(
             lines.append(GpuMeasurement(name, "experts", batch, experts * 1e3, note=share))
     largest = max(setting.batches)
     seconds = decode_step_s(runner, loaded, largest, setting.context, DRAWN, setting.effort)
-    lines.append(GpuMeasurement(name, "decode step, drawn with top-p", largest, seconds * 1e3))
+    lines.append(GpuMeasurement(name, "decode step, sampled with top-p", largest, seconds * 1e3))
     seconds = prefill_s(runner, loaded, setting.prompt, setting.effort)
     rate = setting.prompt * token_operations(loaded.config, setting.prompt / 2) / seconds
     lines.append(
@@ -183,7 +183,7 @@ def table(lines: list[GpuMeasurement], limits: tuple[float, float], left_out: li
             f"| {peer} | {ratio} |"
         )
     if left_out:
-        rows += ["", f"Left out for want of time: {'; '.join(left_out)}."]
+        rows += ["", f"Left out for lack of time: {'; '.join(left_out)}."]
     return "\n".join(rows) + "\n"
 
 
@@ -207,7 +207,9 @@ def _commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", choices=list(SHAPES), default=list(SHAPES))
-    parser.add_argument("--seconds", type=float, default=450.0, help="stop measuring after these")
+    parser.add_argument(
+        "--seconds", type=float, default=450.0, help="time limit of the measurements"
+    )
     parser.add_argument("--no-peer", action="store_true", help="leave transformers out")
     parser.add_argument("--smoke", action="store_true", help="in miniature; writes nothing")
     options = parser.parse_args()

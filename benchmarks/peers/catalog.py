@@ -74,7 +74,7 @@ def launch(name: str, model: str, cache: Path) -> PeerLaunch:
     if name == "openvino":
         exported = cache / "openvino-models" / model
         if not (exported / "openvino_model.xml").is_file():
-            raise PeerMissing(f"{exported} is not there: {install_command(name, cache)}")
+            raise PeerMissing(f"{exported} is not installed: {install_command(name, cache)}")
         return PeerLaunch((peer_python(cache, name), str(_HERE / "openvino_worker.py")), exported)
     if name == "transformers":
         return PeerLaunch((sys.executable, str(_HERE / "transformers_worker.py")), path)
@@ -113,7 +113,7 @@ def peer_python(cache: Path, name: str) -> str:
     """
     path = cache / name / "bin" / "python"
     if not path.exists():
-        raise PeerMissing(f"{path} is not there: {install_command(name, cache)}")
+        raise PeerMissing(f"{path} is not installed: {install_command(name, cache)}")
     return str(path)
 
 

@@ -91,5 +91,7 @@ def serve(load: Callable[[dict[str, Any]], WorkerModel]) -> None:
         report = watch.report()
         expected = len(request["prompts"]) * request["num_tokens"]
         if report["num_tokens"] != expected:
-            raise RuntimeError(f"{report['num_tokens']:g} tokens came, {expected} were asked for")
+            raise RuntimeError(
+                f"{report['num_tokens']:g} tokens arrived, {expected} were asked for"
+            )
         answer(**report)

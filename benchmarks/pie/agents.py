@@ -253,7 +253,7 @@ def options() -> argparse.Namespace:
         nargs="+",
         choices=("vllm", "transformers"),
         default=[],
-        help="clients of their servers too (transformers takes one request at a time: minutes)",
+        help="also run clients of these servers (transformers takes minutes)",
     )
     return made.parse_args()
 

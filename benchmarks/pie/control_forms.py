@@ -55,7 +55,7 @@ def run_once(name: str, form: str, arguments: Any) -> dict[str, float]:
 def main() -> None:
     made = plain_parser(__doc__)
     made.add_argument("--of", choices=SCRIPTS, default="calls", help="default: %(default)s")
-    made.add_argument("more", nargs="*", help="options of that script, behind --")
+    made.add_argument("more", nargs="*", help="options of that script, after --")
     arguments = made.parse_args()
     results = take_turns(
         arguments.of,

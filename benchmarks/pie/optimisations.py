@@ -194,7 +194,7 @@ def options() -> argparse.Namespace:
         type=int,
         nargs="+",
         default=[192, 448],
-        help="of one function, one figure each (default: %(default)s)",
+        help="per specification, one figure each (default: %(default)s)",
     )
     return made.parse_args()
 

@@ -62,10 +62,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument("--only", nargs="+", choices=SCRIPTS, default=list(SCRIPTS))
-    made.add_argument("--models", nargs="+", help="of those that take one (default: their own)")
+    made.add_argument(
+        "--models", nargs="+", help="for scripts with this option (default: their own)"
+    )
     made.add_argument("--rounds", type=int, help="interleaved rounds (default: their own)")
-    made.add_argument("--quick", action="store_true", help="few rounds and agents: to try it")
-    made.add_argument("--peers", nargs="+", help="servers beside the agents (default: none)")
+    made.add_argument("--quick", action="store_true", help="few rounds and agents, for a quick try")
+    made.add_argument(
+        "--peers", nargs="+", help="other servers to run the agents on (default: none)"
+    )
     made.add_argument("--out", type=Path, default=DEFAULT_OUT, help="default: %(default)s")
     arguments = made.parse_args()
     failed = []

@@ -80,9 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=12)
     parser.add_argument("--group", choices=[group.name for group in GROUPS], help="only these")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--minutes", type=float, default=600.0, help="begin none after so long")
-    parser.add_argument("--known", action="store_true", help="try nothing, report what is known")
-    parser.add_argument("--show", metavar="MUTANT", help="which tests a mutant meets")
+    parser.add_argument("--minutes", type=float, default=600.0, help="begin none after this time")
+    parser.add_argument("--known", action="store_true", help="run no tests, report known results")
+    parser.add_argument("--show", metavar="MUTANT", help="show the tests of a mutant")
     parser.add_argument("--bar", type=float, default=0.85, help="share that must be noticed")
     options = parser.parse_args(arguments)
     if options.show is not None:
@@ -92,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report(tried, reasons())
     REPORT.write_text(text, encoding="utf-8")
     print(text.split("\n## ")[0])
-    print(f"{REPORT.relative_to(Path.cwd())}: what was not noticed")
+    print(f"{REPORT.relative_to(Path.cwd())}: surviving mutants")
     return 0 if share(tried) >= options.bar else 1
 
 

@@ -90,7 +90,7 @@ def source_with(mutant: Mutant, root: Path) -> str:
     for key, number, site in _numbered(module, mutant.function):
         if (key, number) == (wanted, mutant.number):
             return cast(cst.Module, module.deep_replace(site.node, site.mutated)).code
-    raise LookupError(f"{mutant.path} has no {mutant}: it has changed meanwhile; run again")
+    raise LookupError(f"{mutant.path} has no {mutant}: the file has changed; run again")
 
 
 Key = tuple[str, str, str, str]

@@ -26,7 +26,7 @@ def share_out(num_pieces: int, num_workers: int, work: Work) -> None:
         with suppress(KeyboardInterrupt):  # the workers get the signal too, and end
             statuses.append(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1]))
     if statuses != [0] * len(workers):
-        raise SystemExit("not all mutants were tried: run again to go on")
+        raise SystemExit("not all mutants were tested: run again to continue")
 
 
 def _forked(numbers: int, work: Work) -> int:
