@@ -14,7 +14,8 @@ from quire.cli.exit_codes import EXIT_INTERRUPTED
 def main(arguments: Sequence[str] | None = None) -> None:
     """The ``quire`` command.
 
-    Its modules are imported here: that takes a while on a busy machine, and Ctrl-C may come.
+    Its modules are imported here, inside the handler for Ctrl-C: the import takes a while on a busy
+    machine.
     """
     try:
         from quire.cli.app import main as run

@@ -1,4 +1,4 @@
-"""The ``quire`` command: which commands there are, and how it ends (``exit_codes``).
+"""The ``quire`` command: its subcommands, and its exit status (``exit_codes``).
 
 Any error of Quire's own is printed as one line with its remedy.
 """
@@ -47,8 +47,8 @@ COMMANDS = {
 def build_app(only: str | None = None) -> typer.Typer:
     """The command line as a typer application, whole or with the command ``only`` alone.
 
-    A module is imported for the commands it has: a server should not wait until the client library
-    that the demonstration uses has been imported.
+    Only the modules of the commands in it are imported: a server should not wait for the import of
+    the client library that the demonstration uses.
     """
     app = typer.Typer(
         name="quire",
@@ -68,7 +68,7 @@ def build_app(only: str | None = None) -> typer.Typer:
 
 
 def _named(arguments: Sequence[str]) -> str | None:
-    """The command that ``arguments`` begin with, if it is one."""
+    """The command that ``arguments`` begin with, or ``None``."""
     names = {name for commands in COMMANDS.values() for name in commands}
     return arguments[0] if arguments and arguments[0] in names else None
 

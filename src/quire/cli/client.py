@@ -1,6 +1,6 @@
-"""The commands' way to a running node: its HTTP routes as methods.
+"""A blocking HTTP client of a running node, for the commands.
 
-The blocking counterpart of ``quire.client.Client``, with what commands alone ask. Must not know
+The counterpart of ``quire.client.Client``, with the requests that only commands make. Must not know
 what a command prints.
 """
 
@@ -29,7 +29,7 @@ class NodeClient:
     """A connection to one node. A context manager; not shared between threads."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        """Connects at the first call.
+        """Connects at the first request.
 
         Raises:
             ConfigError: ``url`` is no HTTP address.
@@ -50,11 +50,11 @@ class NodeClient:
         self._http.close()
 
     def models(self) -> list[dict[str, Any]]:
-        """What the node serves, the default model first."""
+        """The models that the node serves, the default model first."""
         return list(self._call("GET", "/v1/models")["data"])
 
     def is_ready(self) -> bool:
-        """Whether new work is accepted now; False also while nothing listens yet."""
+        """Whether the node accepts new work; also False while nothing listens yet."""
         try:
             return self._http.get("/ready").status_code == httpx.codes.OK
         except httpx.TransportError:
@@ -65,7 +65,7 @@ class NodeClient:
         return list(self._call("GET", "/v1/programs")["data"])
 
     def full_id(self, beginning: str) -> str:
-        """The id of the one program whose id begins so.
+        """The id of the one program whose id begins with ``prefix``.
 
         Raises:
             UnknownHandle: none does, or several do.
@@ -96,7 +96,7 @@ class NodeClient:
         return list(self._call("GET", "/v1/programs/uploads")["data"])
 
     def delete_upload(self, name: str) -> dict[str, Any]:
-        """Forget an uploaded program, by its id or its name."""
+        """Delete an uploaded program, by its id or its name."""
         return self._call("DELETE", upload_path(name))
 
     def program(self, public_id: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class NodeClient:
         return self._call("GET", program_path(public_id))
 
     def logs(self, public_id: str) -> list[dict[str, Any]]:
-        """What the node has noted about the program, oldest first."""
+        """The program's log, oldest entry first."""
         return list(self._call("GET", f"{program_path(public_id)}/logs")["data"])
 
     def terminate(self, public_id: str) -> dict[str, Any]:

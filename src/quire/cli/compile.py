@@ -1,4 +1,6 @@
-"""``quire compile``: the control core as machine code, for nodes that are started from now on."""
+"""``quire compile``: compile the control core to machine code, for nodes that are started
+afterwards.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ def compile(
         bool, typer.Option("--check", help="Build nothing; status 1 if a node would run Python.")
     ] = False,
     remove: Annotated[
-        bool, typer.Option("--remove", help="Forget everything that was compiled.")
+        bool, typer.Option("--remove", help="Delete everything that was compiled.")
     ] = False,
     directory: Annotated[
         Path | None,
         typer.Option(
             envvar=DIRECTORY_VARIABLE,
-            help="Where it is kept; a node finds it by the variable. "
+            help="Directory of the compiled code; set the variable so that nodes find it. "
             "Default: ~/.cache/quire/compiled.",
         ),
     ] = None,
@@ -40,10 +42,9 @@ def compile(
     """Compile the control core, so that each call and token costs the node less processor time.
 
     Needs a C compiler and the extra 'quire[compile]'; takes half a minute on two cores. Nodes that
-    are started afterwards use what was built as long as it fits: after an update of Quire or of
-    Python, or an edit of a source, they run Python again until this command is repeated. With
-    QUIRE_COMPILED=0 in its environment a node runs Python in any case. 'quire doctor' says which
-    one it would be.
+    are started afterwards use the compiled code. After an update of Quire or of Python, or an edit
+    of a source, they run Python again until this command is repeated. With QUIRE_COMPILED=0 in its
+    environment a node always runs Python. 'quire doctor' tells which of the two a node would run.
 
     Examples:
 

@@ -1,7 +1,8 @@
-"""Which form of the control core this command runs, by the environment; how that is told.
+"""Whether this command runs control compiled or as Python, by the environment; and how that is
+reported.
 
-It is chosen before a command's own modules are imported, so there are variables for it and no
-options.
+The choice is made before a command's own modules are imported, so there are environment variables
+for it and no options.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _REMEDY = "run 'quire compile', and calls cost the node less processor time"
 
 
 def choose_form() -> None:
-    """Let what is imported from here on be compiled, unless the environment says no."""
+    """Use compiled modules for all later imports, unless the environment forbids it."""
     if not _is_off():
         use_compiled(compiled_directory())
 
@@ -32,7 +33,7 @@ def compiled_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """``reason``: what the compiled form is, or why it is not run."""
+    """``reason``: which compiled code is used, or why none is."""
 
     is_compiled: bool
     reason: str
@@ -42,7 +43,7 @@ class Form:
 
 
 def form_of_nodes(directory: Path | None = None) -> Form:
-    """What a node that is started now will run."""
+    """What a node that is started now would run."""
     if _is_off():
         return Form(False, f"{COMPILED_VARIABLE}={os.environ[COMPILED_VARIABLE]} says so")
     try:

@@ -1,7 +1,7 @@
 """From command line values to the configuration objects of the node and the server.
 
-Owns the tenants file and the checks that need more than one option. The defaults themselves stand
-in ``quire.core.config``.
+Owns the tenants file and the checks that need more than one option. The defaults are in
+``quire.core.config``.
 """
 
 from __future__ import annotations
@@ -52,11 +52,10 @@ def engine_configs(
     adapters: Sequence[str] = (),
 ) -> tuple[EngineConfig, ...]:
     """One engine per model. ``shared`` gives every setting but source and name; ``adapters`` are
-    ``NAME=DIRECTORY``, or ``MODEL:NAME=DIRECTORY`` where there are several models.
+    ``NAME=DIRECTORY``, or with several models ``MODEL:NAME=DIRECTORY``.
 
     Raises:
-        ConfigError: ``model_name`` is given for several models, or it is not said which model an
-            adapter belongs to.
+        ConfigError: ``model_name`` is given for several models, or an adapter names no model.
     """
     models = list(models) or [SHIPPED_MODEL]
     if model_name is not None and len(models) > 1:
@@ -175,10 +174,11 @@ def _totals(path: Path, name: str, entry: TenantEntry) -> TenantTotals:
 
 
 def check_exposure(host: str, tenants: Sequence[TenantConfig], *, no_auth: bool) -> None:
-    """Refuse to serve strangers by accident.
+    """Refuse to expose the node without authentication by accident.
 
     Raises:
-        ConfigError: others can reach ``host``, no API key is set, and that was not asked for.
+        ConfigError: ``host`` is not a loopback address, there is no API key, and ``--no-auth`` is
+            not given.
     """
     if no_auth or any(tenant.api_keys for tenant in tenants) or _is_loopback(host):
         return

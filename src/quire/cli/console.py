@@ -1,6 +1,6 @@
-"""Where the commands write: results to stdout, words about them to stderr.
+"""The output of the commands: results to stdout, progress and errors to stderr.
 
-Owns how a terminal, a pipe and ``NO_COLOR`` differ; rich does the work.
+Owns the differences between a terminal, a pipe and ``NO_COLOR``; rich does the rendering.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rich.text import Text
 from quire.core.errors import QuireError
 
 _FILE_WIDTH = 100
-"""Columns of what is not written to a terminal."""
+"""Width in columns when stdout is not a terminal."""
 
 _CONTROL = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-"""What a terminal would obey instead of show; line ends and tabs are text."""
+"""Control characters that a terminal would execute; line ends and tabs are allowed."""
 
 
 def output(width: int | None = None) -> Console:
@@ -43,13 +43,14 @@ def messages() -> Console:
 
 
 def live() -> Console:
-    """The console for what is drawn again and again in its place, on stderr. Its lines end where
-    the terminal's do: rich takes away as many as it knows of."""
+    """The console for output on stderr that is redrawn in place. It wraps lines at the width of the
+    terminal, so that rich erases the right number of them."""
     return _console(stderr=True, soft_wrap=False)
 
 
 def _console(*, stderr: bool, soft_wrap: bool = True) -> Console:
-    """Text of programs, models and clients stays as it is: ``[x]`` and ``:x:`` are no commands."""
+    """Escape text of programs, models and clients, so that rich does not interpret ``[x]`` and
+    ``:x:``."""
     return Console(stderr=stderr, highlight=False, soft_wrap=soft_wrap, markup=False, emoji=False)
 
 
@@ -70,14 +71,14 @@ def table(*columns: str, right: tuple[str, ...] = (), wrap: tuple[str, ...] = ()
 
 
 def show_message(text: str) -> None:
-    """A message of a program, as it is; control characters are shown, not obeyed."""
+    """Print a message of a program unchanged, with control characters made visible."""
     output().print(escaped(text))
 
 
 @contextmanager
 def shown(stream: bool) -> Iterator[Callable[[str], None]]:
-    """What shows a program's messages: each on lines of its own, or (``stream``) one behind the
-    other, as pieces of one text."""
+    """A function that prints a program's messages: each on its own lines, or (``stream``) without
+    line ends, as pieces of one text."""
     if not stream:
         yield show_message
         return
@@ -97,8 +98,8 @@ def shown(stream: bool) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def waiting(text: str, quiet_s: float = 2.0) -> Iterator[None]:
-    """A spinner with ``text`` on stderr while the block runs; where that is no terminal ``text``
-    alone, once it has run for ``quiet_s``."""
+    """A spinner with ``text`` on stderr while the block runs. Without a terminal ``text`` is
+    printed as a line once the block has run for ``quiet_s``."""
     console = messages()
     if not console.is_terminal:
         timer = Timer(quiet_s, console.print, (f"{text} ...",))
@@ -122,13 +123,11 @@ def print_result(result: Any) -> None:
 
 
 def print_error(error: QuireError) -> None:
-    """One line with the remedy that the message carries, never a traceback."""
+    """An error as one line with the remedy that the message contains, never a traceback."""
     messages().print(Text.assemble(("error: ", "bold red"), escaped(error.message)))
 
 
 def escaped(text: str) -> str:
-    """``text`` of a program or a model without power over the terminal: ESC becomes ``\\u001b``.
-
-    That is how JSON writes it, so JSON stays JSON.
-    """
+    """``text`` of a program or a model with control characters escaped: ESC becomes ``\\u001b``.
+    JSON uses the same escapes, so JSON stays valid."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,7 +1,7 @@
-"""One program and the person at the terminal: its messages out, their lines in, Ctrl-C.
+"""A launched program in the terminal: prints its messages, sends it lines of input, handles Ctrl-C.
 
-Owns what happens between launch and end, for a program in this process and for one behind HTTP
-alike. Must not know which of the two it is.
+Owns everything between launch and end, both for a program in this process and for one behind HTTP.
+Must not know which of the two it is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MAX_LINES_AHEAD = 64
 
 
 class LaunchedProgram(Protocol):
-    """A launched program, wherever it runs."""
+    """A launched program, in this process or on a node."""
 
     def messages(self) -> AsyncIterator[str]:
-        """Its messages to the client, until it ends."""
+        """Its mailbox messages to the client, until it ends."""
         ...
 
     async def send(self, message: str) -> None:
@@ -41,7 +41,7 @@ class LaunchedProgram(Protocol):
         ...
 
     async def result(self) -> Any:
-        """What it returned; raises the ``QuireError`` it ended with."""
+        """Its result; raises the ``QuireError`` that it ended with."""
         ...
 
 
@@ -53,13 +53,13 @@ async def converse(
     ends_input: bool = True,
     cancels: bool = True,
 ) -> Any:
-    """Show the program's messages as they come, send it ``lines``, and return its result.
+    """Print the program's messages as they arrive, send it ``lines``, and return its result.
 
-    ``ends_input``: behind the lines it is told that no more will come. One who only looks on must
-    not say so: others may send to it.
+    ``ends_input``: after the last line tell the program that no more input comes. A client that
+    only watches must pass False: other clients may still send.
 
-    A first interrupt cancels the program and waits for its end; a second one gives up waiting.
-    Without ``cancels`` the first one gives up, and the program goes on.
+    A first interrupt cancels the program and waits for its end; a second one stops waiting. Without
+    ``cancels`` the first interrupt stops waiting and the program keeps running.
 
     Raises:
         QuireError: what the program ended with; ``ProgramCancelled`` after an interrupt.
@@ -98,15 +98,15 @@ async def _feed(
         if ends_input:
             await program.end_input()
     except MailboxClosed:
-        return  # the program has ended; its result says how
+        return  # the program has ended; ``result`` tells how
     except InvalidArgument:
         with suppress(QuireError):  # it may have ended meanwhile
-            await program.cancel()  # it would wait for ever for what cannot be read
+            await program.cancel()  # without this it would wait for input for ever
         raise
 
 
 class _InterruptHandler:
-    """While entered, SIGINT cancels the program (if it ``cancels``); the next one cancels
+    """While entered, the first SIGINT cancels the program (if ``cancels``); the next one cancels
     ``waiting``."""
 
     def __init__(self, program: LaunchedProgram, waiting: asyncio.Task[Any], cancels: bool) -> None:
@@ -142,11 +142,11 @@ class _InterruptHandler:
 
 
 async def read_lines(stream: TextIO) -> AsyncIterator[str]:
-    """The lines of ``stream``, without their ends, as they come.
+    """The lines of ``stream``, without line ends, as they arrive.
 
-    A thread reads, because a terminal, a pipe and a file all block in their own way; it is a daemon
-    so that a read that nobody waits for any more does not keep the process alive. It stays at most
-    a few lines ahead.
+    A thread reads, because a terminal, a pipe and a file all block in their own way. It is a daemon
+    thread, so that a pending read does not keep the process alive. It reads at most a few lines
+    ahead.
 
     Raises:
         InvalidArgument: the stream cannot be read, or is no text in its encoding.
@@ -179,7 +179,7 @@ def _post(
     arrived: asyncio.Queue[str | Exception | None],
     line: str | Exception | None,
 ) -> bool:
-    """Hand ``line`` over; False when the loop has closed and nobody reads."""
+    """Hand ``line`` over; False when the loop is closed."""
     try:
         loop.call_soon_threadsafe(arrived.put_nowait, line)
     except RuntimeError:

@@ -1,4 +1,6 @@
-"""``quire demo``: a server with the shipped model, two voices on it, and a short report."""
+"""``quire demo``: starts a server with the shipped model, runs a chat and an agent on it, and
+reports.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ _STYLES = {"chat": "cyan", "agent": "magenta"}
 
 
 def next_steps() -> tuple[tuple[str, str], ...]:
-    """What to try now, with the command as it can be typed here."""
+    """The commands to try next, spelled as they can be typed here."""
     installed = Path(sys.executable).with_name("quire")
     quire = "quire" if shutil.which("quire") else os.path.relpath(installed)
     return (
@@ -42,10 +44,10 @@ def next_steps() -> tuple[tuple[str, str], ...]:
 
 
 def demo() -> None:
-    """Start a node with the shipped model, let a chat and an agent use it at once, and report.
+    """Start a node with the shipped model, run a chat and an agent on it at the same time, and
+    report.
 
-    Needs no network. Ends by itself and leaves nothing behind; status 1 if something that must
-    hold did not.
+    Needs no network, ends by itself and leaves nothing behind. Exit status 1 if a check failed.
 
     Examples:
 
@@ -107,7 +109,8 @@ def _teller(console: Console) -> Tell:
 
 
 def report(console: Console, shown: Demonstration) -> None:
-    """Who asked what, what it cost, who was in the process table, where to go next."""
+    """Prints the questions and answers, the cost of the chat, the process table, and what to try
+    next."""
     _heading(console, "What was asked and answered")
     asked = table("voice", "question", "answer", wrap=("question", "answer"))
     for turn in shown.turns:

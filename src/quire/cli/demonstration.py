@@ -1,7 +1,7 @@
-"""What the demonstration does to a running node, and what it measured.
+"""The demonstration itself: what it sends to a running node, and what it measures.
 
-Two voices at the same time: a chat through the ``openai`` package, and the library's ReAct agent
-through the program endpoints. Must not know how the result is shown.
+Two clients at the same time: a chat through the ``openai`` package, and the library's ReAct agent
+through the program routes. Must not know how the result is shown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AGENT_ANSWER = str((1234 + 566) // 8)
 SESSION = "demo-chat"
 
 Tell = Callable[[str, str], None]
-"""Called with a voice and what it just did, as it happens."""
+"""Called with a client's name and its latest action, as it happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class StreamedCall:
 
     @property
     def tokens_per_s(self) -> float:
-        """Over the whole call: an engine may send several tokens at once, so that the time between
-        the first and the last of a short answer says little."""
+        """Over the whole call. The time between the first and the last token says little for a
+        short answer, because an engine may send several tokens at once."""
         return self.num_generated_tokens / self.elapsed_s
 
 
@@ -64,14 +64,14 @@ class AgentRun:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """Everything that happened. ``overlap_s``: how long both voices were at work."""
+    """All that happened. ``overlap_s``: how long both clients were active."""
 
     turns: tuple[StreamedCall, ...]
     agent: AgentRun
     overlap_s: float
 
     def failures(self) -> list[str]:
-        """What did not go as it must; empty if all is well."""
+        """The checks that failed; empty if none did."""
         found = [f"no answer to {turn.question!r}" for turn in self.turns if not turn.answer]
         if self.agent.answer != AGENT_ANSWER:
             found.append(f"the agent answered {self.agent.answer!r}, right is {AGENT_ANSWER!r}")
@@ -85,7 +85,7 @@ class Demonstration:
 
 
 async def demonstrate(url: str, model: str, tell: Tell) -> Demonstration:
-    """Run both voices on the node at ``url``.
+    """Run both clients on the node at ``url``.
 
     Raises:
         QuireError, openai.OpenAIError: one of them was refused or failed.
@@ -105,7 +105,8 @@ async def _timed(work: Any) -> tuple[Any, tuple[float, float]]:
 
 
 async def _chat(url: str, model: str, tell: Tell) -> tuple[StreamedCall, ...]:
-    """A conversation of several turns; each sends what was said before, as chat clients do."""
+    """A conversation of several turns; each request repeats the earlier turns, as chat clients
+    do."""
     conversation: list[ChatCompletionMessageParam] = []
     turns = []
     headers = {"x-quire-program-id": SESSION}

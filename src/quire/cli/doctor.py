@@ -1,6 +1,7 @@
-"""``quire doctor``: what this machine has, which backends will be used, what to install for more.
+"""``quire doctor``: reports this machine, the backends that will be used, and what to install for
+more.
 
-Owns the words. ``machine`` does the looking.
+Owns the report. ``machine`` collects the values.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ def doctor(
         bool, typer.Option("--json", help="Print one JSON object instead, for bug reports.")
     ] = False,
 ) -> None:
-    """Say what this machine has, what Quire will use of it, and what to install for more.
+    """Report what this machine has, what Quire will use of it, and what to install for more.
 
-    Ends with status 1 if something is missing without which nothing can be served.
+    Ends with status 1 if something that every engine needs is missing.
 
     Examples:
 
@@ -56,7 +57,7 @@ def doctor(
 
 
 def problems(machine: Machine) -> list[str]:
-    """What keeps this machine from serving, each with its remedy; empty if nothing does."""
+    """The problems that prevent serving, each with its remedy; empty if there are none."""
     found = []
     if isinstance(machine.torch, str):
         found.append(f"torch: {machine.torch}")
@@ -114,7 +115,7 @@ def _engine_facts(torch: TorchBuild | str) -> list[tuple[str, str]]:
 
 
 def _kernel(torch: TorchBuild) -> str:
-    """Which library of the kernel engines will use, and why not a better one."""
+    """Which kernel library engines will use, and why no faster one."""
     problems = [f"{isa}: {problem}" for isa, problem in torch.kernel_problems.items()]
     if torch.kernel_isa is None:
         return "\n".join(["none: engines fall back to PyTorch, several times slower", *problems])

@@ -1,6 +1,6 @@
-"""How the ``quire`` command ends; 0 is done.
+"""Exit status of the ``quire`` command; 0 is success.
 
-Imports nothing: the command knows how an interrupt ends before anything else is loaded.
+Imports nothing: the status of an interrupt must be known before anything else is loaded.
 """
 
 from __future__ import annotations

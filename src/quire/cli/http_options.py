@@ -1,4 +1,4 @@
-"""The options of what ``quire serve`` does beyond a node: HTTP, and who may call."""
+"""The options of ``quire serve`` about HTTP and access."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ AllowedHosts = Annotated[
     typer.Option(
         "--allowed-host",
         envvar="QUIRE_ALLOWED_HOSTS",
-        help="A further Host header to answer to. Repeatable.",
+        help="A further Host header to accept. Repeatable.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -43,7 +43,7 @@ CorsOrigins = Annotated[
     typer.Option(
         "--cors-origin",
         envvar="QUIRE_CORS_ORIGINS",
-        help="An origin whose pages may call this node. Repeatable; none by default.",
+        help="A web origin that may call this node (CORS). Repeatable; default: none.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -52,7 +52,7 @@ ServerApiKeys = Annotated[
     typer.Option(
         "--api-key",
         envvar="QUIRE_API_KEY",
-        help="A key that callers must send. Repeatable.",
+        help="An API key that clients must send. Repeatable.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -69,7 +69,7 @@ Unauthenticated = Annotated[
     typer.Option(
         "--no-auth",
         envvar="QUIRE_NO_AUTH",
-        help="Listen on other than loopback addresses without any API key.",
+        help="Allow addresses other than loopback without an API key.",
         rich_help_panel=_ACCESS,
     ),
 ]
@@ -78,7 +78,7 @@ MaxRequests = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_REQUESTS",
-        help="Requests that run at once; further ones are told to try again.",
+        help="Largest number of requests at once; further ones are a 503.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -86,9 +86,9 @@ MaxConnections = Annotated[
     int | None,
     typer.Option(
         min=64,
-        show_default="what the limit of open files leaves room for",
+        show_default="from the limit of open files",
         envvar="QUIRE_MAX_CONNECTIONS",
-        help="Clients that may be connected, asking or not; beyond it silent ones are closed.",
+        help="Largest number of connections; beyond it connections without a request are closed.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -99,7 +99,7 @@ MaxBodyBytes = Annotated[
         show_default=format_size(_SERVER_DEFAULTS.max_body_bytes),
         metavar="SIZE",
         envvar="QUIRE_MAX_BODY_BYTES",
-        help="Longest body of a request.",
+        help="Largest request body.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -108,7 +108,7 @@ HeadTimeout = Annotated[
     typer.Option(
         min=0.1,
         envvar="QUIRE_HEAD_TIMEOUT",
-        help="Seconds within which a new connection must have sent the head of a request.",
+        help="Seconds within which a new connection must send the head of a request.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -126,7 +126,7 @@ WriteTimeout = Annotated[
     typer.Option(
         min=0.1,
         envvar="QUIRE_WRITE_TIMEOUT",
-        help="Seconds that one write to a slow reader may take before its call is ended.",
+        help="Seconds that one write to a slow client may take before its call is cancelled.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -135,7 +135,7 @@ ResponseTtl = Annotated[
     typer.Option(
         min=1.0,
         envvar="QUIRE_RESPONSE_TTL",
-        help="Seconds that a stored response stays without being used.",
+        help="Seconds that an unused stored response is kept.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -144,7 +144,7 @@ MaxStoredResponses = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_STORED_RESPONSES",
-        help="Stored responses that a tenant may have; more push out those used longest ago.",
+        help="Stored responses per tenant; beyond it the least recently used are dropped.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -153,7 +153,8 @@ SessionTtl = Annotated[
     typer.Option(
         min=1.0,
         envvar="QUIRE_SESSION_TTL",
-        help="Seconds after which an idle session ends; a later call of its name opens a new one.",
+        help="Seconds after which an idle session ends; a later request with its name opens a new"
+        " one.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -162,7 +163,7 @@ DrainTimeout = Annotated[
     typer.Option(
         min=0.0,
         envvar="QUIRE_DRAIN_TIMEOUT",
-        help="Seconds that running work may take to finish after the first signal.",
+        help="Seconds for running work to finish after the first SIGTERM or Ctrl-C.",
         rich_help_panel=_HTTP,
     ),
 ]
@@ -171,7 +172,7 @@ AllowUpload = Annotated[
     typer.Option(
         "--allow-upload",
         envvar="QUIRE_ALLOW_UPLOAD",
-        help="Let callers launch Python source, which runs with the rights of this process.",
+        help="Run Python source of clients outside the sandbox, with the rights of this process.",
         rich_help_panel=_ACCESS,
     ),
 ]

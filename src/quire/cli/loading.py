@@ -1,4 +1,4 @@
-"""Progress on stderr: bars while models load, a line for each stage that begins later."""
+"""Progress on stderr: bars while models load, and a line for each later stage."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from quire.cli.console import live, messages
 
 ShowProgress = Callable[[str, float], None]
-"""Called with a stage and how far it is, 0 to 1; from any thread."""
+"""Called with a stage and its fraction from 0 to 1; from any thread."""
 
 
 @contextmanager
 def loading_progress() -> Iterator[ShowProgress]:
-    """What to give ``Node.start``. The bars vanish at the end, and are none where stderr is no
-    terminal. What a node reports behind that, such as the building of its sandbox for the first
-    program that needs it, is a line."""
+    """The progress callback for ``Node.start``. The bars disappear at the end, and there are none
+    if stderr is not a terminal. Later stages, such as building the sandbox for the first program,
+    are printed as lines."""
     shown = _Shown()
     console = live()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
@@ -33,7 +33,7 @@ def loading_progress() -> Iterator[ShowProgress]:
 
 
 class _Shown:
-    """Stages in bars of ``progress``, and as lines once ``is_over``."""
+    """Stages as bars of ``progress``, and as lines once ``is_over``."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None

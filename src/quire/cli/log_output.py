@@ -1,7 +1,7 @@
-"""Where log records of a serving process go.
+"""Log output of a serving process.
 
 One JSON line per finished request on stdout, everything else as text on stderr, so that the two can
-be collected apart.
+be collected separately.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from contextlib import contextmanager
 
 REQUEST_LOGGER = "quire.requests"
 STARTING_LOGGERS = ("quire.node.supervisor",)
-"""Tell of engines and encoders that are given up."""
+"""Loggers that report engines and encoders which are given up."""
 CHATTY_LOGGERS = ("httpx", "httpcore", "uvicorn")
-"""Libraries whose every call or connection is an INFO record; ours say what matters of it."""
+"""Libraries that log every call or connection at INFO. Quire logs the relevant part itself."""
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s  %(message)s"
 
@@ -36,9 +36,9 @@ def configure_logging(level: str, *, log_requests: bool) -> None:
 
 @contextmanager
 def errors_of_starting_raised_only() -> Iterator[None]:
-    """While the node starts: an engine or encoder that is given up ends the command with that very
-    error, so its record in the log would say it twice. Records with a traceback, which are bugs,
-    stay."""
+    """Suppresses a duplicate while the node starts: an engine or encoder that is given up ends the
+    command with its error, so the log record of that error is dropped. Records with a traceback,
+    which are bugs, are kept."""
     loggers = [logging.getLogger(name) for name in STARTING_LOGGERS]
 
     def is_news(record: logging.LogRecord) -> bool:

@@ -1,7 +1,7 @@
 """What this machine has, as plain values: processor, memory, compiler, torch, optional packages.
 
-Owns looking; ``doctor`` owns telling. Knows no engine. torch is asked in a process of its own, so
-that a broken installation of it is a finding here and not a crash.
+Collects; ``doctor`` reports. Knows no engine. torch is queried in a child process, so that a broken
+installation is a finding and not a crash.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 from quire.cli.compiled_control import form_of_nodes
 
 CPU_FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "asimd", "bf16")
-"""Processor flags that decide how fast matrix kernels are, as the kernel names them."""
+"""Processor features that the kernel libraries need, by the kernel's names."""
 
 COMPILERS = ("c++", "g++", "clang++")
 
@@ -51,11 +51,12 @@ _PROBE_TIMEOUT_S = 120.0
 
 
 class TorchBuild(msgspec.Struct, frozen=True):
-    """What torch says of itself, and the engine on top of it.
+    """What torch and the engine's backends report.
 
-    ``devices`` names its CUDA devices, ``processors`` the sampling processors that requests may
-    name; ``refused_processors`` are installed but cannot be used, with the reason. The CPU kernel
-    will use ``kernel_isa`` (None: there is none); ``kernel_problems`` says why not another.
+    ``devices`` names CUDA devices, ``processors`` the sampling processors that requests may name;
+    ``refused_processors`` are installed but unusable, with the reason. ``kernel_isa`` is the
+    instruction set that the CPU kernel will use (``None``: no kernel); ``kernel_problems`` says why
+    no other.
     """
 
     version: str
@@ -72,7 +73,7 @@ class TorchBuild(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """One optional set of dependencies. ``missing`` lists what of it is not installed."""
+    """One optional set of dependencies. ``missing`` lists those that are not installed."""
 
     name: str
     packages: tuple[str, ...]
@@ -81,10 +82,10 @@ class Extra:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """``torch`` is the build, or the reason why it could not be asked.
+    """``torch`` is the build, or the reason why it could not be queried.
 
-    ``control``: which form of the control core a node would run, and why. ``num_cores`` counts
-    what this process may use; ``memory_bytes`` is ``None`` where the system does not tell.
+    ``control``: whether a node would run control compiled, and why. ``num_cores`` counts the cores
+    that this process may use; ``memory_bytes`` is ``None`` if the system does not report it.
     """
 
     quire: str
@@ -102,7 +103,7 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Look at everything once. Takes as long as importing torch does."""
+    """Collect everything once. Takes as long as importing torch."""
     processor, features = _processor()
     memory_bytes, free_bytes = _memory()
     return Machine(
@@ -128,14 +129,14 @@ def as_json(machine: Machine) -> dict[str, Any]:
 
 
 def num_usable_cores() -> int:
-    """Cores that this process may run on, which a container may have cut down."""
+    """Cores that this process may run on; a container may limit them."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _processor() -> tuple[str, tuple[str, ...]]:
-    """Name and known features of the processor; Linux tells both, other systems the name."""
+    """Name and known features of the processor. Linux reports both, other systems the name."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -148,7 +149,7 @@ def _processor() -> tuple[str, tuple[str, ...]]:
 
 
 def _memory() -> tuple[int | None, int | None]:
-    """Bytes of memory in all and free, as far as the system tells."""
+    """Total and free memory in bytes, or ``None`` if the system does not report it."""
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_PHYS_PAGES"), page * os.sysconf("SC_AVPHYS_PAGES")
@@ -157,7 +158,7 @@ def _memory() -> tuple[int | None, int | None]:
 
 
 def _compiler() -> str | None:
-    """The first C++ compiler on the path, with the first line that it says of its version."""
+    """The first C++ compiler on the path, with the first line of its version output."""
     for name in COMPILERS:
         if (path := shutil.which(name)) is None:
             continue
@@ -188,7 +189,7 @@ def _torch() -> TorchBuild | str:
 
 
 def _extras() -> tuple[Extra, ...]:
-    """The extras that the installed package declares, and what is missing of each."""
+    """The extras of the installed package, with their missing dependencies."""
     wanted: dict[str, list[str]] = {}
     for requirement in requires("quire") or []:
         package = re.match(r"[A-Za-z0-9._-]+", requirement)

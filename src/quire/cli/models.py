@@ -1,6 +1,6 @@
-"""``quire models``: what can be served here, and what a running node serves.
+"""``quire models``: the models that can be served here, and those of a running node.
 
-Reads configuration files only; weights are the engine's. What can be served is the engine's to say.
+Reads configuration files only. Which model can be served is decided by the engine package.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from quire.node import SHIPPED_MODEL, resolve_source
 
 @dataclass(frozen=True, slots=True)
 class ModelSummary:
-    """What ``config.json`` and the files say of a model; ``None`` where it does not say.
+    """What ``config.json`` and the files say about a model; ``None`` if they do not say.
 
-    ``served``: as what it can be served, or ``no``. ``notes``: why not, or which keys of its
-    configuration are not known.
+    ``served``: the option that serves it, or ``no``. ``notes``: the reason, or configuration keys
+    that are not known.
     """
 
     name: str
@@ -46,10 +46,10 @@ def models(
     url: OptionalUrl = None,
     api_key: ApiKey = None,
 ) -> None:
-    """List the shipped model and directories you name, or what a running node serves (--url).
+    """List the shipped model and directories you name, or the models of a running node (--url).
 
-    Of a directory that cannot be served the reason is told and the command ends with 1; keys of
-    its configuration that are not known are named.
+    For a directory that cannot be served the reason is printed, and the exit status is 1. Unknown
+    keys of a configuration are named.
 
     Examples:
 
@@ -91,7 +91,7 @@ def _print_cards(cards: list[ModelSummary]) -> None:
 
 
 _SERVED = {"model": "--model", "embedding": "--encoder", "cross_encoder": "--encoder"}
-"""The option that serves it, by what it can be."""
+"""The option that serves each kind of model."""
 _FIGURES = ("layers", "hidden", "context", "weights")
 
 
@@ -108,13 +108,14 @@ def _list_served(url: str, api_key: str | None) -> None:
 
 
 def default_name(source: str) -> ModelId:
-    """The name a model is served under unless one is given: its directory's, or what was typed."""
+    """The default name of a model: that of its directory, or the hub id as typed."""
     path = Path(source).expanduser()
     return ModelId(path.resolve().name if path.is_dir() else source)
 
 
 def summarise(directory: Path, *, is_known: bool = False) -> ModelSummary:
-    """Describe a model directory without loading it. ``is_known``: it is a model that is served.
+    """Describe a model directory without loading it. ``is_known``: skip the check whether it can be
+    served.
 
     Raises:
         ModelFormatError, UnsupportedModel: ``config.json`` is missing or cannot be read.

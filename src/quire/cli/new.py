@@ -1,7 +1,7 @@
-"""``quire new``: a program, its test and a short page about both, from one of three templates.
+"""``quire new``: creates a program, its test and a README from one of three templates.
 
-Owns which names are good ones. The templates are files of ``quire/assets/scaffold``, in which
-``$name`` stands for the name.
+Owns the check of names. The templates are files of ``quire/assets/scaffold``, in which ``$name`` is
+replaced by the name.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ _PROGRAM, _TEST, _PAGE = "program.py.in", "test_program.py.in", "README.md.in"
 def new(
     name: Annotated[str, typer.Argument(help="The program's name: lower case, like a function.")],
     template: Annotated[
-        TemplateName, typer.Option(help="What to start from: the plainest is 'completion'.")
+        TemplateName, typer.Option(help="The template to start from.")
     ] = "completion",
-    directory: Annotated[Path, typer.Option(help="Where to make the program's folder.")] = Path(),
+    directory: Annotated[
+        Path, typer.Option(help="Directory in which the folder is created.")
+    ] = Path(),
 ) -> None:
-    """Start a program: a folder with NAME.py, a test that passes at once, and a README.md.
+    """Create a program: a folder with NAME.py, a test that passes at once, and a README.md.
 
-    Templates: 'completion' answers and streams; 'decoding' chooses every token by a rule of its
-    own; 'agent' calls Python functions until it has an answer. Nothing that exists is overwritten.
+    Templates: 'completion' answers and streams; 'decoding' chooses every token by its own rule;
+    'agent' calls Python functions until it has an answer. Existing files are not overwritten.
 
     Examples:
 
@@ -81,7 +83,7 @@ def scaffold(name: str, template: TemplateName) -> dict[str, str]:
 
 
 def _fault(name: str, template: str, used: set[str]) -> str | None:
-    """What is wrong with ``name``, if anything is."""
+    """The problem with ``name``, or ``None``."""
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
         return (
             "it must begin with a lower-case letter and go on with lower-case letters, digits and "
@@ -101,7 +103,7 @@ def _fault(name: str, template: str, used: set[str]) -> str | None:
 
 
 def _names_used(template_text: str) -> set[str]:
-    """Every name that stands in the code of a template, the program's own aside."""
+    """Every name that occurs in a template's code, except the program's own."""
     used: set[str] = set()
     for node in ast.walk(ast.parse(Template(template_text).substitute(name="the_program"))):
         match node:

@@ -1,7 +1,7 @@
 """The options that several commands share: name, environment variable, help.
 
-Here and in the other modules of options environment variables get their names (``QUIRE_...``); the
-values reach the rest of Quire as constructor arguments.
+Only this module and the other option modules name environment variables (``QUIRE_...``); the rest
+of Quire receives the values as constructor arguments.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ModelOption = Annotated[
 ModelName = Annotated[
     str | None,
     typer.Option(
-        envvar="QUIRE_MODEL_NAME", help="The name it is served under.", rich_help_panel=_ENGINE
+        envvar="QUIRE_MODEL_NAME", help="The model's name in the API.", rich_help_panel=_ENGINE
     ),
 ]
 Adapters = Annotated[
@@ -59,7 +59,7 @@ Adapters = Annotated[
         "--adapter",
         metavar="NAME=DIRECTORY",
         envvar="QUIRE_ADAPTERS",
-        help="A LoRA adapter in PEFT's format, served under its name; with several models "
+        help="A LoRA adapter in PEFT's format and its name in the API; with several models "
         "MODEL:NAME=DIRECTORY. Repeatable.",
         rich_help_panel=_ENGINE,
     ),
@@ -80,7 +80,7 @@ TensorParallel = Annotated[
         min=1,
         max=64,
         envvar="QUIRE_TENSOR_PARALLEL",
-        help="Processes that share each model, on CUDA one per device.",
+        help="Number of processes that share each model; on CUDA one per device.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -88,7 +88,7 @@ DType = Annotated[
     DTypeOption,
     typer.Option(
         envvar="QUIRE_DTYPE",
-        help="Type of weights and KV cache; auto: what suits the device.",
+        help="Type of weights and KV cache; auto: chosen by device.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -102,8 +102,8 @@ Backend = Annotated[
     BackendOption,
     typer.Option(
         envvar="QUIRE_BACKEND",
-        help="What runs the model: the CPU kernel (cpu), CUDA kernels (cuda), plain PyTorch "
-        "(torch); auto: the fastest that can.",
+        help="Implementation that runs the model: the CPU kernel (cpu), CUDA kernels (cuda) or "
+        "plain PyTorch (torch); auto: the fastest that supports the model.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -121,8 +121,8 @@ Weights = Annotated[
     WeightsOption,
     typer.Option(
         envvar="QUIRE_WEIGHTS",
-        help="Quantise projections while loading: int8 (CPU kernel) or float8 (CUDA); auto: as the "
-        "checkpoint has them.",
+        help="Quantise projections while loading: int8 (CPU kernel) or float8 (CUDA); auto: as in"
+        " the checkpoint.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -131,7 +131,7 @@ NumThreads = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_NUM_THREADS",
-        help="Threads of each engine; default: one for small models, else one per core.",
+        help="Threads per engine; default: one for small models, else one per core.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -141,7 +141,7 @@ PageSize = Annotated[
         min=1,
         max=64,
         envvar="QUIRE_PAGE_SIZE",
-        help="Tokens a page of the KV cache holds.",
+        help="Tokens per page of the KV cache, at most 64.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -152,7 +152,7 @@ KvCacheBytes = Annotated[
         show_default=f"{format_size(DEFAULT_CACHE_BYTES)}; CUDA: most of what is free",
         metavar="SIZE",
         envvar="QUIRE_KV_CACHE_BYTES",
-        help="Memory for pages of each engine, e.g. 512MiB.",
+        help="Memory for the KV cache of each engine, e.g. 512MiB.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -163,7 +163,7 @@ HostCacheBytes = Annotated[
         show_default=format_size(_DEFAULTS.host_cache_bytes),
         metavar="SIZE",
         envvar="QUIRE_HOST_CACHE_BYTES",
-        help="Memory that pages of preempted programs are swapped to.",
+        help="Host memory for swapped pages.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -172,7 +172,7 @@ MaxModelLen = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_MODEL_LEN",
-        help="Longest context in tokens; default: what the model was made for.",
+        help="Longest context in tokens; default: the model's own limit.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -181,7 +181,8 @@ MaxBatchTokens = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_BATCH_TOKENS",
-        help="Prompt and decode tokens of one step; longer prompts run in chunks.",
+        help="Largest number of prompt and decode tokens in one step; longer prompts run in "
+        "chunks.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -190,7 +191,7 @@ MaxSequences = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_MAX_SEQUENCES",
-        help="Decodes that run at once.",
+        help="Largest number of decodes that run at once.",
         rich_help_panel=_ENGINE,
     ),
 ]
@@ -198,7 +199,7 @@ Policy = Annotated[
     PolicyOption,
     typer.Option(
         envvar="QUIRE_POLICY",
-        help="Which ready command runs first.",
+        help="Order of a tenant's commands.",
         rich_help_panel=_SCHEDULER,
     ),
 ]
@@ -206,7 +207,8 @@ PriorityScope = Annotated[
     PriorityScopeOption,
     typer.Option(
         envvar="QUIRE_PRIORITY_SCOPE",
-        help="A priority counts within its tenant, or before the shares of all.",
+        help="tenant: priorities order the work of one tenant; node: they take precedence over "
+        "the shares of tenants.",
         rich_help_panel=_SCHEDULER,
     ),
 ]
@@ -214,7 +216,7 @@ Record = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_RECORD",
-        help="Write every event of the controller there, for 'quire replay'.",
+        help="Record every event of the controller in this file, for 'quire replay'.",
         rich_help_panel=_SCHEDULER,
     ),
 ]
@@ -236,5 +238,5 @@ Interactive = Annotated[
 ]
 Stream = Annotated[
     bool,
-    typer.Option("--stream", help="Messages are pieces of one text: show them without line ends."),
+    typer.Option("--stream", help="Print messages as pieces of one text, without line ends."),
 ]

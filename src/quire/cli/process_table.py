@@ -1,6 +1,6 @@
-"""``/v1/programs`` as a table: which programs, in which order, with what beside them.
+"""``/v1/programs`` as a table: selection, order and columns.
 
-Newest first, a child below its parent. Must not know how the list was asked for.
+Newest first, a child below its parent. Must not know how the list was requested.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def chosen(
 def process_table(programs: Sequence[Program], now_s: float, *, long: bool = False) -> Table:
     """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
 
-    An ended program holds no pages, and a session that nobody has named (its name is its id) has no
-    name.
+    An ended program holds no pages. A session without a client's name (its name is its id) is shown
+    without a name.
     """
     figures = ("age", "took", *_COLUMNS)
     listed = table("program", "name", "form", "state", *figures, right=figures, wrap=("name",))
@@ -60,7 +60,7 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
 
 
 def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:
-    """Each with its depth below a program whose parent is not listed."""
+    """Each program with its depth in the tree; a program whose parent is not listed has depth 0."""
     children: dict[str, list[Program]] = {}
     listed = {one["id"] for one in programs}
     roots = []
@@ -78,7 +78,7 @@ def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:
 
 
 def _times(program: Program, now_s: float) -> tuple[str, str]:
-    """How long ago it was launched; how long it took, once it has ended."""
+    """Time since the launch; and the duration, once the program has ended."""
     created, ended = program.get("created"), program.get("ended")
     if created is None:
         return "", ""
@@ -86,7 +86,7 @@ def _times(program: Program, now_s: float) -> tuple[str, str]:
 
 
 def duration(seconds: float) -> str:
-    """In the largest unit that it fills: ``3 min``; below ten seconds with a decimal."""
+    """In the largest fitting unit: ``3 min``; below ten seconds with a decimal."""
     seconds = max(seconds, 0.0)
     if seconds < 10.0:
         return f"{seconds:.1f} s"

@@ -33,9 +33,7 @@ from quire.cli.process_table import SHORT_ID_CHARS, chosen, process_table
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
 
-Program = Annotated[
-    str, typer.Argument(help="The id that 'quire ps' shows, or enough of its beginning.")
-]
+Program = Annotated[str, typer.Argument(help="The id from 'quire ps', or a unique prefix of it.")]
 
 _LONG_WIDTH = 160
 _WATCH_S = 2.0
@@ -49,12 +47,12 @@ def push(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     delete: Annotated[
-        str | None, typer.Option(help="Forget this uploaded program instead (name or id).")
+        str | None, typer.Option(help="Delete this uploaded program (name or id).")
     ] = None,
 ) -> None:
-    """Upload programs to a running node, to be launched by their names; list what is there.
+    """Upload programs to a running node, to be launched by name; list the uploaded ones.
 
-    The node checks each in its sandbox, and keeps it under the hash of its content.
+    The node checks each in its sandbox, and stores it under the hash of its content.
 
     Examples:
 
@@ -77,7 +75,7 @@ def push(
 
 
 def first_build(program: object) -> str:
-    """What one waits for who brings code to a node."""
+    """What a client waits for that uploads code."""
     return f"{program} is checked; a node's first program waits until a sandbox is built"
 
 
@@ -107,20 +105,18 @@ def ps(
     api_key: ApiKey = None,
     long: Annotated[bool, typer.Option("--long", "-l", help="Show whole ids.")] = False,
     state: Annotated[
-        str | None, typer.Option(help="Those in this state alone, e.g. running or failed.")
+        str | None, typer.Option(help="Only programs in this state, e.g. running or failed.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="Those of this name alone.")] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The records as the node gives them.")
-    ] = False,
+    name: Annotated[str | None, typer.Option(help="Only programs of this name.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the records as JSON.")] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show the list again and again, until Ctrl-C.")
+        bool, typer.Option("--watch", "-w", help="Refresh the list until Ctrl-C.")
     ] = False,
 ) -> None:
-    """List the programs of a running node: inferlets and sessions, running and just ended.
+    """List the programs of a running node: inferlets and sessions, running and recently ended.
 
-    The newest stands first, a child below its parent. Tokens (computed, found in the cache,
-    generated) are those of ended programs too, pages of those alone that have not ended.
+    The newest is first, a child below its parent. Tokens (computed, found in the cache, generated)
+    are also shown for ended programs, pages only for running ones.
 
     Examples:
 
@@ -160,11 +156,11 @@ def attach(
     interactive: Interactive = False,
     stream: Stream = False,
 ) -> None:
-    """Show a running program's messages as they come, then its result.
+    """Show a running program's messages as they arrive, then its result.
 
     Ctrl-C leaves the program running; 'quire kill' ends it. With --interactive each line of stdin
-    is sent to it, and the end of stdin tells it that no more will come; without, others may go on
-    sending to it.
+    is sent to the program, and the end of stdin ends its input. Without it other clients may go on
+    sending.
 
     Examples:
 
@@ -191,12 +187,12 @@ def logs(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes, until the program ends.")
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until the program ends.")
     ] = False,
 ) -> None:
-    """Print a program's log: what it logged and printed, and what the node noted about it.
+    """Print a program's log: its log entries, its output, and the node's notes about it.
 
-    Only a sandboxed program's prints are known to be its own; what a trusted one prints goes to the
+    Only the output of a sandboxed program can be attributed to it; a native program prints to the
     node's output.
 
     Examples:
@@ -212,7 +208,7 @@ def logs(
 
 
 def _lines_of(node: NodeClient, public_id: str) -> Iterator[dict[str, Any]]:
-    """The lines of a program's log as they come, until it has ended."""
+    """The lines of a program's log as they arrive, until the program has ended."""
     seen: list[dict[str, Any]] = []
     while True:
         has_ended = node.program(public_id)["ended"] is not None  # before the lines: none is missed
@@ -225,8 +221,8 @@ def _lines_of(node: NodeClient, public_id: str) -> Iterator[dict[str, Any]]:
 
 
 def behind(seen: list[dict[str, Any]], lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What of ``lines`` is new: a node keeps the newest, so that the oldest of ``seen`` may be
-    gone."""
+    """The lines of ``lines`` that follow ``seen``. A node keeps only the newest, so the oldest of
+    ``seen`` may be missing."""
     for dropped in range(len(seen)):
         kept = seen[dropped:]
         if lines[: len(kept)] == kept:
@@ -239,7 +235,7 @@ def kill(
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
 ) -> None:
-    """End programs: their commands are cancelled, and what they hold is freed.
+    """End programs: their commands are cancelled, and their resources are freed.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""What stands behind ``--`` of ``quire run``: a program's arguments, and a request for its help."""
+"""The words after ``--`` of ``quire run``: a program's arguments, or a request for its help."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NAMED = re.compile(r"--([A-Za-z_][\w-]*)(?:=(.*))?", re.DOTALL)
 
 
 class Given(NamedTuple):
-    """Arguments by place and by name; ``help``: ``--help`` is all that was given."""
+    """Arguments by position and by name; ``help``: only ``--help`` was given."""
 
     args: list[str]
     named: dict[str, str]
@@ -24,13 +24,13 @@ class Given(NamedTuple):
 
     @property
     def body(self) -> dict[str, Any]:
-        """As a launch request carries them."""
+        """In the form of a launch request."""
         return {"args": self.args, "named_args": self.named}
 
 
 def split(texts: Sequence[str]) -> Given:
-    """``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by its name, ``--NAME`` alone gives it
-    ``true``. Behind a further ``--`` every text stands for itself.
+    """``--NAME VALUE`` and ``--NAME=VALUE`` give an argument by name, ``--NAME`` alone gives it
+    ``true``. After a further ``--`` every word is a positional argument.
 
     Raises:
         InvalidArgument: a name was given twice.
@@ -60,7 +60,8 @@ def split(texts: Sequence[str]) -> Given:
 
 
 def show_help(program: str, description: str, parameters: Sequence[Parameter] | None) -> None:
-    """What a program does and takes; ``parameters`` are ``None`` where it does not say."""
+    """A program's description and parameters; ``parameters`` is ``None`` if the program does not
+    declare them."""
     console = output()
     console.print(escaped(description or program))
     console.print()

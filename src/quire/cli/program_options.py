@@ -1,4 +1,4 @@
-"""The options of what programs find beside the model: their store, MCP servers."""
+"""The options for services of programs: their store, MCP servers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_DATA_DIR",
-        help="Where programs' stores, files and batches are kept over restarts; without it they go "
-        "with the node.",
+        help="Directory for programs' stores, files and batches; without it they are lost when "
+        "the node ends.",
         rich_help_panel=_PROGRAMS,
     ),
 ]

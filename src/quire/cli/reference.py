@@ -1,6 +1,6 @@
 """Writes ``docs/reference/cli.md`` from the commands themselves (``make docs``).
 
-Owns the page's form. A test compares the page with what this module makes now.
+Owns the page's layout. A test compares the page with this module's output.
 """
 
 from __future__ import annotations

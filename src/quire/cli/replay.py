@@ -15,10 +15,11 @@ from quire.node.replay import replay as replay_log
 def replay(
     file: Annotated[Path, typer.Argument(help="An event log written by 'quire serve --record'.")],
 ) -> None:
-    """Run a recorded event log again and say where this release decides differently.
+    """Run a recorded event log again and report where this release decides differently.
 
-    Needs neither the model nor the clients: the log holds what the controller was told. Ends with
-    status 1 at the first event whose actions differ. A log contains prompts: treat it as one.
+    Needs neither the model nor the clients: the log contains the controller's input. Ends with
+    status 1 at the first event whose actions differ. A log contains prompts: keep it as
+    confidential as they are.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""``quire run``: one program, on a node that is started for it or on one that is running."""
+"""``quire run``: runs one program, on a node of its own or on a running one."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
 
 _OF_A_NODE = ("model", "encoder", "mcp_servers", "record", "sandbox")
-"""Options that make a node, and mean nothing to one that runs already."""
+"""Options that configure the node of this command; a running node takes none of them."""
 
 
 def _names(beginning: str) -> list[str]:
-    """For the shell: programs of the library."""
+    """Shell completion: programs of the library."""
     return [name for name in library.LIBRARY if name.startswith(beginning)]
 
 
@@ -47,11 +47,13 @@ def run(
     context: typer.Context,
     program: Annotated[
         str | None,
-        typer.Argument(help="A Python file, a .wasm module, or a name.", autocompletion=_names),
+        typer.Argument(
+            help="A Python file, a .wasm module, or the name of a program.", autocompletion=_names
+        ),
     ] = None,
     args: Annotated[
         list[str] | None,
-        typer.Argument(help="Arguments for the program, after --; --help shows which it takes."),
+        typer.Argument(help="Arguments of the program, after --; '-- --help' lists them."),
     ] = None,
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
@@ -63,11 +65,13 @@ def run(
     record: o.Record = None,
     sandbox: Annotated[
         bool,
-        typer.Option("--sandbox", help="Run it as a node runs what others bring, not trusted."),
+        typer.Option(
+            "--sandbox", help="Run the program in the sandbox, as a node runs uploaded programs."
+        ),
     ] = False,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, max=(1 << 63) - 1, help="Of the program's own randomness."),
+        typer.Option(min=0, max=(1 << 63) - 1, help="Seed of the program's random numbers."),
     ] = None,
     detach: Annotated[
         bool,
@@ -78,15 +82,16 @@ def run(
     ] = False,
     log_level: o.LogLevel = "warning",
 ) -> None:
-    """Run a program: show its messages as they come, then its result.
+    """Run a program: show its messages as they arrive, then its result.
 
-    Without --url a node is started for it in this process's charge and stopped afterwards; --model,
-    --encoder, --mcp-servers, --record and --sandbox are for that one. A WebAssembly module always
-    runs in the sandbox. With --url it runs on that node: one of
-    the library, one that was pushed ('quire push'), or a file, which runs in the node's sandbox.
-    Arguments are given by their places or by name (--n 5); behind a further -- each stands for
-    itself. Ctrl-C cancels the program; a second one stops waiting for it. Ends with status 1 if the
-    program failed.
+    Without --url the command starts a node for the program and stops it afterwards; --model,
+    --encoder, --mcp-servers, --record and --sandbox configure that node. With --url the program
+    runs on a running node: a program of the library, one that was uploaded ('quire push'), or a
+    file, which runs in that node's sandbox. A WebAssembly module always runs in the sandbox.
+
+    Arguments are given by position or by name (--n 5); after a further -- every word is a
+    positional argument. Ctrl-C cancels the program; a second one stops waiting for it. Ends with
+    status 1 if the program failed.
 
     Examples:
 
@@ -142,7 +147,7 @@ def run(
 
 
 def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], stream: bool) -> None:
-    """Show the program that ``start`` runs, to its end."""
+    """Show the program that ``start`` launches, until its end."""
     try:
         with shown(stream) as show:
             result = asyncio.run(start(show))
@@ -156,10 +161,10 @@ def _follow(start: Callable[[Show], Coroutine[Any, Any, Any]], stream: bool) -> 
 
 
 def _leave(node: NodeClient, request: dict[str, Any], *, interactive: bool) -> None:
-    """Launch a program, and print its id alone.
+    """Launch a program, and print only its id.
 
     Raises:
-        InvalidArgument: its messages were asked for too.
+        InvalidArgument: an option asks for its messages.
     """
     if interactive:
         raise InvalidArgument("--detach shows and sends nothing: 'quire attach' does both")
@@ -176,7 +181,7 @@ async def _run_embedded(
     interactive: bool,
     show: Show,
 ) -> Any:
-    """``program``: code is for the sandbox."""
+    """``program``: a name, or code for the sandbox."""
     node = Node(config)
     with errors_of_starting_raised_only(), loading_progress() as progress:
         await node.start(progress)
@@ -201,7 +206,7 @@ async def _run_remote(
 
 
 class EmbeddedProgram:
-    """A program on a node of this process, as ``conversation`` wants it."""
+    """A program on a node of this process, with the interface that ``conversation`` needs."""
 
     def __init__(self, handle: ProgramHandle) -> None:
         self._handle = handle
@@ -228,7 +233,7 @@ class EmbeddedProgram:
 
 
 def _wanted(program: str, sandbox: bool) -> Inferlet | bytes:
-    """The trusted program that is meant, or code for the sandbox.
+    """The native program that is named, or code for the sandbox.
 
     Raises:
         InvalidArgument: there is no such program.
@@ -244,10 +249,11 @@ def _wanted(program: str, sandbox: bool) -> Inferlet | bytes:
 
 
 def _refuse_given(context: typer.Context, url: str) -> None:
-    """Options out of the environment are not meant for this command alone, so they may stand.
+    """Refuse options of a node beside --url. Environment variables are set for all commands, so
+    they are allowed.
 
     Raises:
-        InvalidArgument: one of ``_OF_A_NODE`` stands on the command line.
+        InvalidArgument: one of ``_OF_A_NODE`` is given on the command line.
     """
     for name in _OF_A_NODE:
         source = context.get_parameter_source(name)
@@ -263,17 +269,17 @@ def _lines(interactive: bool) -> AsyncIterator[str] | None:
 
 
 def _listed(node: NodeClient) -> list[catalogue.CatalogueRow]:
-    """The library of a running node, which may be another release."""
+    """The library of a running node, which may be of another release."""
     with node:
         programs = node.library()
     return [catalogue.CatalogueRow(p["theme"], p["name"], p["summary"]) for p in programs]
 
 
 def _help(program: str, node: NodeClient | None) -> None:
-    """Show what ``program`` takes: one of this installation, or of a running node.
+    """Show the parameters of ``program``: one of this installation, or of a running node.
 
     Raises:
-        InvalidArgument: there is no such program, or a node has not seen the file yet.
+        InvalidArgument: there is no such program, or the node does not know the file yet.
     """
     if node is None:
         found = library.find(program)
@@ -292,10 +298,10 @@ def _help(program: str, node: NodeClient | None) -> None:
 
 
 def _code(program: str) -> dict[str, Any]:
-    """Which program a launch is to start: a file's code, or a name for the node to find.
+    """The program of a launch request: the code of a file, or a name for the node to look up.
 
     Raises:
-        InvalidArgument: the file cannot be read, or is no program.
+        InvalidArgument: the file cannot be read, or is not a program.
     """
     path = Path(program)
     if program in library.LIBRARY or not (path.suffix or "/" in program):

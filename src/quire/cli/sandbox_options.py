@@ -1,4 +1,4 @@
-"""The options of ``quire serve`` about programs that are not trusted; see ``quire.cli.options``."""
+"""The options of ``quire serve`` about untrusted programs; see ``quire.cli.options``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quire.core.config import SandboxConfig
 _DEFAULTS = SandboxConfig()
 _PANEL = "Sandbox"
 _LEAST_MEMORY_BYTES = 24 << 20
-"""Python itself takes as much before a program has begun."""
+"""What Python itself takes before a program starts."""
 
 
 def _memory(value: object) -> int:
@@ -31,7 +31,7 @@ Sandbox = Annotated[
     typer.Option(
         "--sandbox/--no-sandbox",
         envvar="QUIRE_SANDBOX",
-        help="Run programs that callers bring along in the sandbox, or refuse them.",
+        help="Run programs that clients send in the sandbox, or refuse them.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -40,7 +40,7 @@ Processes = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_SANDBOX_PROCESSES",
-        help="Processes that programs are spread over; each runs one at a time.",
+        help="Sandbox processes; each computes for one program at a time.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -49,7 +49,7 @@ Warm = Annotated[
     typer.Option(
         min=0,
         envvar="QUIRE_SANDBOX_WARM",
-        help="Instances of each process that wait for a launch.",
+        help="Instances per process that are kept ready for a launch.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -60,7 +60,7 @@ Memory = Annotated[
         show_default=format_size(_DEFAULTS.max_memory_bytes),
         metavar="SIZE",
         envvar="QUIRE_SANDBOX_MEMORY",
-        help="Memory of one program.",
+        help="Memory limit of one program.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -69,7 +69,7 @@ TurnMs = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_SANDBOX_TURN_MS",
-        help="Milliseconds that a program may compute without awaiting.",
+        help="Processor time in ms that a program may use without awaiting.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -78,7 +78,7 @@ CpuMs = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_SANDBOX_CPU_MS",
-        help="Milliseconds that a program may compute, all in all.",
+        help="Processor time in ms that a program may use in all.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -87,7 +87,7 @@ Calls = Annotated[
     typer.Option(
         min=1,
         envvar="QUIRE_SANDBOX_CALLS",
-        help="Calls that a program may make in a second.",
+        help="Calls per second that a program may make.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -96,7 +96,7 @@ Requests = Annotated[
     typer.Option(
         min=0,
         envvar="QUIRE_SANDBOX_REQUESTS",
-        help="HTTP requests that a program may have under way; 0: none at all.",
+        help="HTTP requests that a program may have in flight; 0: none allowed.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -105,8 +105,8 @@ Hosts = Annotated[
     typer.Option(
         "--sandbox-host",
         envvar="QUIRE_SANDBOX_HOSTS",
-        help="A host that programs may ask for in their manifests, e.g. *.example.org. Repeatable; "
-        "default: any public one.",
+        help="A host that programs may name in their manifests, e.g. *.example.org. Repeatable; "
+        "default: any public host.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -115,7 +115,7 @@ PrivateHosts = Annotated[
     typer.Option(
         "--sandbox-private-hosts",
         envvar="QUIRE_SANDBOX_PRIVATE_HOSTS",
-        help="Let programs reach loopback and private addresses too.",
+        help="Allow programs to reach loopback and private addresses.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -123,7 +123,7 @@ CacheDir = Annotated[
     Path | None,
     typer.Option(
         envvar="QUIRE_SANDBOX_CACHE_DIR",
-        help="Where what is built once is kept; default: ~/.cache/quire.",
+        help="Directory for compiled programs and uploads; default: ~/.cache/quire.",
         rich_help_panel=_PANEL,
     ),
 ]
@@ -134,7 +134,7 @@ UploadBytes = Annotated[
         show_default=format_size(_DEFAULTS.max_upload_bytes),
         metavar="SIZE",
         envvar="QUIRE_MAX_UPLOAD_BYTES",
-        help="Longest code of a program.",
+        help="Largest program that may be uploaded.",
         rich_help_panel=_PANEL,
     ),
 ]

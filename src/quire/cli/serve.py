@@ -175,7 +175,7 @@ def _run(node: NodeConfig, server: ServerConfig) -> None:
         messages().print(text)
         settle()
 
-    take_short_turns()  # control shares the interpreter with the edge
+    take_short_turns()  # the control thread shares the interpreter with the edge
     collect_seldom()
     with ExitStack() as starting:
         progress = starting.enter_context(loading_progress())

@@ -1,7 +1,7 @@
-"""A ``quire serve`` of its own in a child process, for commands that need a server for a while.
+"""Runs ``quire serve`` in a child process, for commands that need a server for a while.
 
-Owns the child: finding its address, waiting until it is ready, ending it in every case, and what it
-last said when it fails.
+Owns the child: finds its address, waits until it is ready, ends it in every case, and reports its
+last output when it fails.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def server_process(
 ) -> AsyncIterator[ServerProcess]:
     """A server on a free loopback port, ready for work; ended when the block ends.
 
-    Takes no settings from the environment: what it serves is decided by ``arguments`` alone.
+    Ignores the environment: ``arguments`` alone decide what it serves.
 
     Raises:
         EngineLost: it ended or was not ready within ``timeout_s``.
@@ -89,7 +89,7 @@ async def _limit(timeout_s: float) -> AsyncIterator[None]:
 
 
 async def _read(server: ServerProcess, listening: asyncio.Future[str]) -> None:
-    """Keep what the child says; the first address in it is its own."""
+    """Keep the child's output; the first address in it is the child's own."""
     assert server.process.stderr is not None
     async for raw in server.process.stderr:
         line = raw.decode("utf-8", "replace").rstrip()
@@ -103,7 +103,7 @@ async def _read(server: ServerProcess, listening: asyncio.Future[str]) -> None:
 
 
 async def _wait_ready(server: ServerProcess) -> None:
-    """Ask the child over HTTP; it is another process, so nothing can be awaited instead."""
+    """Poll the child over HTTP; it is another process, so there is nothing to await."""
     with NodeClient(server.url) as node:
         while not await asyncio.to_thread(node.is_ready):
             if server.process.returncode is not None:

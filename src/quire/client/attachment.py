@@ -26,13 +26,13 @@ from quire.core.errors import (
 )
 
 _MAX_FRAME_BYTES = 64 << 20
-"""A result of a sandboxed program may have 8 MiB, and six times that as JSON."""
+"""The result of a sandboxed program may have 8 MiB, which is up to six times as long as JSON."""
 
 
 class Attachment:
-    """One program of the node at ``url``, attached to. An async context manager.
+    """A connection to one program of the node at ``url``. An async context manager.
 
-    ``after``: messages up to this sequence number are not repeated.
+    ``after``: messages up to this sequence number are skipped.
     """
 
     def __init__(
@@ -68,11 +68,11 @@ class Attachment:
         await self._connection.close()
 
     async def messages(self) -> AsyncIterator[str]:
-        """The program's messages until it ends.
+        """The program's mailbox messages until it ends.
 
         Raises:
-            EngineLost: the node went away.
-            QuireError: what the node says of a frame that it could not use.
+            EngineLost: the connection to the node was lost.
+            QuireError: the node refused a frame of this client.
         """
         try:
             async for text in self._connection:
@@ -102,7 +102,7 @@ class Attachment:
         await self._send({"type": "cancel"})
 
     async def result(self) -> Any:
-        """What the program returned, or its error raised; known once ``messages`` has ended."""
+        """The program's result, or its error raised; available once ``messages`` has ended."""
         if self._ended is None:
             raise InvalidArgument("result of an attachment: read messages() to its end first")
         return result_of(self._ended)
@@ -120,7 +120,7 @@ class Attachment:
 
 
 def result_of(ended: Mapping[str, Any]) -> Any:
-    """What an ended program returned, by its record; raises what it ended with."""
+    """The result in the record of an ended program; raises the program's error."""
     if ended["state"] == "finished":
         return ended["result"]
     error = ended["error"] or {"code": ProgramCancelled.code, "message": "cancelled"}

@@ -1,4 +1,4 @@
-"""``Client``: one running node. ``RemoteProgram``: one program that it has launched."""
+"""``Client``: a connection to one running node. ``RemoteProgram``: one program on it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from quire.core.errors import InvalidArgument
 
 
 class Client:
-    """The node at ``url``, as its caller with ``api_key``. An async context manager.
+    """The node at ``url``, used with ``api_key``. An async context manager.
 
-    Belongs to one event loop. Every method raises what the node answers with, as an exception of
-    ``quire.core.errors``, and ``EngineLost`` where no node answers.
+    Belongs to one event loop. Every method raises an error response as an exception of
+    ``quire.core.errors``, and ``EngineLost`` if no node answers.
     """
 
     def __init__(self, url: str = "http://127.0.0.1:8000", api_key: str | None = None) -> None:
-        """Connects at the first call.
+        """Connects at the first request.
 
         Raises:
             ConfigError: ``url`` is no HTTP address.
@@ -54,29 +54,29 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Programs go on."""
+        """Close the connections; programs keep running."""
         await self._http.aclose()
 
     async def library(self) -> list[dict[str, Any]]:
-        """The programs that the node has brought along: name, theme, summary."""
+        """The programs that are shipped with the node: name, theme, summary."""
         return list((await self._call("GET", "/v1/programs/library"))["data"])
 
     async def push(self, code: str | bytes | Path) -> dict[str, Any]:
-        """Upload a program, to be launched by its name: Python text, a WebAssembly module, or the
-        path of a file with either.
+        """Upload a program, to be launched by name: Python text, a WebAssembly module, or the path
+        of a file with either.
 
         Raises:
-            InvalidArgument: it is no program, or the file cannot be read.
+            InvalidArgument: it is not a program, or the file cannot be read.
         """
         body = code_body(_read(code))
         return await self._call("POST", "/v1/programs/uploads", body, CODE_TIMEOUT)
 
     async def uploads(self) -> list[dict[str, Any]]:
-        """What this caller's tenant has uploaded, newest first."""
+        """The uploads of this caller's tenant, newest first."""
         return list((await self._call("GET", "/v1/programs/uploads"))["data"])
 
     async def delete_upload(self, name: str) -> None:
-        """Forget an uploaded program, by its id or its name."""
+        """Delete an uploaded program, by its id or its name."""
         await self._call("DELETE", upload_path(name))
 
     async def launch(
@@ -91,15 +91,15 @@ class Client:
         client_id: str | None = None,
     ) -> RemoteProgram:
         """Start ``program`` (of the library, or the name or id of an upload), or ``code``: Python
-        text, a module, or a file's path. ``args``: its arguments by place, ``named`` by name,
+        text, a module, or a file's path. ``args`` are arguments by position, ``named`` by name:
         strings or other JSON values.
 
         ``priority``: lower runs first. ``seed``: of ``api.random`` in the program. ``client_id``: a
         name of your own in the process table.
 
         Raises:
-            InvalidArgument: not one of ``program`` and ``code``.
-                Or an argument is missing, unknown, or not what the program takes.
+            InvalidArgument: neither or both of ``program`` and ``code`` are given, or an argument
+                is missing, unknown, or of the wrong type.
             UnknownHandle: no program has that name.
         """
         body = _launch_body(program, args, named, code, seed, priority, client_id)
@@ -117,8 +117,8 @@ class Client:
         priority: int | None = None,
         client_id: str | None = None,
     ) -> Any:
-        """Launch as ``launch`` does and return what the program returned, in one request. If this
-        call is cancelled, the program ends.
+        """Launch like ``launch`` and return the program's result, in one request. If this call is
+        cancelled, the program is cancelled.
 
         Raises:
             ProgramFailed: it raised; the message has its traceback.
@@ -133,7 +133,7 @@ class Client:
         return list((await self._call("GET", "/v1/programs"))["data"])
 
     def program(self, public_id: str) -> RemoteProgram:
-        """One that was launched earlier, by anyone with the same key. Asks nothing yet."""
+        """A program that was launched earlier, by anyone with the same key. Sends no request."""
         return RemoteProgram(self, public_id)
 
     async def _call(
@@ -161,16 +161,16 @@ class RemoteProgram:
         self.id = public_id
 
     def attach(self, after: int = 0) -> Attachment:
-        """A live connection: ``async with program.attach() as attached``. Messages up to number
-        ``after`` are not repeated."""
+        """A connection: ``async with program.attach() as attached``. Messages up to sequence number
+        ``after`` are skipped."""
         return self._client._attachment(self.id, after)
 
     async def record(self) -> dict[str, Any]:
-        """Its name, state, figures, and its result or error once it has ended."""
+        """Its name, state and figures, and after its end its result or error."""
         return await self._client._call("GET", program_path(self.id))
 
     async def result(self) -> Any:
-        """Wait for its end; what it returned. Its messages stay for others to read.
+        """Wait for its end and return its result. Its messages can still be read afterwards.
 
         Raises:
             ProgramFailed: it raised; the message has its traceback.
@@ -199,7 +199,7 @@ class RemoteProgram:
         await self._client._call("DELETE", program_path(self.id))
 
     async def logs(self) -> list[dict[str, Any]]:
-        """What it logged and printed, and what the node noted about it, oldest first."""
+        """Its log entries, its output, and the node's notes about it, oldest first."""
         return list((await self._client._call("GET", f"{program_path(self.id)}/logs"))["data"])
 
     async def _signal(self, body: dict[str, Any]) -> None:

@@ -1,4 +1,6 @@
-"""What every caller of a node's HTTP needs: its address, code as a body, errors as exceptions."""
+"""What every HTTP client of a node needs: its address, code as a request body, errors as
+exceptions.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +22,16 @@ from quire.core.errors import (
 
 TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 CODE_TIMEOUT = httpx.Timeout(300.0, connect=5.0)
-"""For what brings code: the first of it builds the node's sandbox, half a minute where nothing else
-runs."""
+"""Timeout of requests with code: the first of them builds the node's sandbox, which takes half a
+minute on an idle machine."""
 FOR_EVER = httpx.Timeout(None, connect=5.0)
-"""For what ends when a program does."""
+"""Timeout of requests that return when a program ends."""
 
 _WASM_MAGIC = b"\0asm"
 
 
 def node_url(url: str) -> str:
-    """The base of a node's routes; ``url`` may be the one that OpenAI clients are given.
+    """The base URL of a node's routes; ``url`` may be the base URL of OpenAI clients.
 
     Raises:
         ConfigError: ``url`` is no HTTP address.
@@ -53,7 +55,7 @@ def upload_path(name: str) -> str:
 
 
 def code_body(code: bytes) -> dict[str, Any]:
-    """A program's code as a request carries it.
+    """A program's code in the form of a request.
 
     Raises:
         InvalidArgument: it is neither WebAssembly nor UTF-8 text.
@@ -67,7 +69,7 @@ def code_body(code: bytes) -> dict[str, Any]:
 
 
 def unreachable(url: str, reason: Exception) -> QuireError:
-    """The error of a node that cannot be reached."""
+    """The error for a node that cannot be reached."""
     return EngineLost(
         f"no node answers at {url} ({reason}): start one with 'quire serve' or name another "
         "with --url"
@@ -75,7 +77,7 @@ def unreachable(url: str, reason: Exception) -> QuireError:
 
 
 def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
-    """The body of a response, or the error that it stands for, raised."""
+    """The body of a response; an error response is raised."""
     if not response.is_success:
         raise error_of_body(url, response.status_code, response.content)
     answer: dict[str, Any] = response.json() if response.content else {}
@@ -83,7 +85,7 @@ def answer_of(url: str, response: httpx.Response) -> dict[str, Any]:
 
 
 def error_of_body(url: str, status: int, body: bytes | None) -> QuireError:
-    """The exception that an error response stands for."""
+    """The exception for an error response."""
     try:
         error = json.loads(body or b"")["error"]
         record = ErrorRecord(str(error["code"]), str(error["message"]))
