@@ -1,7 +1,7 @@
-"""One call of a session: a built-in program at work for one request of a client.
+"""One call of a session: a built-in program that runs for one request of a client.
 
-The one who reads its items drives it: the program runs in the reader's task, so it is never ahead
-of its reader. Owns the call's line to the node and the end of both, whichever side brings it about.
+The task that reads the call's items runs the program, so the program is never ahead of its reader.
+Owns the call's connection to the node and closes it, whether the program or the reader ends first.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 BuiltIn = Callable[[Api, R], AsyncGenerator[T, None]]
-"""A built-in program: yields what its caller is to see, in order. It waits for nothing but answers
-of its ``Api``, which a cancelled call fails: that is what wakes it."""
+"""A built-in program: an async generator of the call's results. It may await only replies of its
+``Api``: cancelling the call fails these, and so wakes the program."""
 
 
 class SessionCall(Generic[T]):
-    """Iterate it to its end, in one task, or ``cancel`` it. Belongs to the edge's loop.
+    """Iterate it to its end in one task, or ``cancel`` it. Belongs to the edge's loop.
 
-    Nothing runs before the first item is asked for.
+    The program starts when the first item is requested.
 
     Raises:
         QuireError: ``connect`` refuses.
@@ -52,17 +52,17 @@ class SessionCall(Generic[T]):
         self._items = self._run(program, request)
 
     def __aiter__(self) -> AsyncIterator[T]:
-        """Items until the call's end; then its error, if it has one."""
+        """The items until the call's end; then its error is raised, if it has one."""
         return self._items
 
     async def aclose(self) -> None:
-        """Leave it before its end: the program ends and gives back what it holds. Idempotent."""
+        """Stop before the end: the program ends and its resources are freed. Idempotent."""
         await self._items.aclose()
         self._close("its reader has left")
 
     def cancel(self, reason: str = "cancelled by the client") -> None:
-        """Take from the program everything it holds; its reader hears ``ProgramCancelled``.
-        Idempotent, in every state, and never waits."""
+        """Free everything that the program holds; its reader gets ``ProgramCancelled``. Idempotent,
+        legal in every state, and never waits."""
         if not self._closed.is_set():
             self._cancelled = ProgramCancelled(
                 f"the call was cancelled ({reason}): send the request again if it was not you"
@@ -70,8 +70,8 @@ class SessionCall(Generic[T]):
             self._close(reason)
 
     async def wait_closed(self) -> None:
-        """Returns when the call has given back everything it held. What a message in flight still
-        uses is free with that message's result."""
+        """Returns when the call has freed everything it held. What a batch message in flight still
+        uses is freed with that message's result."""
         await self._closed.wait()
 
     async def _run(self, program: BuiltIn[R, T], request: R) -> AsyncGenerator[T, None]:
@@ -79,9 +79,9 @@ class SessionCall(Generic[T]):
             async with aclosing(program(self._api, request)) as items:
                 async for item in items:
                     if self._cancelled is not None:
-                        raise self._cancelled  # what was on its way is not told any more
+                        raise self._cancelled  # an item in flight is dropped
                     yield item
-        except QuireError:  # the caller's to see as it is, not as a failed program
+        except QuireError:  # raised unchanged, not as a failed program
             raise
         except Exception as exc:
             logger.exception("the built-in program %s has failed", program.__name__)

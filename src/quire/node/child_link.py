@@ -1,6 +1,7 @@
-"""The end of the socket in an engine's or encoder's process, and the end of that process.
+"""The socket to the node in an engine or encoder process, and the end of that process.
 
-Blocking: such a process does one thing after another. The sandbox, which does not, has its own.
+Blocking, because such a process does one thing after another. The sandbox process is asynchronous
+and has its own.
 """
 
 from __future__ import annotations
@@ -28,16 +29,17 @@ EXIT_REFUSED = 4
 EXIT_LOAD_FAILED = 5
 
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
-"""Plain numbers: an operation on flags builds a new enum member, which costs more than the call."""
+"""Plain numbers: an operation on flags creates a new enum member, which costs more than the
+call."""
 
 _LAST_WORD_MS = 1000
-"""A last word (``LoadFailed``, ``Faulted``) should still go out."""
+"""Time in which a last message (``LoadFailed``, ``Faulted``) may still be sent."""
 
 Heard = TypeVar("Heard")
 
 
 class NodeAddress(Protocol):
-    """What a launch order says of the way to the node."""
+    """The fields of a launch order that say how to reach the node."""
 
     @property
     def endpoint(self) -> str: ...
@@ -47,7 +49,8 @@ class NodeAddress(Protocol):
 
 
 class Executing:
-    """Whether a batch is running, and since when. Guards it from the end of the process."""
+    """Whether a batch is running, and since when. Delays the end of the process until it is
+    done."""
 
     def __init__(self) -> None:
         self._since_s: float | None = None
@@ -66,12 +69,12 @@ class Executing:
         return 0.0 if since_s is None else time.monotonic() - since_s
 
     def over(self) -> None:
-        """The process ends by itself."""
+        """The process is ending by itself."""
         self.end_asked = True
 
     def on_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """At once when idle or loading, else behind the batch at hand. A process that ends already
-        is not interrupted in it."""
+        """End at once when idle or loading, else after the running batch. A process that is ending
+        already is not interrupted."""
         if not self.end_asked:
             self.end_asked = True
             if self._since_s is None:
@@ -79,7 +82,7 @@ class Executing:
 
 
 class NodeLink(Generic[Heard]):
-    """``decoder`` reads what the node says, ``encoder`` writes what it is told."""
+    """``decoder`` reads messages of the node, ``encoder`` writes messages to it."""
 
     def __init__(self, endpoint: str, decoder: Codec[Heard], encoder: Codec[Any]) -> None:
         self._context = zmq.Context()
@@ -120,9 +123,10 @@ def live(
     encoder: Codec[Any],
     serve: Callable[[NodeLink[Heard], Executing], int],
 ) -> int:
-    """A whole life behind the launch order: greet, then ``serve``; returns the exit status.
+    """The life of the process after its launch order: handshake, then ``serve``; returns the exit
+    status.
 
-    SIGTERM ends it at once, or behind what ``serve`` does under ``Executing``.
+    SIGTERM ends it at once, or after the work that ``serve`` runs under ``Executing``.
     """
     executing = Executing()
     signal.signal(signal.SIGTERM, executing.on_sigterm)

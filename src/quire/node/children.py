@@ -1,7 +1,7 @@
-"""Children of programs on this node: which program is meant, what it may, and its handle.
+"""Child programs on this node: which program to run, its limits, and its handle.
 
-A child is launched like any program, with less: the tenant, capabilities and quotas of its parent
-bound its own. Belongs to the edge's loop.
+A child is launched like any program, within the tenant, capabilities and quotas of its parent.
+Belongs to the edge's loop.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from quire.programs.services.children import ChildWanted, Family
 
 
 class Ancestry(msgspec.Struct, frozen=True):
-    """What a launched program is to the services: its code, its bounds, its family, its seed, and
-    what it and its descendants have had encoded."""
+    """What the services know of a launched program: its code, limits, family and seed, and the
+    number of tokens that it and its descendants have encoded."""
 
     program: Inferlet | GuestProgram
     quotas: Quotas
@@ -40,7 +40,7 @@ class Ancestry(msgspec.Struct, frozen=True):
 
 
 class LaunchChild(Protocol):
-    """``ProgramLauncher.launch``, as children need it."""
+    """The part of ``ProgramLauncher.launch`` that children need."""
 
     def __call__(
         self,
@@ -53,7 +53,7 @@ class LaunchChild(Protocol):
 
 
 class ChildLauncher:
-    """``inspect`` makes a sandboxed program of code."""
+    """``inspect`` makes a sandboxed program from code."""
 
     def __init__(
         self,
@@ -141,7 +141,8 @@ class LaunchedChild:
         await self._handle.send(message)
 
     async def receive(self) -> str:
-        """From the first message on; a parent that reads once keeps the child's pace from then."""
+        """Messages are read from the first one on. After its first read a parent determines the
+        child's pace."""
         if self._reader is None:
             self._reader = self._handle.attach()
         try:

@@ -1,6 +1,6 @@
-"""Joining a launched program to the node: its number, its port, its services, its replay.
+"""Connects a launched program to the node: its number, port, services and replay.
 
-Called by runtimes on whatever loop the program gets. Must not know how it is executed.
+Called by runtimes on the loop that the program runs on. Must not know how it is executed.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from quire.programs.services.operations import Identity
 
 
 class ProgramConnector:
-    """``numbers`` gives every program its own; shared with the sessions. ``preparation``:
-    of what programs ask for. ``figures``: keeps what each has used."""
+    """``numbers`` gives every program a number of its own; it is shared with the sessions.
+    ``preparation`` handles images and grammars in commands. ``figures`` keeps what each program has
+    used."""
 
     def __init__(
         self,
@@ -40,7 +41,7 @@ class ProgramConnector:
         self._preparation = preparation
         self._control = control
         self._services = services
-        # bound once: a thousand launches in a turn would each bind their own
+        # bound once, not for each of a thousand launches in a turn
         self._models = models.models
         self._post, self._post_gathered = control.post, control.post_gathered
         self._numbers = numbers
@@ -54,7 +55,8 @@ class ProgramConnector:
         sink: ReplySink,
         loop: asyncio.AbstractEventLoop,
     ) -> ProgramPort:
-        """Enter the program, whose replies go to ``sink`` on ``loop``; its port.
+        """Enter the program into the process table and return its port; its replies go to ``sink``
+        on ``loop``.
 
         Raises:
             QuireError: the control thread has failed.

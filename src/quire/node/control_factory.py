@@ -1,4 +1,4 @@
-"""How a controller is built from a configuration; the node and ``replay`` must do it alike."""
+"""Builds a controller from a configuration, in the same way for the node and for ``replay``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def make_controller(
     tenants: tuple[TenantConfig, ...],
     dispatch: DispatchPolicy | None = None,
 ) -> Controller:
-    """A controller with no engine and no program yet.
+    """A controller without engines and programs.
 
     Raises:
         ConfigError: no such policy, or an impossible figure.

@@ -1,8 +1,8 @@
-"""Which session does a prompt belong to, when its client does not say?
+"""Infers the session of a prompt when its client names none.
 
-A session is inferred only from a completed turn with the answer that this node gave: the prompt
-must begin with exactly the turns of a finished call and its answer. Shared system prompts, few-shot
-examples and made-up histories therefore never join anybody. Owns digests, no text.
+A session is inferred only from a complete turn with an answer of this node: the prompt must begin
+with exactly the turns of a finished call and its answer. Shared system prompts, few-shot examples
+and invented histories therefore never join a session. Owns digests, no text.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from quire.core.ids import ProgramId, TenantId
 
 @dataclass(frozen=True, slots=True)
 class ConversationTurn:
-    """One turn as canonical text: what the edge makes of it must be the same in both directions,
-    tool calls included."""
+    """One turn as canonical text. A chat message that the node sends and the same message sent back
+    by the client must give the same text, tool calls included."""
 
     role: str
     content: str
 
 
 class ConversationIndex:
-    """Digests of conversations up to and with an answer, least recently used ones dropped."""
+    """Digests of conversations up to an answer and including it; the least recently used are
+    dropped."""
 
     def __init__(self, max_entries: int = 16_384) -> None:
         self._max_entries = max_entries
@@ -41,7 +42,8 @@ class ConversationIndex:
         answer: ConversationTurn,
         program: ProgramId,
     ) -> None:
-        """``program`` has answered ``turns`` with ``answer``; a later answerer takes over."""
+        """``program`` has answered ``turns`` with ``answer``; a later program with the same answer
+        replaces it."""
         *_, digest = _chain(tenant, [*turns, answer])
         self._programs[digest] = program
         self._programs.move_to_end(digest)
@@ -49,7 +51,7 @@ class ConversationIndex:
             self._programs.popitem(last=False)
 
     def find(self, tenant: TenantId, turns: Sequence[ConversationTurn]) -> ProgramId | None:
-        """The program whose answer is the latest one that ``turns`` continues."""
+        """The program with the latest answer that ``turns`` continue."""
         found = None
         for digest in _chain(tenant, turns):
             if digest in self._programs:
@@ -61,7 +63,7 @@ class ConversationIndex:
 
 
 def _chain(tenant: TenantId, turns: Iterable[ConversationTurn]) -> Iterator[bytes]:
-    """A digest after each turn, over all turns so far; every part is framed by its length."""
+    """A digest after each turn, over all turns so far; every part is preceded by its length."""
     state = hashlib.blake2b(digest_size=16)
     _add(state, tenant)
     for turn in turns:

@@ -1,4 +1,4 @@
-"""The time that running work is left when a node stops. Belongs to one loop."""
+"""The time in which running work may finish when a node stops. Belongs to one loop."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Drain:
-    """Of several limits the one that ends first holds."""
+    """Of several limits the earliest applies."""
 
     def __init__(self) -> None:
         self._ended = asyncio.Event()
@@ -17,7 +17,7 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
 
     def limit(self, limit_s: float) -> None:
-        """Work has ``limit_s`` seconds from now."""
+        """Work may go on for ``limit_s`` seconds from now."""
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + limit_s
         if self._ends_s <= ends_s:
@@ -28,7 +28,7 @@ class Drain:
         self._timer = loop.call_at(ends_s, self._ended.set)
 
     async def wait(self, idle: Coroutine[Any, Any, None]) -> None:
-        """Until ``idle`` returns or the time is over."""
+        """Wait until ``idle`` returns or the time is over."""
         waiting = {asyncio.create_task(idle), asyncio.create_task(self._ended.wait())}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:

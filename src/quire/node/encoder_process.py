@@ -1,6 +1,6 @@
-"""What runs in an encoder process: ``python -m quire.node.encoder_process``.
+"""The main module of an encoder process: ``python -m quire.node.encoder_process``.
 
-Lives as an engine process does (``engine_process``), with a model that keeps nothing.
+Its life is that of an engine process (``engine_process``), with a model that keeps no state.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.node.transports.messages import EncoderOrder, engine_codec, node_code
 
 
 def _load(config: EncoderConfig, on_progress: OnProgress) -> EncoderEngine:
-    """Late: the process greets before it imports torch."""
+    """Imported late: the process greets the node before it imports torch."""
     from quire.engine.encoders.encoder import TorchEncoder
 
     return EncoderEngine(

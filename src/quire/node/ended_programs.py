@@ -1,6 +1,6 @@
-"""Which ended programs are still remembered: for each tenant the newest ones, within bounds.
+"""Which ended programs are kept: the newest of each tenant, within limits.
 
-Owns the bounds, on their number and on the bytes that they keep. Knows ids alone.
+Owns the limits on their number and on the bytes that they keep. Knows ids only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class _Remembered:
 
 
 class EndedPrograms:
-    """``max_programs`` and ``max_bytes`` hold for each tenant; the one that ended last is kept
-    whatever its size."""
+    """``max_programs`` and ``max_bytes`` apply to each tenant; the newest program is kept whatever
+    its size."""
 
     def __init__(self, max_programs: int, max_bytes: int) -> None:
         self._max_programs = max_programs
@@ -29,7 +29,7 @@ class EndedPrograms:
         self._tenants: dict[TenantId, _Remembered] = {}
 
     def add(self, tenant: TenantId, program: str, num_bytes: int) -> list[str]:
-        """``program`` has ended and keeps ``num_bytes``: the ids that are forgotten for it."""
+        """``program`` has ended and keeps ``num_bytes``. Returns the ids to forget."""
         kept = self._tenants.setdefault(tenant, _Remembered())
         kept.entries.append((program, num_bytes))
         kept.num_bytes += num_bytes

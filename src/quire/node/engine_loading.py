@@ -1,5 +1,7 @@
-"""The one place of this layer that imports the real engine, and with it torch: late, because a node
-with engine processes must not load torch itself, and an engine process wants to greet first."""
+"""The only module of this layer that imports the real engine, and with it torch. It does so late: a
+node with engine processes must not load torch itself, and an engine process greets the node
+first.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def load_engine(config: EngineConfig, on_progress: OnProgress) -> EngineCore:
 
     Raises:
         ModelError: the model directory cannot be served.
-        ConfigError: it does not fit this machine.
+        ConfigError: the configuration does not fit this machine.
     """
     on_progress("starting", 0.0)
     from quire.engine.engine import Engine

@@ -1,8 +1,8 @@
-"""What runs in an engine process: ``python -m quire.node.engine_process``.
+"""The main module of an engine process: ``python -m quire.node.engine_process``.
 
 Reads its launch order from standard input, shakes hands with the node, loads the model with
-progress reports, then executes batches in order until it is told to end. It ends by SIGTERM, when
-its node goes away, or with the engine's own fault. The node's process never imports this module.
+progress reports, then executes batch messages in order until it is told to end. It ends by SIGTERM,
+when its node is gone, or with the engine's own fault. The node's process never imports this module.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def serve(
     except QuireError as exc:
         link.say(LoadFailed(error=exc.record()))
         return EXIT_LOAD_FAILED
-    gc.freeze()  # libraries and the model stay: looking through them again would stall a step
+    gc.freeze()  # libraries and model stay in memory: scanning them would stall a step
     try:
         link.say(Ready(info=engine.info))
         while True:
@@ -75,7 +75,7 @@ def serve(
 
 
 def _transfer(engine: Core, link: NodeLink[ToEngine], executing: Executing) -> None:
-    """Go on with transfers until the next message comes; at least once behind each."""
+    """Continue transfers until the next message arrives; at least one step after each message."""
     while True:
         with executing:
             ended = engine.transfer()

@@ -1,7 +1,7 @@
-"""All engines of the node: their supervisors, and the models that they make available.
+"""All engines of the node: their supervisors, and the models that they serve.
 
-Called from the edge's loop; carries each step over to the control thread. Must not know how an
-engine is reached or what runs on it.
+Called on the edge's loop; runs each step on the control thread. Must not know how an engine is
+reached or what it executes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from quire.node.supervisor import EngineSupervisor, RestartLimits, TransportFact
 
 @dataclass(frozen=True, slots=True)
 class EngineBackend:
-    """Where engines and the files of their models come from. ``read_files`` may block."""
+    """Sources of engines and of their models' files. ``read_files`` may block."""
 
     make_transport: TransportFactory
     read_files: Callable[[EngineConfig], ModelFiles]
@@ -76,7 +76,7 @@ class EngineFleet:
 
         Raises:
             ModelNotFound: no model has that name.
-            EngineLost: it is not loaded yet, or its engine has been given up.
+            EngineLost: it is still loading, or its engine has been given up.
         """
         wanted = self.models.name_of(name)
         health = self.health()[engine_id(self.models.base_of(wanted))]
@@ -88,7 +88,7 @@ class EngineFleet:
         """Start all engines at once.
 
         Raises:
-            QuireError: with ``wait_ready``, the first error that keeps one from becoming ready.
+            QuireError: with ``wait_ready``, the first error of an engine that cannot become ready.
         """
         await asyncio.gather(
             *(
@@ -114,7 +114,7 @@ class EngineFleet:
         )
 
     async def _read(self, config: EngineConfig) -> None:
-        """On the control thread, while the engine loads: a tokenizer takes its time too."""
+        """On the control thread, while the engine loads: loading a tokenizer takes time too."""
         if config.name not in self._files:
             self._files[config.name] = await asyncio.to_thread(self._backend.read_files, config)
 

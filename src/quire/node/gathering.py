@@ -1,8 +1,9 @@
-"""What the programs of one event loop ask for in one pass of it, handed over together.
+"""Gathers what the programs of one event loop issue in one pass, and hands it over together.
 
-Programs that are woken by one message's results issue their next commands in the same pass of their
-loop. Handed over one by one, the first would find the engine idle and start a message of its own,
-and each would cost control a wake and a decision. Knows nothing of what is gathered.
+The results of one batch message wake several programs, which issue their next commands in the same
+pass of their loop. Handed over one by one, the first command would find the engine idle and get a
+batch message of its own, and each would cost control a wake-up and a decision. Knows nothing of
+what it gathers.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ T = TypeVar("T")
 class Gathering(Generic[T]):
     """``add`` gathers per running loop until that loop's next pass, which calls ``hand_over``.
 
-    From one loop the order is kept. What comes from outside a loop is handed over at once.
+    The order within a loop is kept. Items from outside a loop are handed over at once.
     """
 
     def __init__(self, hand_over: Callable[[list[T]], None]) -> None:

@@ -1,7 +1,7 @@
-"""What the node says of its engines and its sandbox: frozen snapshots, and the legal transitions
-between an engine's states.
+"""The health of engines and sandbox: frozen snapshots, and the legal transitions between an
+engine's states.
 
-Knows nothing of how engines run; ``supervisor`` moves the states, ``node`` collects them.
+Knows nothing of how engines run; ``supervisor`` changes the states, ``node`` collects them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from quire.core.ids import EngineId
 
 
 class EngineReadiness(StrEnum):
-    """LOADING: first start. SILENT: ready, as far as is known, and it owes a sign of life.
-    RESTARTING: lost, being started again. FAILED: given up, with the reason kept. STOPPED: closed
-    by the node."""
+    """LOADING: first start. SILENT: ready, but a heartbeat is overdue. RESTARTING: lost, being
+    started again. FAILED: given up, with the reason kept. STOPPED: closed by the node."""
 
     LOADING = "loading"
     READY = "ready"
@@ -27,7 +26,7 @@ class EngineReadiness(StrEnum):
 
 
 SILENT_AFTER_S = 10.0
-"""Several heartbeats. A process that is only slow answers them on a thread of its own."""
+"""Several heartbeats. A process that is merely slow still answers them, on a thread of its own."""
 
 TRANSITIONS: Mapping[EngineReadiness, frozenset[EngineReadiness]] = {
     EngineReadiness.LOADING: frozenset(
@@ -56,8 +55,8 @@ TRANSITIONS: Mapping[EngineReadiness, frozenset[EngineReadiness]] = {
 
 @dataclass(frozen=True, slots=True)
 class EngineHealth:
-    """``detail`` says why it is not ready (or what it is loading), or what a ready one lacks;
-    ``progress`` is 0 to 1."""
+    """``detail`` says why the engine is not ready, what it is loading, or what a ready engine
+    lacks; ``progress`` is 0 to 1."""
 
     state: EngineReadiness
     detail: str = ""
@@ -66,8 +65,8 @@ class EngineHealth:
 
 
 def with_silence(health: EngineHealth, silent_s: float) -> EngineHealth:
-    """``health`` as it is told while the process has owed a sign of life for ``silent_s``. No state
-    is left for that: the next moment it may answer."""
+    """``health`` as it is reported while a heartbeat has been unanswered for ``silent_s``. The
+    state itself does not change: the answer may arrive at any moment."""
     detail = silence(silent_s)
     if health.state is not EngineReadiness.READY or detail is None:
         return health

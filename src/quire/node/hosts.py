@@ -1,8 +1,8 @@
-"""Where users' programs run: on a loop thread of their own, apart from the edge's loop.
+"""Runs users' native programs on a loop thread of their own, apart from the edge's loop.
 
-Built-in programs answer HTTP and must not share a loop with code that may forget to await: they run
-on the edge's loop, in the tasks of those who read them (``calls``). Owns the users' runtime and its
-end; a program that blocks its loop for ever cannot keep the node from stopping.
+Code that may forget to await must not share a loop with HTTP. Built-in programs run on the edge's
+loop, in the tasks that read them (``calls``). Owns the users' runtime and its end; a program that
+blocks its loop for ever cannot keep the node from stopping.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.programs.runtime.watchdog import BlockedLoop
 logger = logging.getLogger(__name__)
 
 CLOSE_MARGIN_S = 1.0
-"""Beyond the grace time, which a runtime may need twice: for its thread to end."""
+"""Time for the thread to end, beyond the grace time, which a runtime may need twice."""
 
 OnBlocked = Callable[[BlockedLoop], None]
 
@@ -36,7 +36,7 @@ class ProgramHosts:
         self.users.start()
 
     async def close(self) -> None:
-        """Cancel what still runs and end the thread."""
+        """Cancel running programs and end the thread."""
         limit_s = 2 * self._config.grace_s + CLOSE_MARGIN_S
         if not await _close_within(self.users, limit_s):
             logger.error(
@@ -46,7 +46,8 @@ class ProgramHosts:
 
 
 async def _close_within(runtime: NativeRuntime, limit_s: float) -> bool:
-    """``runtime.close()`` blocks; a thread of an executor would be waited for at exit."""
+    """``runtime.close()`` blocks. It runs on a plain thread: at exit Python would wait for an
+    executor's."""
     loop = asyncio.get_running_loop()
     closed = asyncio.Event()
 

@@ -1,8 +1,8 @@
-"""Files of programs' images become pixels here, in processes of their own, before control hears of
-them: an engine that did it would do nothing else meanwhile, and everybody waits for engines.
+"""Decodes image files of programs into pixels, in child processes, before control receives the
+command. In an engine process the decoding would delay every other program.
 
-Owns those processes. Each file has the limits of ``quire.engine.vision.unpacker``; a program's own
-commands wait behind its image, and nobody else's.
+Owns those processes. The limits for each file are in ``quire.engine.vision.unpacker``. Only the
+sender's own commands wait for its image.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from quire.engine.vision.unpacker import Unpacker
 from quire.node.loops import call_on
 
 NUM_PROCESSES = 2
-"""Of several senders one may have sent a file that takes all the time that it may."""
+"""One sender's file may take all the time that it is allowed; the second process serves the
+others."""
 
 Done = Callable[[list[Command]], None]
 
@@ -39,8 +40,8 @@ class ImageFramer:
         self._closed = False
 
     def frame(self, commands: list[Command], framing: ImageFraming, done: Done) -> bool:
-        """``done`` is called later, on this loop, with commands whose images are pixels or refused.
-        False: not from here, and ``done`` is not called."""
+        """``done`` is called later, on this loop, with commands whose images are decoded or
+        refused. False: there is no running loop, or this is closed; ``done`` is not called."""
         try:
             loop = asyncio.get_running_loop()
             self._pool.submit(self._work, commands, framing, loop, done)
@@ -49,7 +50,7 @@ class ImageFramer:
         return True
 
     def close(self) -> None:
-        """What waits is dropped: its programs have ended. Idempotent."""
+        """Waiting files are dropped: their programs have ended. Idempotent."""
         self._closed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
         for unpacker in self._unpackers:

@@ -1,4 +1,4 @@
-"""Launching programs and their children: what a launch may ask for, and which runtime takes it.
+"""Launches programs and their children: checks the launch and chooses the runtime.
 
 Belongs to the edge's loop. Must not know how a program is executed nor what it is connected to.
 """
@@ -35,15 +35,15 @@ from quire.programs.services.children import ChildWanted, Family
 
 @dataclass(frozen=True, slots=True)
 class Runtimes:
-    """What executes programs: inferlets on ``users``, those that are not trusted in ``sandbox``."""
+    """The runtimes: native programs run on ``users``, untrusted ones in ``sandbox``."""
 
     users: NativeRuntime
     sandbox: SandboxRuntime
 
 
 class ProgramLauncher:
-    """``inspect`` makes a sandboxed program of a child's code. A launched program is in ``table``;
-    its parent is there or a session."""
+    """``inspect`` makes a sandboxed program from a child's code. A launched program is in
+    ``table``; its parent is in the table too, or is a session."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ProgramLauncher:
         family: Family | None = None,
         encoded: EncodedTokens | None = None,
     ) -> ProgramHandle:
-        """See ``Node.launch``. ``encoded``: of the program that launches it."""
+        """See ``Node.launch``. ``encoded``: the token counter of the program that launches it."""
         self._admission.check()
         parent = None if launch.parent is None else self._parent(launch.parent, launch.tenant)
         bounds = tightest(self._admission.tenant(launch.tenant).quotas, program.quotas, quotas)
@@ -134,10 +134,11 @@ class ProgramLauncher:
 
 
 def check_guest(program: GuestProgram, args: tuple[str, ...], named: Mapping[str, str]) -> None:
-    """What a native program's runtime finds in its annotations, a guest's manifest says.
+    """Checks arguments against a guest's manifest; for a native program its runtime does so, by its
+    annotations.
 
     Raises:
-        InvalidArgument: an argument is missing, unknown, or not what the program takes.
+        InvalidArgument: an argument is missing, unknown, or of the wrong type.
     """
     if program.is_module and named:
         raise InvalidArgument(

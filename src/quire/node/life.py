@@ -1,6 +1,6 @@
-"""A node's life: the order in which its parts start, how its work is drained, how all of it ends.
+"""A node's life: the order in which its parts start, the draining of its work, and the end.
 
-Belongs to the loop that called ``start``. Knows nothing of what is asked of the node meanwhile.
+Belongs to the loop that called ``start``. Knows nothing of the requests in between.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class NodeLife:
 
     @property
     def recording_failure(self) -> str | None:
-        """Why the event log is not written any more."""
+        """Why the event log is no longer written."""
         return None if self._recorder is None else self._recorder.failure
 
     async def start(self, progress: OnProgress | None, *, wait_ready: bool) -> None:
@@ -84,7 +84,7 @@ class NodeLife:
         await asyncio.shield(self._stopping)
 
     async def _stop(self) -> None:
-        """Every part is ended, whatever the end of another has raised; that is raised then."""
+        """End every part, even if another one raises; the first error is raised afterwards."""
         parts = self._parts
         await self._drain.wait(self._wait_idle())
         for handle in parts.programs.running():

@@ -1,5 +1,6 @@
-"""Event loops: calling onto one of another thread, seldom or a thousand times; waking all who wait
-on one; waiting for work that blocks."""
+"""Tools for event loops: calls onto a loop of another thread, once or a thousand times; waking all
+waiters; waiting for blocking work.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +22,9 @@ Ts = TypeVarTuple("Ts")
 
 
 def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], *args: *Ts) -> bool:
-    """Run ``callback`` soon on ``loop``, from any thread. False: the loop has closed.
+    """Run ``callback`` soon on ``loop``, from any thread. False: the loop is closed.
 
-    Asking first whether the loop is closed would leave a race with its owner.
+    Checking first whether the loop is closed would leave a race with its owner.
     """
     try:
         loop.call_soon_threadsafe(callback, *args)
@@ -35,8 +36,8 @@ def call_on(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], object], 
 
 
 async def in_daemon_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """As ``asyncio.to_thread``, on a thread of its own that the end of the process need not wait
-    for. A wait that is cancelled leaves it behind."""
+    """Like ``asyncio.to_thread``, on a thread of its own that the end of the process does not wait
+    for. Cancelling the wait leaves the thread running."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -57,14 +58,15 @@ async def in_daemon_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
 
 
 class Wake:
-    """Runs ``callback`` on another loop for what was left there; ``ring`` from any thread, behind
-    leaving something.
+    """Runs ``callback`` on another loop to process what producers left there; a producer calls
+    ``ring`` from any thread, after leaving something.
 
-    Rings until the callback begins are one. Of those that one turn of a producer's loop makes, the
-    first wakes at once, all others once more at the turn's end, or after ``LONG_TURN_S`` of a turn
-    that is long: what is left there meanwhile is not to wait for it. Waking is a system call, which
-    lets go of the interpreter's lock: a thousand of them in a turn would hand it to and fro a
-    thousand times, and on a busy machine each time may take milliseconds.
+    Rings before the callback begins count as one. Of the rings in one turn of a producer's loop,
+    the first wakes the other loop at once. All others wake it once more at the end of the turn, or
+    after ``LONG_TURN_S`` of a long turn, so that nothing waits for the end of that turn. The
+    reason: waking is a system call that releases the interpreter's lock. A thousand of them in a
+    turn would hand the lock to and fro a thousand times, and on a busy machine each time may take
+    milliseconds.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class Wake:
         self._turn = _Turn()
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """``callback`` belongs to ``loop``. What was rung for before is done now."""
+        """``callback`` runs on ``loop``. Rings from before are processed now."""
         self._loop = loop
         if self._pending:
             call_on(loop, self._run)
@@ -129,14 +131,15 @@ class _Turn(threading.local):
 
 
 class LoopCalls:
-    """Calls that any thread leaves for one loop, in order: one wake for all that a turn leaves."""
+    """Calls that any thread leaves for one loop, in order; the loop is woken once for all calls of
+    a turn."""
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], object]] = deque()
         self._wake = Wake(self._run)
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> None:
-        """They run on ``loop``. What was left before is done soon."""
+        """They run on ``loop``. Calls left before are run soon."""
         self._wake.begin(loop)
 
     def soon(self, callback: Callable[[], object]) -> None:
@@ -144,17 +147,17 @@ class LoopCalls:
         self._wake.ring()
 
     def _run(self) -> None:
-        for _ in range(len(self._calls)):  # what they leave themselves has a wake of its own
+        for _ in range(len(self._calls)):  # calls that they leave wake the loop again
             callback = self._calls.popleft()
             try:
                 callback()
-            except Exception:  # a fault of ours with one program; the others have their calls
+            except Exception:  # a bug of ours with one program must not lose the others' calls
                 logger.exception("%s failed", callback)
 
 
 class Bell:
-    """Wakes everyone who waits, once per ring. Belongs to one loop; whoever wakes looks again at
-    what it waits for."""
+    """Wakes every waiter, once per ring. Belongs to one loop; a waiter must check its condition
+    again."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()

@@ -1,8 +1,8 @@
-"""What a program has sent to its clients: kept for a while, read by any number of them.
+"""The mailbox messages that a program has sent: kept within limits, read by any number of clients.
 
-Lives on the edge's loop. Owns the bound: when the log is full, the oldest message goes; a client
-that is attached and has not read it yet makes the program wait, up to a limit, and is then detached
-with an error. Must not know what runs the program.
+Lives on the edge's loop. Owns the limits: when the log is full, the oldest message is dropped. If
+an attached client has not read that message yet, the program waits for it, up to a time limit; then
+the client is detached with an error. Must not know what runs the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.node.loops import Bell
 
 
 class MailboxMessage(msgspec.Struct, frozen=True):
-    """``sequence`` counts the program's messages from 1; a gap shows what was no longer kept."""
+    """``sequence`` counts the program's messages from 1; a gap shows dropped messages."""
 
     sequence: int
     text: str
@@ -48,28 +48,29 @@ class MessageLog:
 
     @property
     def num_messages(self) -> int:
-        """All that were ever sent."""
+        """All messages that were ever sent."""
         return self._last
 
     @property
     def num_dropped(self) -> int:
-        """Those that are no longer kept."""
+        """Messages that are no longer kept."""
         return self._last - len(self._kept)
 
     @property
     def num_bytes(self) -> int:
-        """Of those that are kept, as UTF-8."""
+        """Bytes of the kept messages, as UTF-8."""
         return self._num_bytes
 
     def attach(self, after: int = 0) -> MessageReader:
-        """Read messages with a sequence above ``after``, as far as they are kept."""
+        """A reader of the kept messages with a sequence number above ``after``."""
         reader = MessageReader(self, after)
         if not self._closed:
             self._readers.add(reader)
         return reader
 
     def offer(self, text: str) -> bool:
-        """Append, after making room. False: an attached client has not read what has to go."""
+        """Append, after making room. False: an attached client has not read the message that must
+        be dropped."""
         num_bytes = _size(text)
         while self._kept and not self._fits(num_bytes):
             if self._behind(self._kept[0]):
@@ -82,12 +83,12 @@ class MessageLog:
         return True
 
     async def put(self, text: str) -> None:
-        """As ``offer``, at the pace of who reads: one that takes too long is detached."""
+        """Like ``offer``, but waits for slow readers; one that takes too long is detached."""
         while not self.offer(text):
             await self._wait_for_readers(self._kept[0])
 
     def close(self) -> None:
-        """No further message comes; what is kept can still be read."""
+        """No further message follows; the kept ones can still be read."""
         self._closed = True
         self._readers.clear()
         self._changed.ring()
@@ -127,7 +128,7 @@ class MessageLog:
         self._changed.ring()
 
     async def next_after(self, reader: MessageReader) -> MailboxMessage | None:
-        """The next kept message behind the reader's position; ``None`` at the end."""
+        """The next kept message after the reader's position; ``None`` at the end."""
         while not reader.ended:
             index = max(0, reader.position - self.num_dropped)
             if index < len(self._kept):
@@ -144,7 +145,7 @@ def _size(text: str) -> int:
 
 
 class MessageReader:
-    """One client's view of a program's messages: iterate, and ``close`` when done."""
+    """One client's reader of a program's messages: iterate, and ``close`` when done."""
 
     def __init__(self, log: MessageLog, after: int) -> None:
         self._log = log
@@ -170,7 +171,7 @@ class MessageReader:
         self._log.detach(self)
 
     def end(self, error: QuireError | None) -> None:
-        """For the log: nothing more comes."""
+        """Called by the log: no further message follows."""
         if not self.ended:
             self.ended = True
             self._error = error

@@ -1,4 +1,4 @@
-"""What the node has counted, as one frozen value; the server turns it into Prometheus text.
+"""The figures of a node as one frozen value; the server turns it into Prometheus text.
 
 Knows no metric names and no exposition format.
 """
@@ -17,10 +17,10 @@ from quire.node.latency import EngineLatencies
 
 @dataclass(frozen=True, slots=True)
 class NodeStatistics:
-    """One moment of a node.
+    """The figures at one moment.
 
-    ``latencies``: engines that have served no decode yet are missing. ``recording_failure``: why
-    the event log has ended early, if it has. ``ended_programs``: by form and outcome.
+    ``latencies`` has no entry for an engine that has served no decode yet. ``recording_failure``:
+    why the event log has ended early, or ``None``. ``ended_programs``: by form and outcome.
     """
 
     health: NodeHealth

@@ -1,7 +1,7 @@
-"""The models of the node as programs and the edge see them: tokenizer, template, defaults.
+"""The served models as programs and the edge see them: tokenizer, template, defaults.
 
-Reads a model's small files (never its weights, never torch) and joins them with what the engine
-said of itself. Owns the list of served models.
+Reads a model's small files (never its weights, never torch) and combines them with the engine's
+description of itself. Owns the list of served models.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from quire.engine.model_card import read_model_card
 from quire.engine.tokenizer import load_tokenizer
 
 SHIPPED_MODEL = "quire-mini"
-"""The model inside the package; also what is served when none is named."""
+"""The model inside the package; served when no model is named."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """What stands in a model's directory besides weights. ``defaults`` are sampling defaults,
+    """The contents of a model's directory besides weights. ``defaults`` are sampling defaults,
     ``text_start`` are the tokens that the tokenizer puts before a text."""
 
     tokenizer: Tokenizer
@@ -76,15 +76,15 @@ def resolve_source(source: str | None) -> str:
 
 
 def resolve_engines(configs: Sequence[EngineConfig]) -> tuple[EngineConfig, ...]:
-    """``configs`` with sources that an engine process can open."""
+    """``configs`` with their sources resolved to what an engine process can open."""
     return tuple(replace(config, source=resolve_source(config.source)) for config in configs)
 
 
 class ModelTable:
-    """The served models in the order of the configuration, each followed by its adapters, which
-    are models of their own here; the first is the default one.
+    """The served models in the order of the configuration, each followed by its adapters, which are
+    models of their own here. The first is the default.
 
-    ``node_traits``: what the node serves beside them. Written by the edge, read from any thread:
+    ``node_traits``: traits that the node itself serves. Written by the edge, read from any thread:
     ``models`` is a new tuple after each change.
     """
 
@@ -104,7 +104,7 @@ class ModelTable:
         self._lock = threading.Lock()
 
     def models(self) -> tuple[ServedModel, ...]:
-        """Those loaded so far."""
+        """The models that have been loaded."""
         return self._models
 
     def name_of(self, name: str | None) -> ModelId:
@@ -125,12 +125,12 @@ class ModelTable:
         return wanted
 
     def base_of(self, name: ModelId) -> ModelId:
-        """The model whose engines serve a model or adapter that ``name_of`` gave."""
+        """The base model whose engines serve the model or adapter ``name``."""
         return self._bases[name]
 
     def get(self, name: ModelId) -> ServedModel:
-        """Raises ``EngineLost`` for one that is configured, but not loaded yet, or for an adapter
-        without which its engine has come up again."""
+        """Raises ``EngineLost`` for a configured model that is not loaded yet, or for an adapter
+        that could not be loaded again."""
         if problem := self._problems.get(name):
             raise EngineLost(
                 f"adapter {name} is not served since its model was started again: {problem}; put "
@@ -142,7 +142,7 @@ class ModelTable:
         return model
 
     def put(self, name: ModelId, info: EngineInfo, model_files: ModelFiles) -> None:
-        """The engine of ``name`` is ready, and with it the model under the name of each adapter."""
+        """The engine of ``name`` is ready; its model and each adapter become available."""
         model = ServedModel(
             id=name,
             base=name,

@@ -1,7 +1,7 @@
 """The node: one object that an edge (HTTP, a test, a notebook) starts, uses and stops.
 
-Owns what may be asked of a node; what it is made of stands in ``parts``, how it starts and ends in
-``life``. Every method belongs to the event loop that called ``start``.
+Owns the public interface of a node; ``parts`` has its parts, ``life`` their start and end. Every
+method belongs to the event loop that called ``start``.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from quire.programs.services.children import Family
 
 class Node:
     """``transport_factory`` and ``model_files`` replace the real engines and the files of their
-    models (tests, embedding). ``native`` sets the loops that programs run on, ``sandbox_command``
-    starts a process for those that are not trusted. ``debug``: check control's invariants whenever
-    it is idle. ``dispatch`` decides when messages are sent, instead of as soon as possible: for
-    measurements, and without ``config.record``, whose log does not hold it.
+    models (for tests and embedding). ``native`` configures the loops of native programs,
+    ``sandbox_command`` starts a sandbox process. ``debug``: check control's invariants whenever it
+    is idle. ``dispatch`` decides when batch messages are sent, by default as soon as possible;
+    another one is for measurements and excludes ``config.record``, because the event log does not
+    contain it.
 
     Raises:
         ConfigError: no such policy, or an impossible figure.
-        ModelNotFound: the shipped model is asked for and not there.
+        ModelNotFound: the shipped model is requested and missing.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Node:
     async def start(self, progress: OnProgress | None = None, *, wait_ready: bool = True) -> None:
         """Start everything. ``progress(text, fraction)`` reports the loading of models.
 
-        Without ``wait_ready`` it returns while models are being loaded; see ``health``.
+        Without ``wait_ready`` it returns while models are loading; see ``health``.
 
         Raises:
             QuireError: the event log cannot be written, or (``wait_ready``) an engine cannot be
@@ -98,7 +99,7 @@ class Node:
 
     async def stop(self, drain_timeout_s: float = 0.0) -> None:
         """Refuse new work, let running work finish for ``drain_timeout_s``, then cancel the rest
-        and end everything. Idempotent; of several calls the limit that ends first holds."""
+        and end everything. Idempotent; of several calls the earliest limit applies."""
         await self._life.stop(drain_timeout_s)
 
     # -- what is there -----------------------------------------------------------------------------
@@ -113,14 +114,14 @@ class Node:
         )
 
     async def wait_health(self, accept: Callable[[NodeHealth], bool]) -> NodeHealth:
-        """Wait until ``accept(health())``; looks after each change of an engine's or control's
-        state."""
+        """Wait until ``accept(health())`` is true; checked after each change of an engine's or
+        control's state."""
         while not accept(health := self.health()):
             await self._notices.wait_health_change()
         return health
 
     def models(self) -> Sequence[ServedModel]:
-        """Those that are loaded, the default one first."""
+        """The loaded models, the default one first."""
         return self._parts.fleet.models.models()
 
     def model(self, name: str | None = None) -> ServedModel:
@@ -142,17 +143,17 @@ class Node:
         return self._parts.encoder(name, kind)
 
     async def check_grammar(self, grammar: GrammarSpec, tenant: TenantId) -> None:
-        """Return if ``grammar`` can be used. Programs need not ask: theirs are checked when they
-        are issued, and one that was checked before costs nothing.
+        """Return if ``grammar`` can be used. Programs need not call it: the grammars of commands
+        are checked when these are issued, and a known grammar costs nothing.
 
         Raises:
-            GrammarError: it cannot, or not within the limits of time and memory.
+            GrammarError: it cannot be used within the limits of time and memory.
             QuotaExceeded: too many grammars of the tenant wait to be checked.
         """
         await self._parts.preparation.grammars.check(tenant, grammar)
 
     def encoders(self) -> list[EncoderService]:
-        """All of them, loaded or not."""
+        """All encoders, loaded or not."""
         return self._parts.encoders.all()
 
     def processes(self, tenant: TenantId | None = None) -> list[ProcessRecord]:
@@ -188,17 +189,17 @@ class Node:
     # -- programs ----------------------------------------------------------------------------------
 
     async def inspect(self, code: bytes) -> GuestProgram:
-        """An untrusted program from its Python source (UTF-8) or WebAssembly module, which runs in
-        the sandbox alone.
+        """An untrusted program from its Python source (UTF-8) or WebAssembly module; it can only
+        run in the sandbox.
 
         Raises:
-            InvalidArgument: it is no program, or too large.
+            InvalidArgument: it is not a program, or too large.
             ConfigError: this installation has no sandbox.
         """
         return await self._parts.inspect(code)
 
     async def upload(self, code: bytes, tenant: TenantId) -> UploadRecord:
-        """``inspect`` it and keep it for later launches; see ``uploads``. Idempotent.
+        """``inspect`` a program and store it for later launches; see ``uploads``. Idempotent.
 
         Raises:
             QuotaExceeded: the tenant has uploaded too many.
@@ -209,7 +210,7 @@ class Node:
         return await asyncio.to_thread(self.uploads.put, program, tenant)
 
     def sandbox_pids(self) -> list[int]:
-        """The processes of untrusted programs that run now."""
+        """The running sandbox processes."""
         return self._parts.sandbox.pids()
 
     def launch(
@@ -226,15 +227,15 @@ class Node:
         family: Family | None = None,
         named: Mapping[str, str] = NO_NAMES,
     ) -> ProgramHandle:
-        """Start ``program``: an ``Inferlet`` on the users' loop, a ``GuestProgram`` in the sandbox.
-        ``parent`` is a public id of the same tenant.
+        """Start ``program``: an ``Inferlet`` natively on the users' loop, a ``GuestProgram`` in the
+        sandbox. ``parent`` is a public id of the same tenant.
 
         ``quotas`` may only tighten those of the program and of the tenant. ``seed``: of the
-        program's own randomness, chosen if left out. ``family``: of the program that launches it.
-        ``named``: arguments by their names, besides ``args`` by place.
+        program's random numbers, chosen if absent. ``family``: of the program that launches it.
+        ``args`` are arguments by position, ``named`` by name.
 
         Raises:
-            InvalidArgument: an argument is missing, unknown, or not what the program takes.
+            InvalidArgument: an argument is missing, unknown, or of the wrong type.
             Draining: the node is stopping.
             TraitMissing: the default model lacks a trait that the program needs.
             QuotaExceeded: too many programs of this tenant are running.
@@ -249,7 +250,7 @@ class Node:
         return self._parts.programs.find(public_id, tenant)
 
     def programs(self, tenant: TenantId | None = None) -> list[ProgramRecord]:
-        """Launched programs in order of launch, recently ended ones included."""
+        """Launched programs in order of launch, including recently ended ones."""
         return [handle.record() for handle in self._parts.programs.all(tenant)]
 
     def session(
@@ -261,12 +262,13 @@ class Node:
         parent: str | None = None,
         priority: int = 0,
     ) -> SessionHandle:
-        """The session that ``client_id`` names, opened if need be.
+        """The session that ``client_id`` names; it is opened if it does not exist.
 
         Without a ``client_id`` it is the session whose answer ``turns`` continue, else a new one:
-        of one call, or (with ``turns``) one that a later prompt may join after ``remember``.
-        ``parent`` is a client id or public id; one that is not known here is left out, since
-        clients name parents that other nodes have served.
+        for one call, or (with ``turns``) one that a later prompt may join after ``remember``.
+
+        ``parent`` is a client id or public id; an unknown one is ignored, since clients name
+        parents that other nodes have served.
 
         Raises:
             Draining: the node is stopping.
