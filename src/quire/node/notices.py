@@ -1,6 +1,6 @@
-"""What other threads tell the loop that owns a node: a changed health, how loading gets on.
+"""Notices from other threads to the loop that owns a node: a change of health, progress of loading.
 
-Knows nothing of what it passes on. Before ``begin`` nobody listens, and notices are lost.
+Knows nothing of their content. Notices before ``begin`` are lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ Ts = TypeVarTuple("Ts")
 
 
 class NodeNotices:
-    """``begin`` and ``wait_health_change`` belong to the node's loop, all else to any thread."""
+    """``begin`` and ``wait_health_change`` belong to the node's loop; every other method is for any
+    thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -36,7 +37,7 @@ class NodeNotices:
         self.tell(self._health_changed.ring)
 
     def report(self, text: str, fraction: float) -> None:
-        """How far loading is, of 1."""
+        """The fraction that has been loaded, from 0 to 1."""
         if self._progress is not None:
             self.tell(self._progress, text, fraction)
 

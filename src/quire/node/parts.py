@@ -1,7 +1,6 @@
-"""The parts of a node, built and joined to one another. Nothing runs yet, and nothing is decided.
+"""The parts of a node, built and connected. Nothing runs yet, and nothing is decided here.
 
-Owns which part knows which; ``life`` says in what order they start and end, ``node`` what an edge
-may ask of them.
+Owns which part knows which; ``life`` has the order of start and end, ``node`` the public interface.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from quire.programs.sandbox.program import GuestProgram
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a node is put into, beside its configuration: see ``Node``."""
+    """The surroundings of a node, beside its configuration: see ``Node``."""
 
     transport_factory: Callable[[EngineConfig], EngineTransport] | None
     model_files: Callable[[EngineConfig], ModelFiles]
@@ -61,7 +60,7 @@ class Surroundings:
 
 
 class NodeParts:
-    """Each part once.
+    """Every part of a node.
 
     Raises:
         ConfigError, ModelNotFound: see ``Node``.

@@ -1,5 +1,4 @@
-"""What is done with a program's commands outside control and engines, before either hears of them:
-images become pixels, grammars are tried."""
+"""Prepares a program's commands before control receives them: decodes images, checks grammars."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ from quire.programs.runtime.event_port import Prepare
 
 
 class Preparation:
-    """Owns what does it. ``of`` is for any loop; ``close`` blocks until the processes have
-    ended."""
+    """Owns the image decoder and the grammar checker. ``of`` is for any loop; ``close`` blocks
+    until their processes have ended."""
 
     def __init__(self) -> None:
         self.images = ImageFramer()
         self.grammars = GrammarChecker()
 
     def of(self, tenant: TenantId) -> Prepare:
-        """For the programs of ``tenant``: see ``EventPort``."""
+        """The preparation for programs of ``tenant``: see ``EventPort``."""
         return partial(self._prepare, tenant)
 
     def close(self) -> None:

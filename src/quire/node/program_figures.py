@@ -1,7 +1,7 @@
-"""What programs have used, kept beyond their end; and how many have ended in which way.
+"""Figures of launched programs, kept beyond their end; and the number of ended programs by outcome.
 
-An ``Observer`` of the control thread, which is told when control closes a program. Owns the figures
-of launched programs until they are forgotten with their records. Knows no record.
+An ``Observer`` of the control thread, which is notified when control closes a program. Owns the
+figures of launched programs until their records are forgotten. Knows no record.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from quire.programs.runtime.running import GuestSpent
 _OUTCOMES = {one: one for one in ("finished", "failed", "cancelled", "terminated", REFUSED)} | {
     ENGINE_WAS_LOST: "engine_lost"
 }
-"""By the reason of the end. Any other is told in words: the node has ended the program."""
+"""By the reason of the end. A reason that is not listed is a sentence: the node has terminated the
+program."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What one program has used, its children not included. ``guest_cpu_s`` and
-    ``guest_memory_bytes`` (the most that it had): of a sandboxed program, as far as its sandbox can
-    tell."""
+    """The resources that one program has used, without its children. ``guest_cpu_s`` and
+    ``guest_memory_bytes`` (the maximum) are those of a sandboxed program, as far as its sandbox
+    reports them."""
 
     num_prefilled_tokens: int = 0
     num_cached_tokens: int = 0
@@ -38,7 +39,7 @@ class ResourceUsage:
     guest_memory_bytes: int | None = None
 
     def __add__(self, other: ResourceUsage) -> ResourceUsage:
-        """Of two incarnations of a program, one behind the other."""
+        """The sum over two incarnations of a program, one after the other."""
         return ResourceUsage(
             self.num_prefilled_tokens + other.num_prefilled_tokens,
             self.num_cached_tokens + other.num_cached_tokens,
@@ -50,7 +51,7 @@ class ResourceUsage:
 
 
 def with_guest(used: ResourceUsage | None, spent: Sequence[GuestSpent]) -> ResourceUsage | None:
-    """``used``, and what the incarnations of the program have used of the sandbox."""
+    """``used``, plus what the program's incarnations have used of the sandbox."""
     cpu_s = [one.cpu_s for one in spent if one.cpu_s is not None]
     sizes = [one.memory_bytes for one in spent if one.memory_bytes is not None]
     if used is None or not cpu_s:
@@ -75,9 +76,9 @@ class _Kept:
 
 
 class ProgramFigures:
-    """``expect`` before a program's first event, ``forget`` with its record; these and ``of`` are
-    for any thread, as each only looks entries up, adds one or takes them out.
-    ``wait_control`` returns when control has handled all that was posted before."""
+    """Call ``expect`` before a program's first event and ``forget`` with its record; these and
+    ``of`` are for any thread, as each is a single operation on a dictionary. ``wait_control``
+    returns when control has handled everything that was posted before."""
 
     def __init__(self, wait_control: Callable[[], object] = lambda: None) -> None:
         self._wait_control = wait_control
@@ -85,7 +86,7 @@ class ProgramFigures:
         self._ended: Counter[tuple[ProgramForm, str]] = Counter()
 
     def __len__(self) -> int:
-        """Programs whose figures are kept, or expected."""
+        """Number of programs whose figures are kept or expected."""
         return len(self._kept)
 
     def expect(self, program: ProgramId) -> None:
@@ -96,8 +97,8 @@ class ProgramFigures:
             self._kept.pop(program, None)
 
     def of(self, programs: Sequence[ProgramId], *, ended: bool) -> ResourceUsage | None:
-        """Of the incarnations of one program that control has closed, together; ``ended``: of all,
-        if need be behind a round of control's. None if there is none."""
+        """The sum over those of a program's incarnations that control has closed; ``None`` if there
+        is none. ``ended``: all have ended; wait for control if it has not closed them yet."""
         kept = [self._kept.get(program) for program in programs]
         if ended and any(one is not None and one.used is None for one in kept):
             self._wait_control()
@@ -105,7 +106,7 @@ class ProgramFigures:
         return sum(used[1:], used[0]) if used else None
 
     def ended(self) -> Mapping[tuple[ProgramForm, str], int]:
-        """Ended programs by form and outcome. On the control thread."""
+        """Number of ended programs by form and outcome. On the control thread."""
         return dict(self._ended)
 
     # -- an observer -------------------------------------------------------------------------------
@@ -119,7 +120,7 @@ class ProgramFigures:
         kept = self._kept.get(action.program)
         if kept is not None:
             kept.used = usage_of(action)
-        if action.reason == REFUSED:  # it has no record that it could be forgotten with
+        if action.reason == REFUSED:  # it has no record whose removal would forget it
             self.forget([action.program])
         self._ended[action.form, _OUTCOMES.get(action.reason, "terminated")] += 1
 

@@ -1,7 +1,7 @@
-"""One launched program as its clients see it: its record, messages, log, result.
+"""One launched program as its clients see it: its record, messages, log and result.
 
-Lives on the edge's loop. Owns the way from what runs the program to those clients, over all of its
-incarnations. Must not know how a program is executed (``Runtime`` does) nor what it computes.
+Lives on the edge's loop. Connects the program's incarnations with its clients. Must not know how a
+program is executed (``Runtime`` does) nor what it computes.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ SIGNALS = ("message", "end_of_input", "cancel")
 
 
 class ProgramPlace(Protocol):
-    """Where a handle stands: the table of programs."""
+    """The owner of handles: the table of programs."""
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """Call it on the edge's loop, from any thread."""
+        """Call it on the edge's loop; from any thread."""
         ...
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """Its program has begun again, under another number."""
+        """The program has been restarted under another number."""
         ...
 
     def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """What its program has used; while it runs, in earlier incarnations."""
+        """What the program has used; while it runs, what earlier incarnations have used."""
         ...
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """Its last message is in the log; it keeps ``num_bytes``."""
+        """The program's last message is in the log; the handle keeps ``num_bytes``."""
         ...
 
 
@@ -76,27 +76,27 @@ class ProgramHandle:
         self._duration_s: float | None = None
         self._earlier: list[ProgramId] = []
         self._spent: list[GuestSpent] = []
-        """Of each incarnation."""
+        """One entry for each incarnation."""
         self.num_bytes = 0
-        """That it keeps when it has ended: messages, result, arguments and log."""
+        """Bytes that the handle keeps after the end: messages, result, arguments and log."""
         self._result: Any = None
         self._ended = asyncio.Event()
         self._abandoned: QuireError | None = None
         self._is_wanted = True
-        """Nobody has asked it to end."""
+        """Nobody has asked the program to end."""
         self._callbacks: list[Callable[[], None]] = []
         self._restarts: Restarts | None = None
         self._start: Callable[[], RunningProgram] | None = None
-        """Of a program that may begin again."""
+        """Only for a restartable program."""
         self._table: ProgramPlace
         self._running: RunningProgram
         self._storing: asyncio.Task[None] | None = None
-        """A message that waits for readers of the log, which is full."""
+        """A message that waits because the log is full and its readers are slow."""
 
     def begin(
         self, start: Callable[[], RunningProgram], table: ProgramPlace, restarts: Restarts | None
     ) -> None:
-        """For the table. ``start`` has the runtime take it, now and whenever it begins again."""
+        """For the table. ``start`` gives the program to its runtime, now and at each restart."""
         self._table, self._restarts = table, restarts
         if restarts is not None:
             self._start = start
@@ -113,7 +113,7 @@ class ProgramHandle:
         running.follow(partial(self._table.soon, partial(self._hear, running)))
 
     def _begin_again(self, error: ErrorRecord) -> None:
-        """What the program held in its engine is gone."""
+        """The pages that the program held in its engine are lost."""
         old, restarts = self._running, self._restarts
         is_over = old.state.ended or not self._is_wanted or self._abandoned is not None
         if restarts is None or self._start is None or is_over:
@@ -139,7 +139,7 @@ class ProgramHandle:
         restarts.begin_again(self._running)
 
     def _give_up(self, error: QuireError) -> None:
-        """End it with ``error``, whatever its last incarnation says."""
+        """End the program with ``error``, whatever its last incarnation returns."""
         self._abandoned = self._abandoned or error
         if not self._running.state.ended:
             self._running.cancel(error.message)
@@ -156,7 +156,7 @@ class ProgramHandle:
 
     @property
     def incarnations(self) -> list[ProgramId]:
-        """All numbers that it has had."""
+        """Every number that the program has had."""
         return [*self._earlier, self._running.id]
 
     @property
@@ -189,10 +189,10 @@ class ProgramHandle:
         )
 
     async def send(self, message: str) -> None:
-        """Send to the program's ``receive``; waits while it has too many unread messages.
+        """Send to the program's ``receive``; waits while the program has too many unread messages.
 
         Raises:
-            MailboxFull: it reads nothing at all.
+            MailboxFull: the program reads no messages.
             MailboxClosed: it has ended, or its input was closed.
         """
         if self._restarts is None:
@@ -201,17 +201,16 @@ class ProgramHandle:
             await self._restarts.send(self._running, message)
 
     def attach(self, after: int = 0) -> MessageReader:
-        """Read the program's messages with a sequence above ``after``; any number of clients may.
-
-        Close the attachment when done: one that is neither read nor closed slows the program down.
-        """
+        """A reader of the program's messages with a sequence number above ``after``; any number of
+        clients may have one. Close it when done: a reader that is neither read nor closed slows the
+        program down."""
         return self._messages.attach(after)
 
     def signal(self, name: str, message: str | None = None) -> None:
         """``message`` (with its text), ``end_of_input`` or ``cancel``.
 
         Raises:
-            InvalidArgument: another name, or a text where none or one belongs.
+            InvalidArgument: another name, or a text is missing or not expected.
             MailboxFull, MailboxClosed: see ``send``.
         """
         if name not in SIGNALS:
@@ -235,14 +234,14 @@ class ProgramHandle:
             self._running.cancel("cancelled by a signal of its client")
 
     def terminate(self, reason: str = "terminated by its owner") -> None:
-        """Idempotent, in every state; ``result`` says when it has ended."""
+        """Idempotent, in every state; ``result`` returns when the program has ended."""
         self._is_wanted = False
         if not self._running.state.ended:
             self._note("warning", f"terminate: {reason}")
             self._running.cancel(reason)
 
     async def result(self) -> Any:
-        """What the program returned, once everything it held is free.
+        """The program's result, once everything that it held is free.
 
         Raises:
             ProgramFailed, ProgramCancelled, ProgramTerminated, or the node's own error.
@@ -256,19 +255,19 @@ class ProgramHandle:
         await self._ended.wait()
 
     def when_ended(self, callback: Callable[[], None]) -> None:
-        """Call ``callback`` once when the program has ended, soon if it has already."""
+        """Call ``callback`` once when the program has ended, or soon if it already has."""
         if self.ended:
             asyncio.get_running_loop().call_soon(callback)
         else:
             self._callbacks.append(callback)
 
     def logs(self) -> Sequence[LogLine]:
-        """What the node noted about the program, oldest first."""
+        """The program's log, oldest entry first."""
         return tuple(self._log)
 
     async def close(self) -> None:
-        """The node has stopped its programs: let those who wait know, whatever state this one is
-        left in."""
+        """The node has stopped its programs: release the waiters, whatever state this program is
+        in."""
         self._messages.close()
         if self._running.state.ended:
             await self._ended.wait()
@@ -285,7 +284,7 @@ class ProgramHandle:
         self._note("error", f"the program blocks its loop: await something\n{stack}")
 
     def _hear(self, running: RunningProgram) -> None:
-        """Take what the program has sent since the last time, and its end behind that."""
+        """Take what the program has sent since the last time, and its end after that."""
         if running is not self._running or self._storing is not None or self.ended:
             return
         while (message := running.take()) is not None:
@@ -299,7 +298,8 @@ class ProgramHandle:
             self._conclude(running)
 
     def _is_new(self, message: str) -> bool:
-        """Whether clients are to have it: not what a program says again, or behind its end."""
+        """Whether clients should receive the message: not if the program repeats it after a
+        restart, nor after its end."""
         if self._abandoned is not None:
             return False
         try:
@@ -313,7 +313,7 @@ class ProgramHandle:
             self._restarts.note_sent(message)
 
     async def _store(self, running: RunningProgram, message: str) -> None:
-        """Keep ``message`` at the pace of the clients, then go on."""
+        """Add ``message`` to the log at the pace of the clients, then continue."""
         await self._messages.put(message)
         self._note_sent(message)
         self._storing = None
@@ -333,7 +333,9 @@ class ProgramHandle:
             self._note("warning", f"a task was still running at the end: {task}")
         if self._restarts is not None:
             self._restarts.end()
-        self._restarts = None  # the handle stays for a while: not with all that the program heard
+        self._restarts = (
+            None  # the handle is kept for a while; the record of the program's answers is not
+        )
         self._start = None
         self._ended_s = time.time()
         self._duration_s = time.monotonic() - self._started_at
@@ -360,9 +362,10 @@ class ProgramHandle:
     def _printed(
         self, running: RunningProgram, level: str, text: str, fields: Mapping[str, Any]
     ) -> None:
-        """Logged by the program, or printed: only a sandboxed one's prints are known as its own."""
+        """A log entry or output of the program. Only the output of a sandboxed program can be
+        attributed to it."""
         if running is not self._running:
-            return  # of an incarnation that is over
+            return  # from an earlier incarnation
         for line in text.splitlines() or [""]:
             if self._restarts is not None and self._restarts.prints_again():
                 continue

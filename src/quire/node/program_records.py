@@ -1,4 +1,4 @@
-"""Values about launched programs: what they are launched with, and what is told of them."""
+"""Values about launched programs: the launch, the record, log lines, limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOG_LEVELS: dict[str, LogLevel] = {
 
 
 def public_id(random: bytes | None = None) -> str:
-    """A name that says nothing and cannot be guessed. ``random``: its bytes."""
+    """An opaque name that cannot be guessed. ``random``: its bytes."""
     return f"prog-{(random or secrets.token_bytes(_ID_BYTES)).hex()}"
 
 
@@ -34,10 +34,10 @@ _TAKEN_AT_ONCE = 4096
 
 
 class RandomNames:
-    """Public ids and seeds, one after another. One thread's.
+    """Public ids and seeds. Belongs to one thread.
 
-    Random bytes are taken for many at a time: asking for them lets go of the interpreter's lock,
-    which a thousand launches in one turn would feel.
+    Random bytes are taken for many at a time: each request for them releases the interpreter's
+    lock, which is noticeable with a thousand launches in one turn.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 def result_bytes(result: Any) -> int:
-    """What a result takes, about: its length as JSON, which every result is."""
+    """The approximate size of a result: its length as JSON."""
     return len(result) if isinstance(result, str) else len(json.dumps(result))
 
 
@@ -78,8 +78,8 @@ def result_bytes(result: Any) -> int:
 class ProgramRecord:
     """One launched program at one moment. Times are Unix times; ``parent`` is a public id.
 
-    ``num_dropped_messages`` counts messages that are no longer kept for those who attach.
-    ``used``: by its incarnations that are over; ``duration_s``: from launch to end.
+    ``num_dropped_messages`` counts messages that are no longer kept for readers. ``used``: by its
+    ended incarnations; ``duration_s``: from launch to end.
     """
 
     id: str
@@ -104,7 +104,7 @@ class ProgramRecord:
 
 
 class ProgramLaunch(msgspec.Struct, frozen=True):
-    """What a program is launched with, besides its code; ``named``: arguments by their names."""
+    """The launch of a program, besides its code; ``named``: arguments by name."""
 
     tenant: TenantId
     args: tuple[str, ...] = ()
@@ -117,8 +117,8 @@ class ProgramLaunch(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ProgramLimits:
-    """Per tenant: programs running at once, ended ones that are remembered and the bytes of their
-    messages, results, arguments and logs together. Per program: log lines that are kept."""
+    """Per tenant: running programs, kept records of ended programs, and the bytes of their
+    messages, results, arguments and logs together. Per program: kept log lines."""
 
     max_running: int = 1024
     max_ended: int = 256

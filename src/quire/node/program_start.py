@@ -1,4 +1,4 @@
-"""Putting a program into the process table, whatever its form."""
+"""Enters a program of any form into the process table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.node.control_thread import ControlThread, EventAt
 
 
 class ProgramStart(msgspec.Struct, frozen=True):
-    """What control is told of a program when it starts: see ``ProgramStarted``."""
+    """The properties that control receives when a program starts: see ``ProgramStarted``."""
 
     tenant: TenantId
     form: ProgramForm
@@ -26,7 +26,7 @@ class ProgramStart(msgspec.Struct, frozen=True):
     shares_quotas: bool = False
 
     def event_of(self, program: ProgramId) -> EventAt:
-        """What control is told of ``program``."""
+        """The properties of ``program``."""
         return partial(self._at, program)
 
     def _at(self, program: ProgramId, time_s: float) -> ProgramStarted:

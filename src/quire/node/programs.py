@@ -1,7 +1,7 @@
 """Launched programs by public id.
 
-Lives on the edge's loop. Owns the table of programs, running and recently ended; a tenant sees its
-own alone. Must not know how a program is executed nor what it has told its clients.
+Lives on the edge's loop. Owns the table of programs, running and recently ended; a tenant sees only
+its own. Must not know how a program is executed nor what it has sent to its clients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from quire.programs.runtime.running import RunningProgram
 
 
 class ProgramTable:
-    """``figures``: what programs have used; those of a record that goes are forgotten with it."""
+    """``figures``: what programs have used; entries are forgotten with their records."""
 
     def __init__(
         self, limits: ProgramLimits | None = None, figures: ProgramFigures | None = None
@@ -51,11 +51,11 @@ class ProgramTable:
         start: Callable[[], RunningProgram],
         restarts: Restarts | None = None,
     ) -> ProgramHandle:
-        """Enter a program; ``start`` has its runtime start it. With ``restarts`` it begins again
+        """Enter a program; ``start`` gives it to its runtime. With ``restarts`` it is started again
         when its engine was lost.
 
         Raises:
-            QuotaExceeded: the tenant has too many running.
+            QuotaExceeded: the tenant has too many running programs.
         """
         running = self._running.get(launch.tenant, ())
         if len(running) >= self._limits.max_running:
@@ -75,12 +75,13 @@ class ProgramTable:
         return handle
 
     def soon(self, callback: Callable[[], object]) -> None:
-        """For handles: call it on the edge's loop, from any thread."""
+        """For handles: call it on the edge's loop; from any thread."""
         assert self._calls is not None, "a program was launched"
         self._calls.soon(callback)
 
     def find(self, wanted: str, tenant: TenantId) -> ProgramHandle:
-        """Raises ``UnknownHandle`` for an id that does not exist for this tenant (any more)."""
+        """Raises ``UnknownHandle`` if this tenant has no program of that id, or no longer has
+        it."""
         handle = self._handles.get(wanted)
         if handle is None or handle.tenant != tenant:
             raise UnknownHandle(
@@ -89,7 +90,7 @@ class ProgramTable:
         return handle
 
     def all(self, tenant: TenantId | None = None) -> list[ProgramHandle]:
-        """In order of launch, ended ones included; of every tenant for ``None``."""
+        """In order of launch, including ended ones; of every tenant for ``None``."""
         return [
             handle for handle in self._handles.values() if tenant is None or handle.tenant == tenant
         ]
@@ -105,7 +106,7 @@ class ProgramTable:
         return None if handle is None else handle.id
 
     def note_blocked(self, program: str | None, stack: str) -> None:
-        """The watchdog has found a blocked loop; ``program`` is what it calls the blocking one."""
+        """The watchdog has found a blocked loop; ``program`` names the program that blocks it."""
         for handle in self.running():
             if program == f"{handle.program} ({handle.name})":
                 handle.note_blocked(stack)
@@ -120,16 +121,16 @@ class ProgramTable:
             await handle.close()
 
     def used(self, handle: ProgramHandle) -> ResourceUsage | None:
-        """For the handle: what its program has used, as far as that is told before its end."""
+        """For the handle: what its program has used, as far as it is known before its end."""
         return self._figures.of(handle.incarnations, ended=handle.ended)
 
     def renamed(self, handle: ProgramHandle, before: ProgramId) -> None:
-        """For the handle: its program has begun again, under another number."""
+        """For the handle: its program has been restarted under another number."""
         self._by_program.pop(before, None)
         self._by_program[handle.program] = handle
 
     def ended(self, handle: ProgramHandle, num_bytes: int) -> None:
-        """For the handle: its last message is in the log, and it keeps ``num_bytes``."""
+        """For the handle: its program's last message is in the log, and it keeps ``num_bytes``."""
         for forgotten in self._ended.add(handle.tenant, handle.id, num_bytes):
             gone = self._handles.pop(forgotten)
             del self._by_program[gone.program]

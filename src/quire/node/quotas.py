@@ -1,4 +1,4 @@
-"""Bounds from several sides on one program: the tightest of each holds."""
+"""Limits on one program from several sources: the smallest of each applies."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from quire.core.events import Quotas
 
 @lru_cache(maxsize=1024)
 def tightest(*quotas: Quotas | None) -> Quotas:
-    """The smallest of every field; ``None`` (unbounded) only where all are.
+    """The smallest value of every field; ``None`` (unlimited) only if all are.
 
-    Kept, as most launches have the same bounds."""
+    Cached, as most launches have the same limits.
+    """
     given = [one for one in quotas if one is not None]
     bounds: dict[str, int] = {}
     for field in Quotas.__struct_fields__:

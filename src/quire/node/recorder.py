@@ -1,11 +1,11 @@
-"""The event log: every event that the controller was given, and a digest of what it answered.
+"""The event log: every event that the controller received, and a digest of the resulting actions.
 
 Owns the file and its format. The log holds no API keys and no weights, but all tokens: it is as
 confidential as the prompts. ``replay`` reads it.
 
-A log is a sequence of messages of ``core.wire``, each as: number of frames, then for each frame its
-length and its bytes; numbers are unsigned 32-bit little-endian. The first message is a
-``LogHeader``, all others are ``LogEntry``.
+A log is a sequence of wire messages (``core.wire``). Each is written as the number of frames, then
+for each frame its length and its bytes; numbers are unsigned 32-bit little-endian. The first
+message is a ``LogHeader``, all others are ``LogEntry``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RecordedTenant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What a controller must be built from to do the same again."""
+    """What is needed to build a controller that makes the same decisions."""
 
     release: str
     scheduler: SchedulerConfig
@@ -51,10 +51,8 @@ class LogHeader(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``digest`` covers the actions of this event and, through its predecessor, all before.
-
-    ``failure``: what the controller raised instead of answering.
-    """
+    """``digest`` covers the actions of this event and, through the previous digest, of all before.
+    ``failure``: the exception that the controller raised, if it did."""
 
     event: Event
     digest: bytes
@@ -80,12 +78,12 @@ class ActionChain:
 class EventRecorder:
     """An ``Observer`` of the control thread that writes the log.
 
-    A disk that fails, or an event of a trusted program that holds what cannot be written, ends the
-    recording, not the node: ``failure`` then says why.
+    A disk error, or an event of a native program that cannot be encoded, ends the recording and not
+    the node: ``failure`` then has the reason.
     """
 
     def __init__(self, path: Path, config: NodeConfig) -> None:
-        """Start a new log at ``path``, replacing what is there.
+        """Start a new log at ``path``, replacing an existing file.
 
         Raises:
             ConfigError: the file cannot be written.
@@ -132,7 +130,7 @@ class EventRecorder:
         """The control thread has ended."""
         try:
             self._file.close()
-        except OSError as exc:  # what it still held cannot be written
+        except OSError as exc:  # its buffer cannot be written
             if self._failure is None:
                 self._fail(exc)
 
@@ -149,7 +147,7 @@ class EventRecorder:
 
 
 def describe(error: Exception) -> str:
-    """How the log names what a controller has raised."""
+    """The text of a controller's exception in the log."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -167,8 +165,8 @@ def _header(config: NodeConfig) -> LogHeader:
 
 
 def read_log(path: Path) -> Iterator[LogHeader | LogEntry]:
-    """The messages of a log, the header first. A last message that was cut off (the node was
-    killed) is left out.
+    """The messages of a log, the header first. A truncated last message (the node was killed) is
+    left out.
 
     Raises:
         InvalidArgument: not a readable file, or not an event log.

@@ -1,7 +1,7 @@
-"""Runs a recorded event log through a fresh controller and says where it answers differently.
+"""Runs a recorded event log through a fresh controller and compares the actions.
 
 A log that replays equal reproduces a bug without the engine, the programs or the clients; one that
-diverges shows at which event this release decides differently. No I/O but reading the log.
+diverges shows the first event that this release decides differently. No I/O except reading the log.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from quire.node.recorder import ActionChain, LogEntry, LogHeader, describe, read
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first event whose actions (or those before it) differ. ``index`` counts from 0.
-
-    ``actions``: what this release answers, or raises.
-    """
+    """The first event with different actions, or with different ones before it. ``index`` counts
+    from 0. ``actions``: those of this release, or its exception."""
 
     index: int
     event: str
@@ -33,7 +31,7 @@ class Divergence:
 class ReplayReport:
     """``recorded_by`` and ``replayed_by`` are releases of quire.
 
-    ``failure``: the last thing that the controller raised, in the recorded run and here alike.
+    ``failure``: the last exception of the controller, the same in the recorded run and in this one.
     """
 
     num_events: int
@@ -71,7 +69,7 @@ def replay(path: Path) -> ReplayReport:
 
 
 class _Replay:
-    """A controller that is given recorded events one by one."""
+    """A controller that receives recorded events one by one."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -81,11 +79,13 @@ class _Replay:
         self.failure: str | None = None
 
     def step(self, entry: LogEntry) -> Divergence | None:
-        """Handle one event; how the answer differs from the recorded one, if it does."""
+        """Handle one event; returns the divergence from the recorded actions, or ``None``."""
         failure, actions = None, []
         try:
             actions = self._controller.handle(entry.event)
-        except Exception as exc:  # to be compared: the recorded controller may have raised too
+        except (
+            Exception
+        ) as exc:  # compared, not raised: the recorded controller may have raised too
             failure = self.failure = describe(exc)
         self.num_events += 1
         self.num_actions += len(actions)

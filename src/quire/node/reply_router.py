@@ -1,4 +1,4 @@
-"""Replies on their way from the control thread to the programs' own loops.
+"""Routes replies from the control thread to the programs' own loops.
 
 Collects what one control round delivers and hands each loop its share in one call. Must not know
 what a reply means.
@@ -25,18 +25,18 @@ class ReplyRouter:
         self._pending: dict[asyncio.AbstractEventLoop, list[tuple[ReplySink, Delivery]]] = {}
 
     def __len__(self) -> int:
-        """Programs that still expect replies."""
+        """Number of programs that still expect replies."""
         return len(self._subscribers)
 
     def add_program(
         self, program: ProgramId, loop: asyncio.AbstractEventLoop, sink: ReplySink
     ) -> None:
-        """Before the program's first event is posted; ids are never reused."""
+        """Call it before the program's first event is posted; ids are never reused."""
         assert program not in self._subscribers
         self._subscribers[program] = loop, sink
 
     def add(self, delivery: Delivery) -> None:
-        """Nothing is kept for a program that has been forgotten: its port was closed."""
+        """Dropped for a program that has been forgotten: its port is closed."""
         subscriber = self._subscribers.get(delivery.program)
         if subscriber is None:
             return
@@ -49,7 +49,7 @@ class ReplyRouter:
             self.forget(delivery.program)
 
     def forget(self, program: ProgramId) -> None:
-        """The program has ended. What was added before still goes out."""
+        """The program has ended. Deliveries that were added before are still flushed."""
         self._subscribers.pop(program, None)
 
     def terminate_all(self, error: ErrorRecord) -> None:
@@ -59,7 +59,7 @@ class ReplyRouter:
     def flush(self) -> None:
         pending, self._pending = self._pending, {}
         for loop, deliveries in pending.items():
-            call_on(loop, _deliver, deliveries)  # a closed loop runs no program any more
+            call_on(loop, _deliver, deliveries)  # a closed loop runs no program
 
 
 def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:
@@ -71,7 +71,7 @@ def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:
                 sink.on_reply(delivery.command, delivery.reply, delivery.last)
             else:
                 _deliver_end(sink, delivery)
-        except Exception as exc:  # one program's fault must not cost another its reply
+        except Exception as exc:  # a fault of one program must not lose another's reply
             asyncio.get_running_loop().call_exception_handler(
                 {"message": f"a reply sink failed on {delivery!r}", "exception": exc}
             )

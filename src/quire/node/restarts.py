@@ -1,8 +1,8 @@
-"""What clients and a restartable program have told each other, so that neither hears it twice.
+"""The messages between clients and a restartable program, so that a restart repeats none.
 
-A program that begins again sends what it has sent before: those messages are not passed on again,
-and what its client had sent is given to it again. Belongs to the edge's loop. Must not know why a
-program begins again.
+A restarted program sends its earlier messages again: these are not passed on to clients. The
+earlier messages of its clients are given to it again. Belongs to the edge's loop. Must not know why
+a program is restarted.
 """
 
 from __future__ import annotations
@@ -16,16 +16,18 @@ from quire.programs.services.children import ChildService
 
 _MAX_KEPT_CHARS = 8 << 20
 _MAX_SENT = 1_000_000
-"""Messages of the program, of which a hash each is kept."""
+"""Messages of the program; a hash of each is kept."""
 
 
 class Restarts:
-    """Of one program, over all of its incarnations; ``log`` is what the node has told it."""
+    """The messages of one program, over all of its incarnations; ``log`` records what the node has
+    told it."""
 
     def __init__(self, log: ReplayLog) -> None:
         self.log = log
         self.children: ChildService | None = None
-        """Those that the program has launched, once it has: they live on while it begins again."""
+        """The program's children, once it has launched any: they keep running while it is
+        restarted."""
         self._sent: list[int] = []
         self._num_repeated = 0
         self._num_printed = 0
@@ -37,17 +39,17 @@ class Restarts:
 
     @property
     def is_full(self) -> bool:
-        """There was more than is kept: the program cannot begin again."""
+        """There were more messages than are kept: the program cannot be restarted."""
         is_long = self._num_chars > _MAX_KEPT_CHARS or len(self._sent) >= _MAX_SENT
         return is_long or self.log.is_full
 
     # -- from the program --------------------------------------------------------------------------
 
     def is_new(self, message: str) -> bool:
-        """Whether clients have not had it; ``note_sent`` says when they have.
+        """Whether clients have not received the message yet; ``note_sent`` marks it as received.
 
         Raises:
-            ProgramTerminated: another message stood in this place the first time.
+            ProgramTerminated: the first run sent another message at this place.
         """
         if self._num_repeated == len(self._sent):
             return True
@@ -57,15 +59,15 @@ class Restarts:
         return False
 
     def note_sent(self, message: str) -> None:
-        """A new message stands in the program's log: not before, for a wait for its readers may be
-        cut off by another beginning, which sends it again."""
+        """A new message is in the program's log. Called only then: a restart may interrupt the wait
+        for readers, and the next run sends the message again."""
         if self.is_full:
-            return  # there is no other beginning
+            return  # it will not be restarted again
         self._sent.append(hash(message))
         self._num_repeated += 1
 
     def prints_again(self) -> bool:
-        """Whether a line of its log stood there before."""
+        """Whether the first run has already logged this line."""
         if self._num_reprinted < self._num_printed:
             self._num_reprinted += 1
             return True
@@ -81,7 +83,7 @@ class Restarts:
             await running.send(message)
 
     def note(self, running: RunningProgram, message: str) -> bool:
-        """A client sends this; false: it is given to the program behind what it hears again."""
+        """A client sends a message. False: it is delivered after the recorded messages."""
         if self._input_closed or running.state.ended:
             raise MailboxClosed("the client has closed its side, or the program has ended")
         if not self.is_full:
@@ -95,7 +97,7 @@ class Restarts:
             running.close_input()
 
     def begin_again(self, running: RunningProgram) -> None:
-        """A new incarnation: give it what the client has sent."""
+        """A new incarnation: give it the recorded messages of the client."""
         self.stop()
         self.log.num_restarts += 1
         self._num_repeated = self._num_reprinted = 0
@@ -109,13 +111,13 @@ class Restarts:
                 given += 1
                 await running.send(message)
         except QuireError:
-            return  # it has ended
+            return  # the program has ended
         self._feeding = None
         if self._input_closed:
             running.close_input()
 
     def end(self) -> None:
-        """The program has ended, for good."""
+        """The program has ended for good."""
         self.stop()
         if self.children is not None:
             self.children.end()

@@ -1,8 +1,8 @@
-"""What runs in a sandbox process: ``python -m quire.node.sandbox_process``.
+"""The main module of a sandbox process: ``python -m quire.node.sandbox_process``.
 
-Shakes hands with the node, builds what guests are made of (or finds it in the cache), then drives
-guests until it is told to end. It ends by SIGTERM or when its node goes away. The guests' HTTP
-requests are made here. The node's process never imports this module.
+Shakes hands with the node, builds the guest image (or finds it in the cache), then runs guests
+until it is told to end. It ends by SIGTERM or when its node is gone. The guests' HTTP requests are
+made here. The node's process never imports this module.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ ReadFiles = Callable[[EngineConfig], ModelFiles]
 
 
 class Collected:
-    """``Report``: gathers what guests ask for and sends it once per round."""
+    """A ``Report`` that gathers the calls of guests and sends them once per round."""
 
     def __init__(self, say: Callable[[s.FromSandbox], None]) -> None:
         self._say = say
         self._reports: list[s.GuestReport] = []
 
     def calls(self, guest: int, calls: msgspec.Raw) -> None:
-        # encoded where it was checked; the wire message carries it as it is
+        # encoded when it was checked; the wire message carries the bytes
         self._reports.append(s.GuestReport(guest, cast(list[GuestCalls], calls), []))
 
     def log(self, guest: int, level: str, text: str, fields: Mapping[str, Any]) -> None:
@@ -86,7 +86,8 @@ class Collected:
 
 
 class SandboxProcess:
-    """One life behind the launch order. ``read_files`` reads tokenizer and template of a model."""
+    """The life of the process after its launch order. ``read_files`` reads tokenizer and template
+    of a model."""
 
     def __init__(self, order: s.SandboxOrder, read_files: ReadFiles) -> None:
         self._order = order
@@ -101,7 +102,7 @@ class SandboxProcess:
         self._tools_by_model: dict[str, GuestTools] = {}
         self._records: OrderedDict[int, list[Asked]] = OrderedDict()
         self._late: dict[int, list[GuestEvents]] = {}
-        """Guests whose code is being compiled, and what has come for them."""
+        """Guests whose code is being compiled, and the messages that have arrived for them."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._templates: Templates
 
@@ -159,7 +160,7 @@ class SandboxProcess:
                 self._templates.close()
 
     async def _loaded(self, progress: OnProgress) -> bool:
-        """False: it was told to end before, and has ended what it was building."""
+        """False: it was told to end while it was building, and has stopped."""
         loading = asyncio.create_task(self._load(progress))
         either: list[asyncio.Future[Any]] = [loading, self._end]
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -174,8 +175,8 @@ class SandboxProcess:
         return False
 
     async def _load(self, progress: OnProgress) -> None:
-        """On threads that nobody waits for at the end: a build may wait for that of another node,
-        and nothing can end that."""
+        """Runs on threads that the exit does not wait for: a build may wait for that of another
+        node and cannot be interrupted."""
         self._templates.load(await in_daemon_thread(self._templates.build, progress))
         await in_daemon_thread(self._read_models)
 
@@ -188,7 +189,7 @@ class SandboxProcess:
                     template = ChatTemplate(
                         files.chat_template, special_tokens=files.special_tokens
                     )
-            except QuireError as exc:  # its guests are told when they ask
+            except QuireError as exc:  # its guests get the error with their next call
                 logger.warning("no tokenizer for model %s: %s", config.name, exc)
                 continue
             self._tools[config.name] = GuestTools(files.tokenizer, template)
@@ -299,7 +300,7 @@ class SandboxProcess:
         )
 
     def _recorded(self, record: int) -> list[Asked]:
-        """The requests of a program that may begin again; those of the oldest are forgotten."""
+        """The recorded HTTP requests of restartable programs; those of the oldest are forgotten."""
         asked = self._records.setdefault(record, [])
         self._records.move_to_end(record)
         if len(self._records) > _KEPT_RECORDS:
@@ -315,7 +316,7 @@ class SandboxProcess:
 
 
 def _said(error: Exception) -> ErrorRecord:
-    """Somebody waits for the answer, so that a full disk, say, is one too."""
+    """Somebody waits for the answer, so every error, such as a full disk, becomes one."""
     if isinstance(error, QuireError):
         return error.record()
     logger.error("a program cannot be prepared", exc_info=error)
@@ -325,7 +326,7 @@ def _said(error: Exception) -> ErrorRecord:
 
 
 class LoopWatch:
-    """How long the loop has not turned, for heartbeats; asked from another thread."""
+    """For heartbeats: how long the loop has not turned. Called from another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop

@@ -1,8 +1,8 @@
-"""What programs of this node may ask for beside the model: shared services, MCP servers, encoders,
+"""The services of programs on this node: topics, queues and stores, MCP servers, encoders,
 children.
 
-Owns the services and the way from a program's loop to the edge's, where children are launched,
-texts are encoded and the processes of MCP servers are spoken to.
+Owns the services and the calls from a program's loop to the edge's loop, where children are
+launched, texts are encoded and MCP servers are used.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from quire.programs.services.store import Store
 
 
 class NodeServices:
-    """``start`` belongs to the edge's loop; ``of`` is for any thread. ``encoder`` finds one of
-    ``fleet``."""
+    """``start`` belongs to the edge's loop; ``of`` is for any thread. ``encoder`` finds an encoder
+    in ``fleet``."""
 
     def __init__(
         self, clock: Clock, config: NodeConfig, fleet: EncoderFleet, encoder: FindEncoder
@@ -45,12 +45,13 @@ class NodeServices:
         self._edge: asyncio.AbstractEventLoop
 
     def start(self) -> None:
-        """Raises ``ConfigError``: the data directory cannot be used."""
+        """Raises ``ConfigError`` if the data directory cannot be used."""
         self._edge = asyncio.get_running_loop()
         self._store.open()
 
     async def close(self) -> None:
-        """Every program has ended. Returns when MCP servers have too, and the store is written."""
+        """Call it when every program has ended. Returns when MCP servers have ended and the store
+        is written."""
         await self.mcp_servers.close()
         await asyncio.to_thread(self._shared.close)
 
@@ -61,8 +62,8 @@ class NodeServices:
         children: ChildLauncher,
         restarts: Restarts | None = None,
     ) -> ProgramServices:
-        """The services of a launched program; ``children`` launches those that it asks for, which
-        live on while it begins again."""
+        """The services of a launched program. ``children`` launches its child programs, which keep
+        running while it is restarted."""
 
         return self._shared.of(
             identity, partial(self._of_this_node, identity, ancestry, children, restarts)
@@ -121,7 +122,8 @@ class NodeServices:
     async def _on_edge(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run ``work`` on the edge's loop; its errors and its cancellation pass through.
 
-        In a context of its own: what it starts there is the node's and must outlive the program.
+        It runs in a context of its own: what it starts belongs to the node and must outlive the
+        program.
         """
         submit = partial(asyncio.run_coroutine_threadsafe, work, self._edge)
         return await asyncio.wrap_future(Context().run(submit))

@@ -1,7 +1,7 @@
-"""One session: its calls, the pages that it keeps for them, and its end.
+"""One session: its calls, the pages that it keeps between them, and its end.
 
-Lives on the edge's loop. Each call has a number range and queues of its own (``ports.IssuerPort``),
-so that ending one call frees exactly what was its own. Which sessions there are is the table's.
+Lives on the edge's loop. Each call has its own number range and queues (``ports.IssuerPort``), so
+that ending one call frees exactly its own resources. ``sessions`` owns the table of sessions.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """What a session is opened with; ``client_id`` is the client's own name for it.
+    """The properties of a new session; ``client_id`` is the client's name for it.
 
-    ``one_call``: it ends with its call, because nothing could ever join it.
+    ``one_call``: the session ends with its call, because no later call can join it.
     """
 
     tenant: TenantId
@@ -46,24 +46,24 @@ class SessionStart:
 
 
 class SessionPlace(Protocol):
-    """Where open sessions are kept; outlives them."""
+    """The owner of open sessions; outlives them."""
 
     conversations: ConversationIndex
 
     def admit(self) -> None:
-        """Raises ``Draining``: no further call may begin."""
+        """Raises ``Draining`` when no further call may start."""
         ...
 
     def touch(self, session: SessionHandle) -> None:
-        """It has just been used."""
+        """The session was just used."""
         ...
 
     def forget(self, session: SessionHandle) -> None:
-        """It takes no further call; calls under way go on."""
+        """The session takes no further call; running calls go on."""
         ...
 
     def closed(self, session: SessionHandle) -> None:
-        """It has ended."""
+        """The session has ended."""
         ...
 
 
@@ -106,12 +106,12 @@ class SessionHandle:
 
     @property
     def calls(self) -> frozenset[SessionCall[Any]]:
-        """Those under way."""
+        """The running calls."""
         return frozenset(self._calls)
 
     @property
     def over(self) -> bool:
-        """It takes no further call."""
+        """The session takes no further call."""
         return self._ending is not None
 
     def call(
@@ -123,7 +123,7 @@ class SessionHandle:
         parent_thread: str | None = None,
         name: str = "",
     ) -> SessionCall[T]:
-        """Run ``program(api, request)`` as one call; read its items from what is returned.
+        """Run ``program(api, request)`` as one call; iterate the returned object for its items.
 
         ``thread`` is the client's name for a line of calls within the session (Autellix 4.1),
         ``parent_thread`` for the one that it was forked from.
@@ -158,16 +158,16 @@ class SessionHandle:
         return call
 
     def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
-        """A call has answered ``turns`` with ``answer``: a later prompt that begins with both is
-        taken as part of this session."""
+        """A call has answered ``turns`` with ``answer``: a later prompt that begins with both joins
+        this session."""
         self._table.conversations.remember(self.tenant, turns, answer, self.program)
 
     def keep(self, model: ServedModel, tokens: Sequence[int]) -> KeptPages | None:
-        """Hold the pages of ``tokens``, which a call has just computed, until they are released or
+        """Keep the pages of ``tokens``, which a call has just computed, until they are released or
         the session ends.
 
-        ``None``: there is nothing to hold, or the session has ended, or its tenant's programs have
-        a quota of pages, which belongs to their calls.
+        ``None``: there are no full pages, or the session has ended, or its tenant's programs have a
+        quota of pages, which is reserved for calls.
         """
         is_short = len(tokens) <= model.info.pool.page_size
         if self._ending is not None or self._start.quotas.max_pages is not None or is_short:
@@ -190,7 +190,7 @@ class SessionHandle:
         return index
 
     def end(self, reason: str = "finished") -> None:
-        """Take no further call, and end when those under way have. Idempotent."""
+        """Take no further call, and end when the running ones have ended. Idempotent."""
         if self._ending is None:
             self._ending = reason
             self._table.forget(self)
@@ -233,8 +233,8 @@ class SessionHandle:
         self._loop.call_soon(self._enter)
 
     def _enter(self) -> None:
-        """Into the process table: with the first thing that a call asks for, so that control is
-        woken once for both, or else by itself."""
+        """Enter the session into the process table: together with a call's first command, so that
+        control is woken once for both, or else by itself."""
         entry, self._entry = self._entry, None
         if entry is not None:
             self._control.post_gathered(entry)
@@ -248,12 +248,13 @@ class SessionHandle:
         self._control.post(event_at)
 
     def _on_terminated(self, error: ErrorRecord) -> None:
-        """On the programs' loop: control has ended the session; its calls have been told."""
+        """On the programs' loop: control has ended the session; its calls have been notified."""
         call_on(self._loop, self.end, error.message)
 
 
 def _thread_id(name: str | None) -> ThreadId:
-    """The same number for the same name, without remembering names that clients make up."""
+    """The same number for the same name, without a table of names: clients may invent any
+    number."""
     if name is None:
         return ThreadId(0)
     return ThreadId(

@@ -1,7 +1,7 @@
 """Sessions: programs whose calls arrive one by one from outside (Autellix's view of a client).
 
-Lives on the edge's loop. Owns who belongs to which session and when a session ends: explicitly, or
-after it has been idle for a while. What a session does is its handle's.
+Lives on the edge's loop. Owns which call belongs to which session, and when a session ends:
+explicitly, or after it has been idle for some time. The session itself is in ``session_handle``.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from quire.programs.runtime.event_port import Models
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """``ttl_s``: an idle session ends after so long. ``max_sessions``: beyond it one of the tenant
-    that has the most ends early, the one that has been idle longest; a tenant is refused a new one
-    when all of its own and of those that have more are busy."""
+    """``ttl_s``: an idle session ends after this time. ``max_sessions``: beyond it, the longest
+    idle session of the tenant with the most sessions ends early. A tenant is refused a new session
+    when all of its own, and all of tenants with more, are busy."""
 
     ttl_s: float = 600.0
     max_sessions: int = 16_384
@@ -103,17 +103,17 @@ class SessionTable:
         return next((one.id for one in self._ending if one.program == program), None)
 
     def calls(self) -> list[SessionCall[Any]]:
-        """Those under way, in all sessions."""
+        """The running calls of all sessions."""
         sessions = [session for session, _ in self._open.values()] + list(self._ending)
         return [call for session in sessions for call in session.calls]
 
     async def wait_idle(self) -> None:
-        """Returns when no call is under way."""
+        """Returns when no call is running."""
         while calls := self.calls():
             await calls[0].wait_closed()
 
     def close(self) -> None:
-        """Cancel what runs and end every session."""
+        """Cancel running calls and end every session."""
         for call in self.calls():
             call.cancel("the node is stopping")
         for session, _ in list(self._open.values()):
@@ -129,7 +129,7 @@ class SessionTable:
         return None if entry is None else entry[0]
 
     def _make_room(self, tenant: TenantId) -> None:
-        """Nobody's session ends early for a tenant that has as many."""
+        """A session ends early only for a tenant that has fewer sessions."""
         num_own = self._num_open[tenant]
         larger = [other for other, num in self._num_open.most_common() if num > num_own]
         for owner in (*larger, tenant):
@@ -151,13 +151,13 @@ class SessionTable:
     # -- for sessions ------------------------------------------------------------------------------
 
     def touch(self, session: SessionHandle) -> None:
-        """It has just been used; the ones used longest ago come first."""
+        """The session was just used; the least recently used come first."""
         self._open[session.program] = (session, self._loop_time())
         self._open.move_to_end(session.program)
         self._schedule_sweep()
 
     def forget(self, session: SessionHandle) -> None:
-        """It takes no further call; calls under way go on."""
+        """The session takes no further call; running calls go on."""
         if self._open.pop(session.program, None) is not None:
             self._num_open[session.tenant] -= 1
             if not self._num_open[session.tenant]:
@@ -179,7 +179,7 @@ class SessionTable:
             self._sweep = loop.call_later(self._limits.ttl_s, self._end_idle)
 
     def _end_idle(self) -> None:
-        """End what has been idle too long; look again when the next one may be."""
+        """End sessions that have been idle too long; schedule the next check."""
         self._sweep = None
         now_s = self._loop_time()
         for session, used_s in list(self._open.values()):

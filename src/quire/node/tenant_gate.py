@@ -1,4 +1,4 @@
-"""Who may start work on the node, and whether anyone may."""
+"""Decides who may start work on the node: configured tenants, as long as the node accepts work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.core.ids import TenantId
 
 
 class TenantGate:
-    """The node's tenants, and its door."""
+    """The configured tenants, and whether the node accepts new work."""
 
     def __init__(self, tenants: Sequence[TenantConfig]) -> None:
         self._tenants = {tenant.id: tenant for tenant in tenants}
@@ -21,11 +21,11 @@ class TenantGate:
         return self._draining
 
     def close(self) -> None:
-        """Take no new work from now on."""
+        """Accept no new work from now on."""
         self._draining = True
 
     def check(self) -> None:
-        """Raises ``Draining`` once the node takes no new work."""
+        """Raises ``Draining`` once the node accepts no new work."""
         if self._draining:
             raise Draining(
                 "this node is stopping and takes no new work: retry on another, or later"

@@ -1,7 +1,7 @@
-"""Uploaded programs by their content: kept on disk, each tenant's own.
+"""Uploaded programs on disk, by their content, separate for each tenant.
 
-A name may be uploaded again with other code; the newest of that name is meant then. Blocks on disk;
-call it off the loop.
+A name may be uploaded again with other code; it then means the newest upload. Blocks on disk; call
+it off the loop.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class UploadRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Head:
-    """What a search needs of one file. ``version`` tells whether the file is still the same;
-    ``name`` is that of the program, ``None`` for a file that cannot be read."""
+    """The part of a file that a search needs. ``version`` tells whether the file is unchanged;
+    ``name`` is the program's, ``None`` for a file that cannot be read."""
 
     path: Path
     version: tuple[int, int]
@@ -59,7 +59,7 @@ class UploadTable:
         self._heads_of: dict[Path, dict[Path, _Head]] = {}
 
     def put(self, program: GuestProgram, tenant: TenantId) -> UploadRecord:
-        """Keep ``program``; the same code again becomes the newest of its name.
+        """Store ``program``; uploading the same code again makes it the newest of its name.
 
         Raises:
             QuotaExceeded: the tenant has too many.
@@ -77,7 +77,9 @@ class UploadTable:
             code=program.code,
             created_s=time.time(),
         )
-        unfinished = path.with_suffix(f".{secrets.token_hex(8)}")  # others may put the same code
+        unfinished = path.with_suffix(
+            f".{secrets.token_hex(8)}"
+        )  # another thread or node may store the same code
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished.write_bytes(msgspec.msgpack.encode(upload))
@@ -88,13 +90,13 @@ class UploadTable:
         return upload
 
     def all(self, tenant: TenantId) -> Iterator[UploadRecord]:
-        """Newest first; one at a time, for together they are large."""
+        """Newest first. A generator, because together the uploads are large."""
         for head in self._heads(tenant):
             if (upload := _read(head.path)) is not None:
                 yield upload
 
     def find(self, wanted: str, tenant: TenantId) -> UploadRecord:
-        """By digest, by at least eight characters of its beginning, or the newest of a name.
+        """By digest, by at least eight leading characters of it, or the newest of a name.
 
         Raises:
             UnknownHandle: this tenant has uploaded no such program.
@@ -109,17 +111,17 @@ class UploadTable:
         )
 
     def delete(self, wanted: str, tenant: TenantId) -> UploadRecord:
-        """Forget one; programs that run of it go on. Errors as with ``find``."""
+        """Delete an upload; its running programs go on. Errors as with ``find``."""
         upload = self.find(wanted, tenant)
         (self._folder(tenant) / upload.digest).unlink(missing_ok=True)
         return upload
 
     def _folder(self, tenant: TenantId) -> Path:
-        """A tenant's name may hold anything, its hash may not."""
+        """Named by a hash: a tenant's name may contain any characters."""
         return self._directory / hashlib.sha256(tenant.encode()).hexdigest()[:32]
 
     def _heads(self, tenant: TenantId) -> list[_Head]:
-        """Newest first. A file is read when it is new here: its code is none of this answer."""
+        """Newest first. A file is read only if it is new or changed, without keeping its code."""
         folder = self._folder(tenant)
         known, heads = self._heads_of.get(folder, {}), {}
         for path in self._paths(tenant):
@@ -146,7 +148,7 @@ def _head(path: Path, version: tuple[int, int]) -> _Head:
 
 
 def _read(path: Path) -> UploadRecord | None:
-    """``None`` for one that was deleted meanwhile, or that another release has written."""
+    """``None`` for a file that was deleted meanwhile, or written by another release."""
     try:
         return msgspec.msgpack.decode(path.read_bytes(), type=UploadRecord)
     except (OSError, msgspec.DecodeError):

@@ -1,4 +1,4 @@
-"""Ways from the control thread to an engine: in this process, or in one of its own (ZeroMQ)."""
+"""Transports between the control thread and an engine: in this process, or in its own (ZeroMQ)."""
 
 from quire.node.transports.in_process import InProcessTransport
 from quire.node.transports.zeromq import ZeroMQTransport

@@ -1,9 +1,9 @@
-"""A process of the node (an engine, a sandbox) as the node sees it: start, life line, end.
+"""A child process of the node (engine, encoder, sandbox): start, heartbeats, log, end.
 
-Owns the process and its three pipes. Standard input carries the launch order, then heartbeats, and
-by its end tells the child that the node is gone; standard output answers the heartbeats; standard
-error goes to the log under the process's name, a record of the process's own log at its own level.
-Must not know what the process does.
+Owns the process and its three pipes. Standard input carries the launch order, then heartbeats; its
+end tells the child that the node is gone. Standard output answers the heartbeats. Standard error
+goes to the log under the process's name, with the level of each record. Must not know what the
+process does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.node.transports.messages import Pulse
 
 ENGINE_COMMAND = (
     sys.executable,
-    "-P",  # what lies in the working directory must not shadow a module
+    "-P",  # files in the working directory must not shadow a module
     "-m",
     "quire.node.engine_process",
 )
@@ -40,8 +40,8 @@ _MAX_LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class LifeLimits:
-    """``frozen_after_s``: no answer to heartbeats for so long means a frozen process.
-    ``stuck_after_s``: one batch may take so long. ``grace_s``: from SIGTERM to SIGKILL."""
+    """``frozen_after_s``: a process that has not answered heartbeats for this time is frozen.
+    ``stuck_after_s``: longest time of one batch. ``grace_s``: from SIGTERM to SIGKILL."""
 
     heartbeat_s: float = 2.0
     frozen_after_s: float = 60.0
@@ -82,16 +82,15 @@ class NodeChild:
         return self._process.pid
 
     def silent_s(self) -> float:
-        """Seconds since the heartbeat that is not answered yet; 0 if there is none. From any
-        thread."""
+        """Seconds since the unanswered heartbeat; 0 if there is none. From any thread."""
         asked_s = self._asked_s
         return 0.0 if asked_s is None else time.monotonic() - asked_s
 
     async def spawn(self, order: msgspec.Struct, num_threads: int | None = None) -> None:
-        """Start it with its launch order; ``num_threads`` bounds its thread pools.
+        """Start it with its launch order; ``num_threads`` limits its thread pools.
 
         Raises:
-            EngineLost: the system starts no process now; it may later.
+            EngineLost: the system cannot start a process now; a retry may succeed.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -130,7 +129,7 @@ class NodeChild:
         while True:
             try:
                 line = await self._process.stderr.readline()
-            except ValueError:  # longer than the limit; asyncio has dropped what it had of it
+            except ValueError:  # longer than the limit; asyncio has dropped what it had read of it
                 self._stderr.append("(a line too long to keep)")
                 continue
             if not line:
@@ -141,7 +140,7 @@ class NodeChild:
         code = await self._process.wait()
         self._pulse.cancel()
         await asyncio.wait({self._pulse})
-        self._transport.close()  # its pipes, which what it has started may hold
+        self._transport.close()  # its pipes, which processes that it has started may still hold
         await asyncio.sleep(0)  # they are closed in the loop's next turn
         if not self._closing:
             reason = self._reason(code)
@@ -150,15 +149,15 @@ class NodeChild:
             self._on_exit(reason)
 
     def _pass_on(self, line: str) -> None:
-        """Put it into the log. What is no record's first line belongs to the record before it, as
-        the lines of a traceback do."""
+        """Log a line. A line that does not start a record belongs to the record before it, such as
+        the lines of a traceback."""
         level, _, rest = line.partition(" ")
         if level in _LEVELS:
             self._level, line = _LEVELS[level], rest
         self._log.log(self._level, "%s", line)
 
     async def _beat(self) -> None:
-        """Ask for a sign of life now and then; kill a process that gives none."""
+        """Send heartbeats; kill a process that does not answer."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -180,7 +179,7 @@ class NodeChild:
                 return
 
     def _fault(self, line: bytes) -> str | None:
-        """What is wrong with a process that answered so."""
+        """What the answer says is wrong with the process, or ``None``."""
         try:
             busy_s = msgspec.json.decode(line, type=Pulse).busy_s
         except msgspec.DecodeError:
@@ -201,25 +200,25 @@ class NodeChild:
 
 
 class _GroupProtocol(asyncio.subprocess.SubprocessStreamProtocol):
-    """Of a process that leads a group: what is left of the group ends with it.
+    """For a process that leads a group: kill the rest of its group.
 
-    What the process has started (ranks, a compiler) holds its pipes, and nobody would learn of its
-    end before theirs.
+    The processes that it has started (ranks, a compiler) hold its pipes, so its end would not be
+    noticed before theirs.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # uvloop's transports have asyncio's methods, and not its classes
+        # uvloop's transports have asyncio's methods, but not its classes
         self._group = cast(asyncio.SubprocessTransport, transport).get_pid()
 
     def process_exited(self) -> None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # usually it was alone
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # usually the group is empty
             os.killpg(self._group, signal.SIGKILL)
         super().process_exited()
 
 
 def _environment(num_threads: int | None) -> dict[str, str]:
-    """The node's own environment; thread pools must be told their size before they exist."""
+    """The node's own environment; thread pools read their size from it when they are created."""
     environment = dict(os.environ)
     if num_threads is not None:
         environment["OMP_NUM_THREADS"] = str(num_threads)

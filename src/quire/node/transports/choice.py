@@ -1,4 +1,4 @@
-"""Which transport a node's engines get. Must not know what an engine's process does."""
+"""Chooses the transport of a node's engines. Must not know what an engine's process does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from quire.node.transports.zeromq import ZeroMQTransport
 def choose_transport(
     engine_process: bool, given: Callable[[EngineConfig], EngineTransport] | None
 ) -> TransportFactory:
-    """``given`` if there is one, else an engine in a process of its own or in this one."""
+    """``given`` if there is one, else a process per engine, or an engine in this process."""
     if given is not None:
         return lambda engine, on_progress: given(engine)
     if engine_process:

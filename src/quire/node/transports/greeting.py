@@ -1,4 +1,4 @@
-"""The node's side of the first words with a process that it has started."""
+"""The node's side of the handshake with a process that it has started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.node.transports.messages import Hello, Welcome
 
 
 def greet(hello: Hello, token: str, who: str) -> Welcome:
-    """The answer to ``hello`` of ``who`` ("engine m"), who was given ``token`` at its launch.
+    """The answer to ``hello`` from ``who`` ("engine m"), whose launch order had ``token``.
 
     Raises:
         ProtocolMismatch: another process, or one of another release.

@@ -22,7 +22,7 @@ _STOP = object()
 
 
 class Core(Protocol):
-    """``EngineCore``, or an encoder with the manners of one."""
+    """``EngineCore``, or an encoder with the same methods."""
 
     @property
     def info(self) -> Any: ...
@@ -35,7 +35,7 @@ class Core(Protocol):
 
 
 class InProcessTransport:
-    """``load`` builds the engine; it runs on the worker thread, as does all the engine does."""
+    """``load`` builds the engine; it runs on the worker thread, as do all methods of the engine."""
 
     def __init__(self, name: str, load: Callable[[], Core]) -> None:
         self._name = name
@@ -62,11 +62,11 @@ class InProcessTransport:
         self._batches.put(batch)
 
     def silent_s(self) -> float:
-        """It lives and dies with its node."""
+        """Always 0: the engine lives in the node's own process."""
         return 0.0
 
     async def close(self) -> None:
-        """Returns when the batch at hand is done and the engine has released its memory."""
+        """Returns when the running batch is done and the engine has released its memory."""
         self._closed = True
         self._batches.put(_STOP)
         if self._thread.ident is not None:
@@ -92,13 +92,14 @@ class InProcessTransport:
             try:
                 call_on(self._loop, self._deliver, engine.execute(batch))
                 self._transfer(engine)
-            except Exception as exc:  # whatever it was, the engine's memory is in doubt
+            except Exception as exc:  # after any exception the engine's memory is in doubt
                 logger.exception("engine %s failed", self._name)
                 call_on(self._loop, self._lost, f"{type(exc).__name__}: {exc}")
                 return
 
     def _transfer(self, engine: Core) -> None:
-        """Go on with transfers until the next message comes; at least once behind each."""
+        """Continue transfers until the next message arrives; at least one step after each
+        message."""
         while (ended := engine.transfer()) is not None:
             call_on(self._loop, self._deliver, ended)
             if not self._batches.empty():

@@ -1,6 +1,6 @@
-"""One life of a process of the node (an engine, an encoder, a sandbox), as the node sees it.
+"""One life of a child process (engine, encoder, sandbox), as the node sees it.
 
-Joins the socket (``socket``) and the process (``child``): the greeting with versions and token,
+Joins the socket (``socket``) and the process (``child``): the handshake with versions and token,
 loading with progress, then messages until the process is closed or lost. Must not know what the
 messages of a loaded process mean.
 """
@@ -29,8 +29,8 @@ Announced = TypeVar("Announced", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class Speech(Generic[Said, Announced]):
-    """How one kind of process speaks. ``encoder`` writes what it is told, ``decoder`` reads what
-    it says, ``ready`` is the message that ends its loading."""
+    """The wire messages of one kind of process. ``encoder`` writes messages to it, ``decoder``
+    reads its messages, ``ready`` is the message that ends its loading."""
 
     encoder: Codec[Any]
     decoder: Codec[Said]
@@ -41,9 +41,9 @@ class ProcessLife(Generic[Said, Announced]):
     """``kind`` and ``name`` ("engine", "m") name the process in logs and errors; ``command`` starts
     it.
 
-    After ``start`` each message goes to ``on_message``, which raises ``ProtocolMismatch`` at what
-    is out of turn, and the loss of the process, once, to ``on_lost`` with its reason; nothing
-    comes after that or after ``close``. Belongs to the loop that starts it.
+    After ``start`` each message goes to ``on_message``, which raises ``ProtocolMismatch`` for one
+    that is not expected. The loss of the process goes once to ``on_lost``, with its reason; nothing
+    follows it, or follows ``close``. Belongs to the loop that starts it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class ProcessLife(Generic[Said, Announced]):
 
         Raises:
             ProtocolMismatch: the process runs another version.
-            QuireError: what loading raised there, or ``EngineLost`` if it died.
+            QuireError: the error of loading, or ``EngineLost`` if the process died.
         """
         self._loaded: asyncio.Future[Announced] = asyncio.get_running_loop().create_future()
         endpoint = self._socket.open()
@@ -97,16 +97,18 @@ class ProcessLife(Generic[Said, Announced]):
         return await self._loaded
 
     def say(self, message: object) -> None:
-        """Nothing is said to a process that is gone; ``on_lost`` has said so or is about to."""
+        """A message to a lost process is dropped; ``on_lost`` has reported the loss or is about
+        to."""
         if not self._gone:
             self._socket.send(self._speech.encoder.encode(message))
 
     def lose(self, error: QuireError) -> None:
-        """Take nothing more from it: before it has loaded this is ``start``'s error."""
+        """Stop reading its messages; before it has loaded, ``error`` becomes the error of
+        ``start``."""
         self._lose(error, error.message)
 
     def out_of_turn(self, message: object) -> ProtocolMismatch:
-        """What ``on_message`` raises."""
+        """The error that ``on_message`` raises."""
         return ProtocolMismatch(f"{self._who} sent {type(message).__name__} out of turn")
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from quire.core.errors import ErrorRecord
 from quire.core.wire import Codec
 
 RECORD_FORMAT = "%(levelname)s %(name)s: %(message)s"
-"""Of the log that a process writes to its standard error; the node passes it on level by level."""
+"""Format of the log on a process's standard error; the node logs each record at its level."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -44,7 +44,7 @@ class HelloRefused(msgspec.Struct, frozen=True, kw_only=True, tag="Refused"):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """How far loading is: ``fraction`` from 0 to 1 of ``stage``."""
+    """Progress of loading: ``fraction`` from 0 to 1 of ``stage``."""
 
     stage: str
     fraction: float
@@ -82,7 +82,7 @@ class LaunchOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncoderOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for an encoder process."""
+    """The launch order of an encoder process."""
 
     version: int
     endpoint: str
@@ -91,16 +91,16 @@ class EncoderOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pulse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one heartbeat. ``busy_s``: how long the batch at hand has been running."""
+    """The answer to one heartbeat. ``busy_s``: how long the current batch has been running."""
 
     busy_s: float
 
 
 def engine_codec() -> Codec[FromEngine]:
-    """What the node decodes."""
+    """For the messages that the node receives."""
     return Codec(FromEngine)
 
 
 def node_codec() -> Codec[ToEngine]:
-    """What an engine process decodes."""
+    """For the messages that an engine process receives."""
     return Codec(ToEngine)
