@@ -1,1 +1,1 @@
-"""Grammars are compiled and tried before control hears of them: see ``checker``."""
+"""Compiles and tries grammars before control receives them: see ``checker``."""

@@ -1,8 +1,8 @@
-"""Every grammar, whoever brings it, is compiled and tried in a process with limits before control
-hears of it, so that what reaches an engine is known to be usable.
+"""Compiles and tries every grammar in a process with limits, before control receives the command,
+so that every grammar that reaches an engine is known to be usable.
 
-Owns the processes, the turns that tenants take, and what is known of grammars. What control is told
-is the outcome: a command as it was, or refused.
+Owns the processes, the turns that tenants take, and the known results. Control receives the command
+unchanged, or refused.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from quire.node.grammars.words import in_our_words
 from quire.node.loops import call_on
 
 NUM_WORKERS = 2
-"""Grammars that are checked at a time, one of each tenant."""
+"""Grammars that are checked at a time, at most one of each tenant."""
 
 MAX_WAITING = 256
-"""Of one tenant."""
+"""Waiting grammars of one tenant."""
 
 NUM_TRIAL_TOKENS = 32
-"""How far a grammar is tried: some compile at once and explode on their first steps."""
+"""Tokens for which a grammar is tried: some compile quickly and explode in their first steps."""
 
 LIMITS = GrammarLimits(compile_s=0.25, step_s=0.05)
-"""Half of an engine's, whose vocabulary is larger: what has passed is not ended there."""
+"""Half of an engine's limits, whose vocabulary is larger: a grammar that passes here passes
+there."""
 
 _MAX_KNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What was found of a grammar. ``refusal``: why it cannot be used."""
+    """The result of a check. ``refusal``: why the grammar cannot be used."""
 
     refusal: ErrorRecord | None = None
 
@@ -57,7 +58,7 @@ Done = Callable[[Known], None]
 
 
 class GrammarTrial(Protocol):
-    """``GrammarHosts``, or a stand-in."""
+    """``GrammarHosts``, or a stand-in of tests."""
 
     def try_out(self, grammar: GrammarSpec, num_tokens: int) -> None: ...
     def close(self) -> None: ...
@@ -78,7 +79,7 @@ class GrammarChecker:
         """Return if ``grammar`` can be used.
 
         Raises:
-            GrammarError: it cannot, or not within the limits of time and memory.
+            GrammarError: it cannot be used within the limits of time and memory.
             QuotaExceeded: too many grammars of the tenant wait already.
         """
         known = self.known(grammar)
@@ -93,9 +94,9 @@ class GrammarChecker:
     def checked(
         self, tenant: TenantId, commands: list[Command], done: Callable[[list[Command]], None]
     ) -> bool:
-        """``done`` is called later, on the loop that this was called on, with ``commands`` of which
-        those with unusable grammars are refused. False: all can be used as they are, and ``done``
-        is not called."""
+        """``done`` is called later, on the calling loop, with ``commands`` in which those with
+        unusable grammars are refused. False: all grammars are known to be usable, and ``done`` is
+        not called."""
         grammars = [one.grammar for one in commands if isinstance(one, Decode) and one.grammar]
         if all(self.known(grammar) == _GOOD for grammar in grammars):
             return False
@@ -104,7 +105,7 @@ class GrammarChecker:
         return True
 
     def known(self, grammar: GrammarSpec) -> Known | None:
-        """What was found before."""
+        """The known result, or ``None``."""
         digest = _digest(grammar)
         with self._lock:
             if (known := self._known.get(digest)) is not None:
@@ -112,7 +113,7 @@ class GrammarChecker:
             return known
 
     def begin(self, tenant: TenantId, grammar: GrammarSpec, done: Done) -> None:
-        """``done`` is called later, on a thread of this checker's.
+        """``done`` is called later, on a thread of this checker's pool.
 
         Raises:
             QuotaExceeded: too many grammars of the tenant wait already.
@@ -125,15 +126,16 @@ class GrammarChecker:
             self._pool.submit(self._work)
 
     def close(self) -> None:
-        """What waits is refused. Idempotent."""
+        """Waiting grammars are refused. Idempotent."""
         with self._lock:
             self._closed = True
-        self._trial.close()  # so that nobody waits for the first process
+        self._trial.close()  # close does not wait for the first process to start
         self._pool.shutdown()
         self._trial.close()
 
     def _work(self) -> None:
-        """Whatever may run. What may not waits for another of its tenant, whose worker goes on."""
+        """Start every task that may run. The others wait for a task of the same tenant, whose
+        worker then takes them."""
         while True:
             with self._lock:
                 taken = self._turns.take()
@@ -162,7 +164,7 @@ class GrammarChecker:
 
 
 class _Commands:
-    """The commands of one call, whose grammars are checked one after the other."""
+    """The commands of one call; their grammars are checked one after the other."""
 
     def __init__(
         self,
@@ -178,7 +180,7 @@ class _Commands:
         self._done = done
 
     def next(self) -> None:
-        """Go on to the next command whose grammar is not known."""
+        """Continue with the next command whose grammar is not known."""
         for command in self._waiting:
             if not isinstance(command, Decode) or command.grammar is None:
                 self._ready.append(command)
@@ -207,11 +209,11 @@ class _Commands:
 
 
 def _tell(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *values: Any) -> None:
-    call_on(loop, callback, *values)  # on a loop that has ended nobody waits
+    call_on(loop, callback, *values)  # nobody waits on a closed loop
 
 
 def _set(future: asyncio.Future[Known], known: Known) -> None:
-    if not future.done():  # else its request was cancelled
+    if not future.done():  # otherwise its request was cancelled
         future.set_result(known)
 
 

@@ -1,7 +1,6 @@
-"""Why a JSON schema that does not compile has no finite value: it refers to itself without end.
+"""Explains why a JSON schema has no finite value: it refers to itself without end.
 
-Owns the explanation only; the compiler decides, and says no more than that nothing can match. Must
-not compile.
+The compiler finds the error but only says that nothing can match. Must not compile.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from typing import Any
 from quire.core.decoding import GrammarSpec
 
 _EMBEDDED = "%json "
-"""Behind it stands a schema to the end of the line, in the Lark grammars that chat requests get."""
+"""In the Lark grammars of chat requests a schema follows it, to the end of the line."""
 
 
 def endless_reference(grammar: GrammarSpec) -> str | None:
-    """The first reference on the way from a schema to itself, such as ``#/$defs/node``, if what a
-    value must have leads back to it; ``None`` if no schema of ``grammar`` does that."""
+    """The first reference on a path from a schema to itself, such as ``#/$defs/node``, along parts
+    that every value must have; ``None`` if no schema of ``grammar`` has such a path."""
     for schema in schemas_of(grammar):
         if (found := _endless(schema)) is not None:
             return found
@@ -26,7 +25,7 @@ def endless_reference(grammar: GrammarSpec) -> str | None:
 
 
 def schemas_of(grammar: GrammarSpec) -> Iterator[Any]:
-    """The schemas of a JSON schema or a Lark grammar, those that can be read."""
+    """The readable schemas of a JSON schema or a Lark grammar."""
     if grammar.kind == "json_schema":
         texts = [grammar.source]
     else:
@@ -40,8 +39,8 @@ def schemas_of(grammar: GrammarSpec) -> Iterator[Any]:
 
 
 def _endless(root: Any) -> str | None:
-    """Depth first from the root along what a value cannot do without; without recursion, for a
-    client may chain thousands of references."""
+    """Depth first from the root along required parts; without recursion, because a client may chain
+    thousands of references."""
     way = {"#": _needed(root)}
     finite: set[str] = set()
     while way:
@@ -58,7 +57,7 @@ def _endless(root: Any) -> str | None:
 
 
 def _target(root: Any, reference: str) -> Any:
-    """What a local reference points to; ``None``, from which nothing follows, if to nothing."""
+    """The target of a local reference; ``None`` if there is no such schema."""
     found = root
     for part in reference.removeprefix("#").split("/")[1:]:
         name = part.replace("~1", "/").replace("~0", "~")

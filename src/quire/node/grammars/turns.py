@@ -1,4 +1,4 @@
-"""Whose turn it is among tenants that wait for a few workers.
+"""Chooses whose task runs next among tenants that wait for a few workers.
 
 A pure table: no I/O, no clock, no locks.
 """
@@ -15,8 +15,8 @@ Task = TypeVar("Task")
 
 
 class Turns(Generic[Task]):
-    """Tenants take turns; one has at most ``max_running`` tasks at work and ``max_waiting`` in
-    line."""
+    """Tenants take turns; each may have ``max_running`` running and ``max_waiting`` waiting
+    tasks."""
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running = max_running
@@ -25,7 +25,7 @@ class Turns(Generic[Task]):
         self._running: Counter[TenantId] = Counter()
 
     def add(self, tenant: TenantId, task: Task) -> None:
-        """Raises ``QuotaExceeded``: the tenant's line is full."""
+        """Raises ``QuotaExceeded`` if the tenant has too many waiting tasks."""
         line = self._lines.setdefault(tenant, deque())
         if len(line) >= self._max_waiting:
             raise QuotaExceeded(
@@ -36,8 +36,8 @@ class Turns(Generic[Task]):
         line.append(task)
 
     def take(self) -> tuple[TenantId, Task] | None:
-        """The next task, of a tenant that goes to the end of the line; None if nobody's may run.
-        ``done`` follows."""
+        """The next task; its tenant goes to the end of the order. ``None`` if no task may run. Call
+        ``done`` when it has ended."""
         for tenant, line in self._lines.items():
             if self._running[tenant] < self._max_running:
                 task = line.popleft()

@@ -1,7 +1,7 @@
-"""What a refused grammar is told: what its author can change, and where.
+"""Explains a refused grammar to its author: what to change, and where.
 
-Owns the translation of the compiler's words about JSON schemas. What the table has no entry for
-is told as the compiler says it.
+Owns the translation of the compiler's messages about JSON schemas. A message without an entry in
+the table is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.core.errors import GrammarError
 from quire.node.grammars.endless_schema import endless_reference, schemas_of
 
 _MAX_PLACES = 3
-"""Named in a message."""
+"""Places that a message names at most."""
 
 _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ("NoExtensionBias", (), "no text can match the grammar: correct it"),
@@ -74,12 +74,12 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "no $anchor is named {what}: correct the reference",
     ),
 )
-"""The compiler's words, the keywords that they are about, and ours. An entry with keywords is for
-grammars that have them."""
+"""The compiler's message, the keywords that it concerns, and our message. An entry with keywords
+applies to grammars that contain them."""
 
 
 def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
-    """What ``error`` means for who wrote ``grammar``."""
+    """What ``error`` means to the author of ``grammar``."""
     if (reference := endless_reference(grammar)) is not None:
         return GrammarError(
             f"the schema refers to itself without end ({reference}): let a value end somewhere"
@@ -95,7 +95,7 @@ def in_our_words(error: GrammarError, grammar: GrammarSpec) -> GrammarError:
 
 
 def _named(grammar: GrammarSpec, keywords: tuple[str, ...]) -> str:
-    """The places of ``keywords``, of which one is meant: the compiler does not say which."""
+    """The places of ``keywords``. One of them is meant, but the compiler does not say which."""
     places = [
         place for schema in schemas_of(grammar) for place in _places(schema, frozenset(keywords))
     ]

@@ -1,8 +1,8 @@
-"""One process of an MCP server: JSON-RPC over its standard streams, a line for each message.
+"""One process of an MCP server: JSON-RPC over its standard streams, one line per message.
 
-Owns the process and the requests under way. A process that breaks a bound is ended, and every
-request under way is told why; standard error goes to the log. Must not know who asks, nor that
-there may be another process afterwards. Belongs to the loop that called ``start``.
+Owns the process and the requests in flight. A process that exceeds a limit is ended, and every
+request in flight fails with the reason; standard error goes to the log. Must not know who makes
+requests, nor that another process may follow. Belongs to the loop that called ``start``.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from quire.programs.services import mcp_protocol as protocol
 
 GRACE_S = 2.0
 _SHOWN = 200
-"""Characters of a line that is no message, in the log."""
+"""Characters of an invalid line that are logged."""
 _DEAF = "it did not read what it was sent"
 
 _INHERITED = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
-"""Of the node's environment: the rest may hold its secrets."""
+"""Variables of the node's environment that are passed on: the others may hold its secrets."""
 
 
 class McpProcess:
-    """``start`` once, ``close`` in any case. ``ended`` is set when the process is gone.
+    """Call ``start`` once, and ``close`` in any case. ``ended`` is set when the process is gone.
 
     ``grace_s``: from the end of its input to SIGTERM, and from there to SIGKILL.
     """
@@ -59,10 +59,10 @@ class McpProcess:
         return self._watch is not None
 
     async def start(self) -> None:
-        """Start it and agree on the protocol.
+        """Start it and negotiate the protocol.
 
         Raises:
-            ProgramError: it cannot be started, ends, or is no MCP server that is understood.
+            ProgramError: it cannot be started, ends, or does not speak a supported version of MCP.
         """
         config = self._config
         try:
@@ -75,7 +75,7 @@ class McpProcess:
                 env=_environment(config.env),
                 cwd=config.directory,
                 limit=config.max_message_bytes,
-                start_new_session=True,  # Ctrl-C is for the node; its end takes all of the group
+                start_new_session=True,  # Ctrl-C is for the node, which ends the group
             )
         except (OSError, ValueError) as exc:
             self._log.error("%s cannot be started: %s", config.command, exc)
@@ -90,7 +90,8 @@ class McpProcess:
         self.initialized = result
 
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result of one request. One that is given up is cancelled at the server too.
+        """The result of one request. When the wait is cancelled, the server is told to cancel the
+        request.
 
         Raises:
             InvalidArgument: the request is too long.
@@ -125,10 +126,10 @@ class McpProcess:
             if (written and not answer.done()) or answer.cancelled():
                 self._give_up(number, method)
             elif answer.done():
-                answer.exception()  # seen, also where writing has told the same before
+                answer.exception()  # retrieved, also if writing has raised the same error before
 
     async def close(self) -> None:
-        """End the process and whatever it has started. Returns when it is gone."""
+        """End the process and every process that it has started. Returns when it is gone."""
         if self._watch is None:
             return  # never begun
         self._verdict = self._verdict or "it was ended, unused"
@@ -147,7 +148,7 @@ class McpProcess:
     # -- inside ------------------------------------------------------------------------------------
 
     def _give_up(self, number: int, method: str) -> None:
-        """``initialize`` must not be cancelled; a server that cannot start is ended instead."""
+        """``initialize`` must not be cancelled; a server that does not start is ended instead."""
         if method != "initialize" and not self.ended.is_set():
             params = {"requestId": number, "reason": "nobody waits for it any more"}
             self._soon({"method": "notifications/cancelled", "params": params})
@@ -158,14 +159,14 @@ class McpProcess:
         task.add_done_callback(self._tasks.discard)
 
     async def _tell(self, message: Mapping[str, Any]) -> None:
-        """Nobody waits for this one; a server that does not take it in is of no use any more."""
+        """A notification, which has no answer. A server that does not read it is ended."""
         try:
             async with asyncio.timeout(self._config.timeout_s):
                 await self._write(protocol.encoded(message))
         except TimeoutError:
             self._end(_DEAF)
         except ProgramError:
-            pass  # it has ended; whoever waits is told
+            pass  # it has ended; waiting requests fail
 
     async def _write(self, line: bytes) -> None:
         stdin = self._process.stdin
@@ -186,13 +187,13 @@ class McpProcess:
         try:
             await self._read_answers()
         finally:
-            self._signal(signal.SIGTERM)  # one that says nothing more is of no use
+            self._signal(signal.SIGTERM)  # a server that has closed its output is useless
             killer = asyncio.get_running_loop().call_later(
                 self._grace_s, self._signal, signal.SIGKILL
             )
             code = await self._process.wait()
             killer.cancel()
-            self._signal(signal.SIGKILL)  # what it has started and left behind
+            self._signal(signal.SIGKILL)  # processes that it has started and left behind
             await log
             self._verdict = self._verdict or _how(code)
             self._log.info("ended: %s", self._verdict)
@@ -227,7 +228,9 @@ class McpProcess:
         number = message.get("id")
         if "method" in message:
             if number is not None:
-                await self._tell(protocol.reply_to(message))  # one at a time: who asks must read
+                await self._tell(
+                    protocol.reply_to(message)
+                )  # one at a time: a client that sends requests must read the answers
             return
         answer = self._waiting.get(number) if isinstance(number, int) else None
         if answer is not None and not answer.done():
@@ -239,7 +242,7 @@ class McpProcess:
         while True:
             try:
                 line = await stderr.readline()
-            except ValueError:  # longer than the limit; asyncio has dropped what it had of it
+            except ValueError:  # longer than the limit; asyncio has dropped what it had read of it
                 line = b"(a line too long to keep)"
             if not line:
                 return
@@ -250,7 +253,7 @@ class McpProcess:
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
-        """To its whole group, also after it has ended itself."""
+        """Signal its whole process group, also after the process itself has ended."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, number)
 

@@ -1,7 +1,7 @@
-"""The node's MCP servers: who may use which, started by the first call, ended when unused.
+"""The node's MCP servers: who may use which; started by the first call, ended when unused.
 
-Owns one process of each server at a time, shared by all programs that may use it. Belongs to one
-loop. What is asked of a server is its service's business.
+Owns at most one process of each server, shared by all programs that may use it. Belongs to one
+loop. The calls themselves belong to the service.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from quire.core.interfaces import Clock
 from quire.node.mcp.process import McpProcess
 
 MAX_CALLS = 32
-"""Under way at a time, of one tenant at one server."""
+"""Calls in flight of one tenant at one server."""
 MAX_STARTS = 5
 START_WINDOW_S = 60.0
 
@@ -43,7 +43,7 @@ class McpServers:
 
         Raises:
             UnknownHandle: no such server for this tenant.
-            QuotaExceeded: too many calls of the tenant are under way there.
+            QuotaExceeded: the tenant has too many calls in flight at the server.
             ProgramError, InvalidArgument: see ``McpProcess.ask``.
         """
         found = self._servers.get(server)
@@ -56,7 +56,7 @@ class McpServers:
         return await found.ask(tenant, method, params)
 
     def pids(self) -> dict[str, int]:
-        """The processes that run now, by server."""
+        """The running processes, by server."""
         return {
             name: server.process.pid
             for name, server in self._servers.items()
@@ -64,7 +64,7 @@ class McpServers:
         }
 
     async def close(self) -> None:
-        """End them all; what is asked afterwards is refused. Idempotent."""
+        """End all processes; later calls are refused. Idempotent."""
         await asyncio.gather(*(server.close() for server in self._servers.values()))
 
 
@@ -128,7 +128,7 @@ class _Server:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> McpProcess:
-        """All who ask meanwhile wait for this one."""
+        """All calls that arrive meanwhile wait for this start."""
         try:
             self._check_starts()
             process = self._new_process(self._config)
@@ -155,7 +155,7 @@ class _Server:
         self._starts.append(now_s)
 
     def _watch_idle(self) -> None:
-        """The time begins anew with every call that ends."""
+        """The idle time starts anew with the end of every call."""
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -178,6 +178,6 @@ class _Server:
 
 
 def _seen(start: asyncio.Task[McpProcess]) -> None:
-    """Everyone who waited may have gone."""
+    """Every waiting call may have been cancelled."""
     if not start.cancelled():
         start.exception()

@@ -1,4 +1,4 @@
-"""Untrusted programs on this node: their runtime processes, and the way there and back."""
+"""Untrusted programs on this node: their processes and the connections to them."""
 
 from quire.node.sandbox.runtime import SandboxRuntime
 

@@ -1,7 +1,7 @@
-"""Whether this release's files were changed under the node that runs.
+"""Detects that this release's files were changed while the node runs.
 
-A process that the node starts later runs the files as they are then: one that was made for others
-may speak another way than the node, or not start at all.
+A process that the node starts later runs the changed files: these may use another protocol than the
+node, or fail to start.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ PACKAGE = Path(str(files("quire")))
 
 
 def changed_source(since_s: float, package: Path = PACKAGE) -> Path | None:
-    """A Python file below ``package`` that is younger than ``since_s`` (Unix time): the youngest.
-    ``None``: there is none. Looks at each file, so it is for when something went wrong."""
+    """The youngest Python file below ``package`` that is younger than ``since_s`` (Unix time), or
+    ``None``. Looks at each file, so call it only after an error."""
     youngest, changed = since_s, None
     for path in package.rglob("*.py"):
         try:
@@ -29,7 +29,7 @@ def changed_source(since_s: float, package: Path = PACKAGE) -> Path | None:
 
 
 def because_of_change(since_s: float, package: Path = PACKAGE) -> str:
-    """To follow what went wrong: empty, or the likely cause and its remedy."""
+    """A sentence to append to an error: empty, or the likely cause and its remedy."""
     changed = changed_source(since_s, package)
     if changed is None:
         return ""

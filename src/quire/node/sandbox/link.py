@@ -1,7 +1,7 @@
-"""The node's end of one sandbox process: starting it, talking to it, noticing its loss.
+"""The node's connection to one sandbox process: starts it, exchanges messages, detects its loss.
 
-Owns the process and the numbers of its guests. A guest is whoever the node has given that number
-on this connection: nothing that comes from the other side can name a program. Belongs to one loop.
+Owns the process and the numbers of its guests. The number identifies a guest on this connection: no
+message from the process can name a program. Belongs to one loop.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 SANDBOX_COMMAND = (sys.executable, "-P", "-m", "quire.node.sandbox_process")
 _KEPT_CODE = 128
-"""Programs whose code the process holds, so that a launch need not bring it."""
+"""Programs whose code the process keeps, so that a launch need not send it."""
 _KEPT_STOPPED = 256
 
 
@@ -52,18 +52,18 @@ def cache_directory(config: SandboxConfig) -> Path:
 
 
 class GuestPeer(Protocol):
-    """One guest as the link sees it."""
+    """The link's interface to one guest."""
 
     def on_report(self, report: s.GuestReport) -> None: ...
 
     def on_lost(self, error: ErrorRecord) -> None:
-        """Its process is gone, and it with it."""
+        """The guest's process is lost, and the guest with it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """``command`` starts the process; it must do what ``quire.node.sandbox_process`` does."""
+    """``command`` starts the process; it must behave like ``quire.node.sandbox_process``."""
 
     config: SandboxConfig
     engines: tuple[EngineConfig, ...]
@@ -73,7 +73,7 @@ class LinkSettings:
 
 
 class SandboxLink:
-    """One process after another: ``ready`` starts it if there is none. ``name`` is for the log."""
+    """One process after another: ``ready`` starts one if there is none. ``name`` is for the log."""
 
     def __init__(self, name: str, settings: LinkSettings, clock: Clock) -> None:
         self.name = name
@@ -82,7 +82,8 @@ class SandboxLink:
         self._numbers = itertools.count(1)
         self._guests: dict[int, GuestPeer] = {}
         self._stopped: OrderedDict[int, GuestPeer] = OrderedDict()
-        """Those that still hear what they have used; the oldest may never, and go."""
+        """Ended guests whose resource usage is still expected; it may never arrive, so the oldest
+        are dropped."""
         self._inspections: dict[int, asyncio.Future[Inspected]] = {}
         self._news: dict[int, list[GuestEvents]] = {}
         self._starts: list[s.Start] = []
@@ -111,15 +112,15 @@ class SandboxLink:
         return SandboxHealth(state, detail, self._losses.count)
 
     async def ready(self) -> None:
-        """Returns when the process takes guests.
+        """Returns when the process accepts guests.
 
         Raises:
-            CapacityError: it was lost again and again, and is started later.
+            CapacityError: the process was lost repeatedly, and will be started later.
             QuireError: it cannot be started.
         """
         if self._closed:
             raise _closing()
-        while not self.is_ready:  # it may be lost as soon as it is there
+        while not self.is_ready:  # it may be lost right after its start
             if self._starting is None:
                 self._losses.check(self._clock.now_s())
                 self._starting = asyncio.create_task(
@@ -129,7 +130,7 @@ class SandboxLink:
             try:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
-                if self._closed and starting.cancelled():  # not whoever waits here
+                if self._closed and starting.cancelled():  # the start, not this waiting task
                     raise _closing() from None
                 raise
 
@@ -167,7 +168,7 @@ class SandboxLink:
     # -- guests ------------------------------------------------------------------------------------
 
     def add(self, peer: GuestPeer) -> int:
-        """A number for a guest; it counts from now on."""
+        """A number for a new guest; the guest is counted from now on."""
         number = next(self._numbers)
         self._guests[number] = peer
         return number
@@ -184,7 +185,7 @@ class SandboxLink:
     def start_guest(
         self, start: s.Start, program: GuestProgram, models: tuple[GuestModel, ...]
     ) -> None:
-        """The process must be ``ready``. Leaves with all that this turn of the loop starts."""
+        """The process must be ``ready``. Sent together with all starts of this turn of the loop."""
         missing = self._kept.missing(program, models)
         if missing is not None:
             self._flush()
@@ -193,7 +194,7 @@ class SandboxLink:
         self._starts.append(start)
 
     def tell(self, guest: int, event: GuestEvents) -> None:
-        """Leaves with everything else that this turn of the loop has for guests."""
+        """Sent together with all events for the guest in this turn of the loop."""
         news = self._news.get(guest)
         if news is not None:
             news.append(event)
@@ -202,7 +203,7 @@ class SandboxLink:
             self._news[guest] = [event]
 
     def stop_guest(self, guest: int, error: ErrorRecord) -> None:
-        """End it at once; nothing more is heard of it but what it has used."""
+        """End the guest at once; only its resource usage is still received."""
         self._flush()
         peer = self._guests.get(guest)
         self.forget(guest)
@@ -216,7 +217,7 @@ class SandboxLink:
         """The manifest of ``code``.
 
         Raises:
-            QuireError: it is no program, or the process cannot be started.
+            QuireError: it is not a program, or the process cannot be started.
         """
         await self.ready()
         number = next(self._numbers)
@@ -261,7 +262,8 @@ class SandboxLink:
             self._say(s.Tell(news=[s.GuestNews(guest, events) for guest, events in news.items()]))
 
     def _say(self, message: s.ToSandbox) -> None:
-        """Nothing is said to a process that is gone; its guests are told, or about to be."""
+        """Messages to a lost process are dropped; its guests are notified of the loss, or about to
+        be."""
         if self._life is not None:
             self._life.say(message)
 
@@ -286,7 +288,7 @@ class SandboxLink:
             peer.on_report(report)
 
     def _on_lost(self, reason: str) -> None:
-        """The process is gone: so are its guests. The next launch starts another one."""
+        """The process is lost, and so are its guests. The next launch starts another one."""
         life, self._life = self._life, None
         self._losses.note(self._clock.now_s(), reason)
         why = because_of_change(self._made_s)
@@ -311,14 +313,14 @@ def _closing() -> Draining:
 
 
 class _Kept:
-    """What a life of the process has been told to keep."""
+    """What the current process has been told to keep."""
 
     def __init__(self) -> None:
         self._digests: OrderedDict[str, None] = OrderedDict()
         self._models: tuple[GuestModel, ...] | None = None
 
     def missing(self, program: GuestProgram, models: tuple[GuestModel, ...]) -> s.Keep | None:
-        """What has to be said before a start of ``program``; it counts as said."""
+        """What must be sent before a start of ``program``; it is recorded as sent."""
         code, forget = {}, []
         if program.digest in self._digests:
             self._digests.move_to_end(program.digest)

@@ -1,8 +1,8 @@
-"""When a sandbox process that was lost may be started again.
+"""Decides when a lost sandbox process may be started again.
 
-Owns the record of one process's losses. A few are forgiven at once; from then on each is followed
-by a pause that doubles, so that a program that ends its process again and again, whatever launches
-it, costs the machine little, and the others get their turn in between. Never gives up.
+Owns the record of one process's losses. After the first few, each loss is followed by a pause that
+doubles. A program that kills its process again and again therefore costs the machine little, and
+other programs run in between. Never gives up.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quire.core.errors import CapacityError
 
 @dataclass(frozen=True, slots=True)
 class LossLimits:
-    """``max_losses`` within ``window_s`` begin the pauses: ``first_pause_s``, twice that after the
+    """``max_losses`` within ``window_s`` start the pauses: ``first_pause_s``, twice that after the
     next loss in the window, at most ``max_pause_s``."""
 
     max_losses: int = 5
@@ -25,14 +25,14 @@ class LossLimits:
 
 
 class Losses:
-    """``note`` belongs to one thread; what is asked, to any."""
+    """``note`` belongs to one thread; the other methods are for any thread."""
 
     def __init__(self, limits: LossLimits | None = None) -> None:
         self._limits = limits or LossLimits()
         self._recent: deque[float] = deque()
         self._paused: tuple[float, str] | None = None
         self.count = 0
-        """Losses since the node began."""
+        """Losses since the start of the node."""
 
     def note(self, now_s: float, reason: str) -> None:
         limits, recent = self._limits, self._recent
@@ -51,7 +51,7 @@ class Losses:
         self._paused = (now_s + pause_s, why)
 
     def problem(self, now_s: float) -> str | None:
-        """Why no process is started now."""
+        """Why no process may be started now, or ``None``."""
         if self._paused is None:
             return None
         until_s, why = self._paused
@@ -61,7 +61,7 @@ class Losses:
         return f"{why}: it is started again in {left_s:.0f} s at the soonest"
 
     def check(self, now_s: float) -> None:
-        """Raises ``CapacityError`` while there is a pause."""
+        """Raises ``CapacityError`` during a pause."""
         problem = self.problem(now_s)
         if problem is not None:
             raise CapacityError(

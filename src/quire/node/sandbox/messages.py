@@ -48,7 +48,7 @@ class SandboxReady(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Ask for the manifest of ``code``; answered by ``Inspection`` of the same number."""
+    """Ask for the manifest of ``code``; answered by an ``Inspection`` with the same number."""
 
     number: int
     code: bytes
@@ -56,9 +56,8 @@ class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """What many starts share, said once. ``code``: programs by digest. ``models``: those of all
-    starts from here on (``None``: as before). ``forget``: digests that will not be named again.
-    """
+    """What many starts share, sent once. ``code``: programs by digest. ``models``: those of all
+    later starts (``None``: unchanged). ``forget``: digests that will not be used again."""
 
     code: dict[str, bytes]
     models: tuple[GuestModel, ...] | None
@@ -66,12 +65,14 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Start a guest. ``digest``: of code that was said before; ``launch`` is without models.
-    ``tenant``: with whose programs it shares connections. ``hosts``: those that it may reach
-    (``None``: any). ``record``: a program that may begin again has the same each time, and answers
-    that it had from other hosts are given to it again.
-    ``family``: the number of those that it shares ``family_cpu_ms`` of processor time with, all of
-    which run in the same process (``None``: it shares none)."""
+    """Start a guest. ``digest``: of code that was sent before; ``launch`` is without models.
+    ``tenant``: guests of one tenant share connections. ``hosts``: those that the guest may reach
+    (``None``: any). ``record``: identifies a restartable program over its incarnations, so that
+    recorded answers of other hosts are given to it again.
+
+    ``family``: number of the family that shares ``family_cpu_ms`` of processor time; all its guests
+    run in the same process (``None``: no shared limit).
+    """
 
     guest: int
     tenant: TenantId
@@ -93,7 +94,7 @@ class Starts(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """End a guest without asking it; what it has used is said of it, and nothing more counts."""
+    """End a guest at once; only its resource usage is still reported."""
 
     guest: int
     error: ErrorRecord
@@ -117,15 +118,15 @@ class LogText(msgspec.Struct, frozen=True):
 
 
 class Spent(msgspec.Struct, frozen=True, gc=False):
-    """What a guest that ends has used. ``memory_bytes``: the most that it had, where known."""
+    """The resource usage of an ending guest. ``memory_bytes``: the maximum, where known."""
 
     cpu_ns: int
     memory_bytes: int | None
 
 
 class GuestReport(msgspec.Struct, frozen=True, gc=False):
-    """What one guest has asked for, or printed, or used. A guest may have several in one message.
-    What it has used is told once, before its end."""
+    """Calls, output or resource usage of one guest. A message may have several of a guest. The
+    usage is sent once, before the guest's end."""
 
     guest: int
     calls: list[GuestCalls]
@@ -147,10 +148,10 @@ ToSandbox = Welcome | HelloRefused | Inspect | Keep | Starts | Stop | Tell
 
 
 def sandbox_codec() -> Codec[FromSandbox]:
-    """What the node decodes."""
+    """For the messages that the node receives."""
     return Codec(FromSandbox)
 
 
 def node_codec() -> Codec[ToSandbox]:
-    """What a sandbox process decodes."""
+    """For the messages that a sandbox process receives."""
     return Codec(ToSandbox)

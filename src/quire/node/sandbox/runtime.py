@@ -1,7 +1,7 @@
-"""``Runtime`` of untrusted programs: guests in processes beside this one.
+"""The ``Runtime`` of untrusted programs: guests in sandbox processes.
 
-Owns the loop thread that talks to the processes, and the choice of a process for each program.
-Nothing of a guest runs in the node's process.
+Owns the loop thread that talks to the processes, and the choice of a process for each program. No
+code of a guest runs in the node's process.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _KEPT_MANIFESTS = 1024
 
 
 class SandboxRuntime:
-    """``launch``, ``programs`` and ``close`` from any thread; ``inspect`` from any loop.
+    """``launch``, ``programs`` and ``close`` are for any thread, ``inspect`` for any loop.
 
     The processes start with the first program. ``grace_s``: how long a cancelled program may clean
     up.
@@ -88,20 +88,20 @@ class SandboxRuntime:
                 self._thread.start()
 
     def pids(self) -> list[int]:
-        """Of the processes that run."""
+        """Process ids of the running processes."""
         return [pid for link in self._links if (pid := link.pid) is not None]
 
     def health(self) -> dict[str, SandboxHealth]:
-        """Of each process, by its name. From any thread."""
+        """The losses of each process, by its name. From any thread."""
         return {link.name: link.health() for link in self._links}
 
     async def inspect(self, code: bytes) -> GuestProgram:
-        """The program that ``code`` is. A module is compiled, a source's module code runs: in the
-        sandbox, once for the same code.
+        """The program in ``code``, checked in the sandbox: a module is compiled, a source file's
+        top-level code runs. The result is cached by code.
 
         Raises:
-            InvalidArgument: it is no program, or too large.
-            QuireError: there is no sandbox here.
+            InvalidArgument: it is not a program, or too large.
+            QuireError: this node has no sandbox.
         """
         if len(code) > self._config.max_upload_bytes:
             raise InvalidArgument(
@@ -131,8 +131,8 @@ class SandboxRuntime:
         family: Family | None = None,
         named: Mapping[str, str] = NO_NAMES,
     ) -> RunningProgram:
-        """See ``Runtime.launch``. ``tenant``: whose it is. ``family``: those whose processor time
-        counts with its own.
+        """See ``Runtime.launch``. ``tenant``: the owner. ``family``: the programs whose processor
+        time is counted together with its own.
 
         Raises:
             TraitMissing: the default model lacks a trait that the manifest names.
@@ -181,21 +181,22 @@ class SandboxRuntime:
         guest.start(begin)
 
     def _home_of(self, program: GuestProgram, family: Family | None) -> _Home:
-        """Where it runs: with its family, whose time is counted in one process."""
+        """The process for the program: that of its family, whose time is counted in one process."""
         if family is None:
             return _Home(self._link_of(program))
         home = family.home
         if not isinstance(home, _Home):
             is_root = family.num_descendants == 0
             cpu_ms = family.max_cpu_ms
-            if is_root:  # one that is sandboxed itself has the node's bound too
+            if is_root:  # a sandboxed parent has the node's limit too
                 cpu_ms = self._limits_of(Quotas(max_cpu_ms=cpu_ms)).cpu_ms
             home = _Home(self._link_of(program), next(self._family_numbers), cpu_ms)
             family.home = home
         return home
 
     def _link_of(self, program: GuestProgram) -> SandboxLink:
-        """That with the fewest programs; a restartable one finds its records where they are."""
+        """The process with the fewest programs; a restartable program returns to the process with
+        its record."""
         links = self._links
         if len(links) == 1:
             return links[0]
@@ -204,7 +205,7 @@ class SandboxRuntime:
         return min(links, key=self._placed.__getitem__)
 
     def _guest_models(self, models: Sequence[ServedModel]) -> tuple[GuestModel, ...]:
-        """The same object for the same models, which change seldom."""
+        """The same object for the same models, which rarely change."""
         known, made = self._models
         if models != known:
             made = tuple(_guest_model(model) for model in models)
@@ -217,7 +218,7 @@ class SandboxRuntime:
     def close(self) -> None:
         """Cancel every program, wait for their ends, end the processes and the thread.
 
-        Blocks for at most the grace time and that of the processes. Idempotent.
+        Blocks for at most the grace times of programs and processes. Idempotent.
         """
         with self._lock:
             self._closed = True
@@ -281,15 +282,15 @@ class SandboxRuntime:
 
 
 class Arguments(NamedTuple):
-    """Of one launch, by place and by name."""
+    """The arguments of one launch, by position and by name."""
 
     args: tuple[str, ...]
     named: dict[str, str]
 
 
 class _Home(msgspec.Struct, frozen=True):
-    """The process of a family, its number there and the processor time that it has together
-    (``None``: each has its own alone)."""
+    """The process of a family, its number there and its shared limit of processor time (``None``:
+    no shared limit)."""
 
     link: SandboxLink
     family: int = 0
@@ -297,7 +298,7 @@ class _Home(msgspec.Struct, frozen=True):
 
 
 def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
-    """The tightest of what the node allows and what the tenant and the program ask for."""
+    """The smallest of the limits of node, tenant and program."""
     bounds = tightest(
         quotas,
         Quotas(
@@ -322,7 +323,8 @@ def guest_limits(config: SandboxConfig, quotas: Quotas) -> GuestLimits:
 
 @lru_cache(maxsize=1024)
 def allowed_hosts(wanted: tuple[str, ...], allowed: tuple[str, ...] | None) -> tuple[str, ...]:
-    """What a manifest's patterns and the node's have in common; ``None`` allows any host."""
+    """The hosts that match both the manifest's and the node's patterns; ``None`` allows any
+    host."""
     return Capabilities(hosts=wanted).narrowed(Capabilities(hosts=allowed)).hosts or ()
 
 

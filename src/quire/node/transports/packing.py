@@ -1,7 +1,7 @@
-"""The frames of a message as one, because every frame that a socket takes has its price.
+"""Packs the frames of a wire message into one, because each frame that a socket sends has a cost.
 
-A batch has some ten arrays of a few bytes. Sent one by one, each is a call that lets go of the
-interpreter's lock, and with a busy edge in the same process a wait to get it back.
+A batch message has about ten arrays of a few bytes. Sent one by one, each would be a call that
+releases the interpreter's lock, and with a busy edge in the same process a wait to get it back.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def pack(frames: Sequence[Frame]) -> bytes:
 
 
 def unpack(packed: bytes) -> list[bytes]:
-    """The frames of what ``pack`` made.
+    """The frames of a message that ``pack`` made.
 
     Raises:
-        ProtocolMismatch: the lengths do not add up to what is there.
+        ProtocolMismatch: the lengths do not add up to the message's size.
     """
     count = _LENGTH.unpack_from(packed)[0] if len(packed) >= _LENGTH.size else -1
     start = (1 + count) * _LENGTH.size

@@ -1,7 +1,7 @@
-"""One ZeroMQ PAIR socket on an asyncio loop: frames in, frames out, no futures in between.
+"""One ZeroMQ PAIR socket on an asyncio loop: frames in, frames out, without futures.
 
-Owns the socket, its endpoint and (for ipc) the directory that the endpoint lives in. Must not know
-what the frames mean.
+Owns the socket, its endpoint and (for ipc) the directory of the endpoint. Must not know what the
+frames mean.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _MAX_IPC_PATH_BYTES = 100
 """A Unix socket's path has at most 107 bytes on Linux, 103 on macOS."""
 
 _NOBLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
-"""Plain numbers: an operation on flags builds a new enum member, which costs more than the call."""
+"""Plain numbers: an operation on flags creates a new enum member, which costs more than the
+call."""
 
 
 class PairSocket:
@@ -50,7 +51,8 @@ class PairSocket:
         return endpoint
 
     def connect(self, endpoint: str, linger_ms: int = 0) -> None:
-        """The other side of ``open``. ``linger_ms``: how long last words may take at the end."""
+        """The other side of ``open``. ``linger_ms``: time for sending the last messages at the
+        end."""
         self._create()
         self._socket.linger = linger_ms
         self._socket.connect(endpoint)
@@ -62,8 +64,8 @@ class PairSocket:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.PAIR)
         self._socket.linger = 0
-        # ZeroMQ's bound is a number of messages, and what comes behind it is refused: a guest that
-        # computes for a second would cost others their events. Mailboxes and queues have bounds.
+        # ZeroMQ's default limit refuses messages beyond a number: a guest that computes for a
+        # second would cost others their events. Mailboxes and queues have limits of their own.
         self._socket.set_hwm(0)
         self._closed = False
 
@@ -79,10 +81,11 @@ class PairSocket:
         return f"ipc://{path}"
 
     def send(self, frames: Sequence[Frame]) -> None:
-        """What is sent to a side that has gone is dropped: whoever watches it is about to tell."""
+        """A message to a side that is gone is dropped: whoever watches that side reports the
+        loss."""
         try:
             self._socket.send(pack(frames), _NOBLOCK)
-        except zmq.Again:  # nothing bounds what waits, so there is nobody for whom it could wait
+        except zmq.Again:  # the queue is unlimited: the other side is gone
             return
         # The descriptor is edge-triggered, and sending may have taken the edge of an arrival. An
         # answer that is sent while messages are taken needs no look: they are taken to the last.
@@ -98,13 +101,13 @@ class PairSocket:
             while not self._closed and self._has_message():
                 self._on_message(_frames(self._socket.recv(_NOBLOCK)))
         except BaseException:
-            self._loop.call_soon(self._drain)  # what is left is not lost with this one
+            self._loop.call_soon(self._drain)  # the remaining messages are not lost with this one
             raise
         finally:
             self._is_draining = False
 
     def close(self) -> None:
-        """Idempotent; nothing to do before ``open``."""
+        """Idempotent; does nothing before ``open``."""
         if self._closed:
             return
         self._closed = True
@@ -114,15 +117,15 @@ class PairSocket:
         self.connected()
 
     def connected(self) -> None:
-        """The other side is there, and no further one is to come: the endpoint is removed, so that
-        nothing is left of it if this process is killed. Idempotent."""
+        """The other side is connected and no further one is expected. Removes the endpoint, so that
+        no file is left if this process is killed. Idempotent."""
         if self._directory is not None:
             self._directory.close()
             self._directory = None
 
 
 def _frames(packed: bytes) -> list[bytes]:
-    """Of what is no message of ours there are none, which every decoder refuses."""
+    """An unreadable message has no frames, which every decoder refuses."""
     try:
         return unpack(packed)
     except ProtocolMismatch:

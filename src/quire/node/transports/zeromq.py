@@ -1,7 +1,7 @@
-"""An engine or encoder in a process of its own, spoken to over ZeroMQ (ipc, or tcp on loopback).
+"""An engine or encoder in a process of its own, connected over ZeroMQ (ipc, or tcp on loopback).
 
-One ``EngineTransport`` or ``EncoderTransport`` for one life of the process: batches and results go
-as raw buffers.
+One ``EngineTransport`` or ``EncoderTransport`` for one life of the process: batches and results are
+sent as raw buffers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from quire.node.transports.messages import (
 class ZeroMQTransport:
     """One life of one process. ``on_progress(stage, fraction)`` reports loading.
 
-    ``command`` starts the process; it must do what ``quire.node.engine_process`` does, or for an
-    encoder ``encoder_process`` (None: that).
+    ``command`` starts the process; it must behave like ``quire.node.engine_process``, or for an
+    encoder like ``encoder_process`` (``None``: that module).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ZeroMQTransport:
 
         Raises:
             ProtocolMismatch: the process runs another version.
-            QuireError: what loading raised there, or ``EngineLost`` if it died.
+            QuireError: the error of loading, or ``EngineLost`` if the process died.
         """
         self._on_answer = on_answer
         self._on_lost = on_lost
@@ -75,7 +75,8 @@ class ZeroMQTransport:
         return ready.info
 
     def send(self, batch: Batch | EncodeBatch) -> None:
-        """Nothing is sent to an engine that is gone; ``on_lost`` has said so or is about to."""
+        """A message to a lost engine is dropped; ``on_lost`` has reported the loss or is about
+        to."""
         self._life.say(batch)
 
     def silent_s(self) -> float:
