@@ -1,6 +1,6 @@
 """The HTTP edge of a node: OpenAI-compatible routes, programs over WebSocket, metrics.
 
-Routes are thin: they parse, identify the caller, start a built-in program and format what it says.
+Routes are thin: they parse, identify the session, start a built-in program and format its output.
 The application itself is ``quire.server.app``, which takes a while to import.
 """
 

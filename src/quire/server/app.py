@@ -1,7 +1,7 @@
 """The application: routes and middleware around one node.
 
-Owns the order of the layers around the routes and the OpenAPI document's frame. Must not start or
-stop the node: ``serve`` does.
+Owns the order of the middleware and the frame of the OpenAPI document. Must not start or stop the
+node: ``serve`` does.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _DESCRIPTION = (
 
 
 class Application(FastAPI):
-    """FastAPI's, but that bodies may pass its layers by: see ``GenerationResponse``."""
+    """FastAPI's application, except that response bodies can bypass its layers: see
+    ``GenerationResponse``."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -55,7 +56,7 @@ def create_app(
     config: ServerConfig,
     tenants: Sequence[TenantConfig] = (TenantConfig(TenantId("default")),),
 ) -> FastAPI:
-    """The ASGI application of ``node``. Without any API key every caller is the first tenant."""
+    """The ASGI application of ``node``. Without any API key every client is the first tenant."""
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -93,7 +94,7 @@ def create_app(
 
 
 async def no_app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Stands where nothing can come: a batch's endpoint is a direct route."""
+    """Never reached: a batch's endpoint is always a direct route."""
     raise AssertionError(f"{scope['path']} is no direct route")
 
 
@@ -126,7 +127,7 @@ def _response_store(node: Node, config: ServerConfig) -> ResponseStore:
 
 
 def _add_layers(app: FastAPI, context: ServerContext, tenants: Sequence[TenantConfig]) -> None:
-    """Around what is there; the last added is the outermost."""
+    """Adds the middleware; the last one added is the outermost."""
     config = context.config
     app.add_middleware(ErrorBoundary)
     app.add_middleware(KeyMiddleware, authenticator=Authenticator(tenants))

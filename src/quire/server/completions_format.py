@@ -1,7 +1,7 @@
-"""From chunks to ``/v1/completions`` bodies, whole or in events.
+"""From chunks to ``/v1/completions`` bodies, whole or as events.
 
-Owns the text-completion dialect: echoed prompts, parallel log probability lists, several prompts
-whose choices are numbered through. Must not know how chunks are produced or sent.
+Owns the format of text completions: echoed prompts, parallel lists of log probabilities, choices
+numbered over several prompts. Must not know how chunks are produced or sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.server.usage import UsageCounter
 
 @dataclass(frozen=True, slots=True)
 class CompletionsOptions:
-    """What the client asked to see. ``num_logprobs`` ``None``: no log probabilities."""
+    """The output options of the client. ``num_logprobs`` ``None``: no log probabilities."""
 
     num_choices: int = 1
     echo: bool = False
@@ -37,7 +37,7 @@ class CompletionsOptions:
 
 @dataclass(frozen=True, slots=True)
 class PromptText:
-    """One prompt; ``text`` is what an echo repeats, without the first ``num_added`` tokens."""
+    """One prompt; ``text`` is its echo, without the first ``num_added`` tokens."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -100,7 +100,7 @@ class CompletionsFormatter:
         ]
 
     def _text_event(self, prompt: int, chunk: ChoiceChunk) -> bytes:
-        """The event of a chunk that says nothing but its text, which is nearly every one."""
+        """The event of a chunk with nothing but text, which almost every chunk is."""
         index = prompt * self._options.num_choices + chunk.index
         choice = self._choices[index]
         choice.texts.append(chunk.text)
@@ -126,7 +126,8 @@ class CompletionsFormatter:
         return body.to_json()
 
     def _in_order(self, prompt: int, chunk: ChoiceChunk) -> list[ChoiceChunk]:
-        """Chunks that may go out now: an echo's figures come with choice 0, the others wait."""
+        """Chunks that may be sent now: the figures of an echo come with choice 0, the other choices
+        wait for it."""
         if not self._options.echo or self._options.num_logprobs is None:
             return [chunk]
         if prompt in self._scores:

@@ -1,8 +1,8 @@
-"""Which connections there are, and which of them is closed when there are too many.
+"""The table of open connections, which chooses the one to close when there are too many.
 
-Owns the share of those that have sent no request: they cost nothing to open and need no key, so
-that they may never keep out who has something to ask. Pure bookkeeping: what a connection is, and
-when it is busy, its protocol says.
+Owns the share of connections that have sent no request: they cost a client nothing and need no key,
+so they must never keep out clients with requests. Pure bookkeeping: the HTTP protocol reports each
+connection's state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 MIN_SILENT = 32
-"""So many may always be about to send their first request."""
+"""At least this many connections may wait to send their first request."""
 
 _LOG_INTERVAL_S = 10.0
 
@@ -25,12 +25,12 @@ class Connection(Protocol):
 
 
 class ConnectionTable:
-    """A connection is *silent* until its first request's head is whole, then *busy* until the
-    answer's end, then *idle* until the next head. At most ``limit`` are kept; of them at most half
-    are silent, fewer where the others need the room, never fewer than ``MIN_SILENT``. Who came
-    first goes first, and silent ones before idle ones; busy ones stay.
+    """A connection is *silent* until the head of its first request is complete, then *busy* until
+    the end of the answer, then *idle* until the next head. At most ``limit`` are kept. At most half
+    of them may be silent, fewer if others need the room, but never fewer than ``MIN_SILENT``. The
+    oldest is closed first, silent before idle ones; busy ones are kept.
 
-    Belongs to one loop. ``now_s`` is there for the log lines.
+    Belongs to one loop. ``now_s`` is for the log lines.
     """
 
     def __init__(self, limit: int) -> None:
@@ -55,19 +55,19 @@ class ConnectionTable:
             self._give_up(self._idle, now_s)
 
     def asked(self, connection: Connection) -> None:
-        """The head of a request is whole."""
+        """The head of a request is complete."""
         self._forget(connection)
         self._busy[connection] = None
 
     def answered(self, connection: Connection) -> None:
-        """It waits for its client's next request. One that is not known any more is not taken in
-        again."""
+        """It waits for its client's next request. A connection that is no longer in the table is
+        not added again."""
         if connection in self._busy:
             self._forget(connection)
             self._idle[connection] = None
 
     def closed(self, connection: Connection) -> None:
-        """It is gone, or no HTTP connection any more. Idempotent."""
+        """It is closed, or no longer HTTP. Idempotent."""
         self._forget(connection)
 
     def _forget(self, connection: Connection) -> None:

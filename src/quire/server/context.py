@@ -1,4 +1,4 @@
-"""What every route is given: the node, the configuration and the edge's own services."""
+"""What every route receives: the node, the configuration and the server's own services."""
 
 from __future__ import annotations
 

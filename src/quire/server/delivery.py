@@ -1,8 +1,8 @@
-"""Sending a generation to its client, whole or as events, and ending it with the client.
+"""Sends an answer to its client, whole or as events, and cancels it when the client disconnects.
 
-Owns the response's life: nothing is sent before the first chunk (so that a refused call has its own
-status), a client that disconnects or reads too slowly ends the calls, and the request's observer
-hears exactly one end. Must not know what the bytes mean; a ``Formatter`` makes them.
+Owns the response's life. Nothing is sent before the first chunk, so that a refused call has its own
+status. A client that disconnects or reads too slowly ends the calls. The request's observer is
+notified of exactly one end. Must not know what the bytes mean; a ``Formatter`` makes them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 class Formatter(Protocol):
-    """Turns the chunks of one request into bodies. Fed every chunk, in order."""
+    """Turns the chunks of one request into bodies. It receives every chunk, in order."""
 
     def feed(self, item: PromptChunk) -> Sequence[bytes]:
-        """The events that ``item`` gives a streaming client (none for a whole answer), which the
-        dialect's ``EventStyle`` frames."""
+        """The events of ``item`` for a streaming client (none for a whole answer), framed later by
+        the API's ``EventStyle``."""
         ...
 
     def last_events(self) -> Sequence[bytes]:
-        """The events after the last chunk: the usage, if it was asked for."""
+        """The events after the last chunk: the usage, if it was requested."""
         ...
 
     def whole(self) -> bytes:
@@ -42,14 +42,14 @@ class Formatter(Protocol):
 
 
 class SlowReader(Exception):
-    """The client has not taken a single write for the whole time limit."""
+    """A single write to the client has taken the whole time limit."""
 
 
 class WriteLimit:
-    """Ends a task whose write waits for more than ``limit_s``: it raises ``SlowReader``.
+    """Ends a task whose write takes longer than ``limit_s``: the task gets ``SlowReader``.
 
     Use as ``with`` around each write of the task. A timer per write would cost more than the write
-    itself, so one timer looks from time to time at when the write at hand began.
+    itself, so one periodic timer checks when the current write began.
     """
 
     def __init__(self, limit_s: float) -> None:
@@ -85,12 +85,12 @@ class WriteLimit:
 
 
 class GenerationResponse(Response):
-    """Runs ``generation`` while the client listens.
+    """Runs ``generation`` while the client is connected.
 
-    ``write_timeout_s`` bounds each write: the server buffers 64 KiB per connection and then makes
-    the writer wait, so a slow reader holds the calls back, and after this time ends them.
-    ``on_finished`` is called after a complete answer, before its last bytes are sent.
-    ``style``: how the formatter's events are framed.
+    ``write_timeout_s`` limits each write: the server buffers 64 KiB per connection and then makes
+    the writer wait, so a slow reader delays the calls, and after this time ends them.
+    ``on_finished`` is called after a complete answer, before its last bytes are sent. ``style``:
+    how the formatter's events are framed.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class GenerationResponse(Response):
             headers={**EVENT_HEADERS, **headers} if stream else headers,
             media_type="text/event-stream" if stream else "application/json",
         )
-        del self.headers["content-length"]  # that of the empty body; the real one comes later
+        del self.headers["content-length"]  # of the empty body; the real length is set later
         self._generation = generation
         self._formatter = formatter
         self._observer = observer
@@ -201,6 +201,7 @@ class GenerationResponse(Response):
 
 
 async def disconnected(receive: Receive) -> None:
-    """Return when the client has gone. A late body, which nobody reads, is not a disconnect."""
+    """Return when the client has disconnected. A late body, which nobody reads, is not a
+    disconnect."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,13 +1,13 @@
-"""The routes that take one JSON body, called without the framework's own way to them.
+"""Routes that take one JSON body, called without the framework's dispatch.
 
-Generating routes are called thousands of times a minute, most often when many clients begin at
-once and the engine waits for the first of them. FastAPI's search for the route, its stacks of
-resources and its dependencies cost several times what such a route does itself, and serve nothing
-here: it has a request and a body. The framework still owns these routes for everything else: the
-OpenAPI document, other methods of their paths, and whatever is not exactly such a route.
+Generating routes are called thousands of times a minute, most often when many clients start at once
+and the engine waits for the first of them. FastAPI's route lookup, resource stacks and dependencies
+cost several times as much as such a route itself and do nothing for it: it needs a request and a
+body. The framework still handles everything else: the OpenAPI document, other methods of these
+paths, and all other routes.
 
-Owns the way from a path to its function and from a body to its model. Must not know what any route
-does; errors are answered by the application's own handlers.
+Owns the lookup from a path to its function and the parsing of its body. Must not know what any
+route does; errors are answered by the application's own handlers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input
 
 
 class DirectRoute:
-    """``endpoint`` behind a body that ``model`` describes."""
+    """``endpoint`` with a body of type ``model``."""
 
     def __init__(self, endpoint: Endpoint, model: type[BaseModel]) -> None:
         self._endpoint = endpoint
@@ -43,7 +43,7 @@ class DirectRoute:
         """The route's response.
 
         Raises:
-            RequestValidationError: no JSON body, or not the model's.
+            RequestValidationError: the body is not JSON, or does not match the model.
             Exception: whatever the route raises.
         """
         return await self._endpoint(request, await self._body(request))
@@ -73,7 +73,7 @@ def _is_json(content_type: str) -> bool:
 
 
 def direct_routes(routes: Iterable[APIRoute]) -> dict[str, DirectRoute]:
-    """By path: those of ``routes`` that answer a POST, of a request and a body alone."""
+    """The routes of ``routes`` that answer a POST and take only a request and a body, by path."""
     found = {}
     for route in routes:
         model = _body_alone(route.endpoint)
@@ -93,8 +93,8 @@ def _body_alone(endpoint: Callable[..., Any]) -> type[BaseModel] | None:
 
 
 class DirectRoutes:
-    """The layer around ``app`` that knows ``routes``. ``application`` has the handlers of errors,
-    which answer as they do for every other route."""
+    """The layer around ``app`` that calls ``routes`` directly. ``application`` has the error
+    handlers, which answer as they do for every other route."""
 
     def __init__(
         self, app: ASGIApp, *, application: FastAPI, routes: Mapping[str, DirectRoute]

@@ -1,4 +1,4 @@
-"""Running sequences on an encoder for one HTTP request: the client's leaving, its log line.
+"""Runs sequences on an encoder for one HTTP request: handles a disconnect, writes the log line.
 
 Must not know what the rows are for.
 """
@@ -29,7 +29,7 @@ async def rows_of(
     """A row for each of ``sequences``.
 
     Raises:
-        HttpError: nobody is there to read the rows; what was not run yet is not run.
+        HttpError: the client has disconnected; sequences that have not run yet are dropped.
         QuireError: see ``EncoderService.encode``.
     """
     mark_begun(request.scope)

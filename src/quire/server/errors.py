@@ -4,8 +4,8 @@ Owns the map from the exception tree to HTTP. Must not know any route. The body 
 fields: ``message``, ``type`` (by status), ``param`` (the offending field, or null) and ``code``
 (the exception's stable code).
 
-Official clients repeat 408, 409, 429 and 5xx by themselves. Where a repetition is useless or would
-run a program twice, ``x-should-retry: false`` says so; where it is safe, ``retry-after`` stands.
+Official clients retry 408, 409, 429 and 5xx automatically. If a retry is useless or would run a
+program twice, the response has ``x-should-retry: false``; if it is safe, ``retry-after``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from quire.server.schemas.other_names import our_name, why_not_served
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1
-"""What ``retry-after`` says: the pool and the queues turn over within about a second."""
+"""Value of ``retry-after``: the pool and the queues turn over within about a second."""
 
 _STATUS: tuple[tuple[type[QuireError], int], ...] = (
     (ModelNotFound, 404),
@@ -81,7 +81,7 @@ _TYPES = {
 }
 
 _OBJECT_WANTED = frozenset({"model_type", "model_attributes_type", "dict_type"})
-"""What pydantic calls a value that is no JSON object, in words of Python."""
+"""Pydantic's message for a value that is not a JSON object, which speaks of Python."""
 
 _CODES = {404: "not_found", 405: "method_not_allowed", 408: "request_timeout"}
 
@@ -101,7 +101,8 @@ class HttpError(HTTPException):
 
 
 def status_of(error: QuireError) -> int:
-    """The HTTP status of ``error``: the first line of the table that it is an instance of."""
+    """The HTTP status of ``error``: that of the first class in the table that it is an instance
+    of."""
     return next(status for kind, status in _STATUS if isinstance(error, kind))
 
 
@@ -145,10 +146,10 @@ def response_of(error: QuireError) -> JSONResponse:
 
 
 def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
-    """A validation error's place as clients write it: ``messages[0].content``.
+    """The path of a validation error as clients write it: ``messages[0].content``.
 
-    A place of pydantic's names the alternatives of unions too, which are no fields: of a place in
-    ``body`` only what ``body`` has counts, and at its end what is missing there.
+    Pydantic's path also contains the alternatives of unions, which are not fields: only parts that
+    ``body`` has are kept, and at the end the missing one.
     """
     path, value = "", body
     where, *parts = problem["loc"]
@@ -166,7 +167,7 @@ def location_of(problem: Mapping[str, Any], body: Any) -> str | None:
 
 
 def validation_body(error: RequestValidationError) -> dict[str, Any]:
-    """The first problem in full and how many more there are. Input values are not echoed."""
+    """The first problem in full, and the number of further ones. Input values are not echoed."""
     problems = error.errors()
     first = problems[0]
     param = location_of(first, error.body)
@@ -196,8 +197,8 @@ def _code_of(kind: str) -> str:
 
 
 def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
-    """Answer every exception of a route in the one shape. ``routes`` are all that the app has, so
-    that a 405 can say what a path does allow."""
+    """Answer every exception of a route in the same format. ``routes`` are all routes of the app,
+    so that a 405 can list the methods of a path."""
 
     async def on_quire_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, QuireError)
@@ -234,8 +235,8 @@ def install_handlers(app: FastAPI, routes: Sequence[APIRoute]) -> None:
 
 
 def no_route(otherwise: ASGIApp) -> ASGIApp:
-    """What answers where no route fits: WebSockets with a 404 like everything else (the framework
-    refuses their handshake with a bare 403), ``otherwise`` the rest."""
+    """The fallback for unknown paths: WebSockets get a 404 like other requests (the framework
+    refuses their handshake with a bare 403), ``otherwise`` answers the rest."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket" or "websocket.http.response" not in scope["extensions"]:
@@ -253,8 +254,8 @@ def no_route(otherwise: ASGIApp) -> ASGIApp:
 
 
 def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
-    """What to say of a path that is one of ours but for its ends: base URLs are copied from
-    elsewhere."""
+    """A hint for a path that differs from a route only at its start or end: base URLs are copied
+    from other servers."""
     plain = path.rstrip("/")
     for meant in (plain, f"/v1{plain}", plain.removeprefix("/v1")):
         if meant != path and any(route.path == meant for route in routes):
@@ -266,18 +267,19 @@ def _meant(routes: Sequence[APIRoute], path: str) -> str | None:
 
 
 def _allowed(routes: Sequence[APIRoute], path: str) -> list[str]:
-    """The router itself names the methods of the first route alone that has the path."""
+    """The router itself lists only the methods of the first route with the path."""
     fitting = [route for route in routes if route.path_regex.fullmatch(path)]
     same = [route for route in fitting if route.path == fitting[0].path]
     return sorted({method for route in same for method in route.methods or ()})
 
 
 _NOT_OURS = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""They end what runs."""
+"""Exceptions that end the process."""
 
 
 class ErrorBoundary:
-    """Around the routes: an exception that nobody expected is a logged 500 in the usual shape."""
+    """Around the routes: an unexpected exception is logged and becomes a 500 in the usual
+    format."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -294,7 +296,7 @@ class ErrorBoundary:
             await self._app(scope, receive, noting_send)
         except _NOT_OURS:
             raise
-        except BaseException:  # a library in Rust that panics raises none of Exception's
+        except BaseException:  # a panic of a Rust library is not an Exception
             if scope["type"] != "http" or started:
                 raise
             request_id = scope["state"]["request_id"]

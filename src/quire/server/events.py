@@ -1,4 +1,4 @@
-"""How the events of a stream look in each dialect: server-sent events, framed.
+"""The framing of streamed events for each API: server-sent events.
 
 Owns the bytes around a JSON payload. Must not know what the payloads mean.
 """
@@ -13,14 +13,14 @@ from quire.core.errors import QuireError
 from quire.server.errors import body_of
 
 EVENT_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Of every response of events: proxies would keep them back until they have many (nginx by itself
-does), or give one client's to another."""
+"""Headers of every event stream: proxies would otherwise buffer events (nginx does by default), or
+cache one client's stream for another."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventStyle:
-    """``frame`` makes an event of what a ``Formatter`` gives, ``done`` ends the stream, ``errors``
-    are the events that tell a failure in its middle."""
+    """``frame`` makes an event of a ``Formatter``'s output, ``done`` ends the stream, ``errors``
+    are the events for a failure in its middle."""
 
     frame: Callable[[bytes], bytes]
     done: bytes

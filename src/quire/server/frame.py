@@ -1,4 +1,4 @@
-"""What every body of one answer repeats: its id, its time, the model."""
+"""The fields that every body of one answer repeats: id, time and model."""
 
 from __future__ import annotations
 

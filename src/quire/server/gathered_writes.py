@@ -1,9 +1,9 @@
-"""What one pass of the edge's loop writes to its connections, sent together at the pass's end.
+"""Gathers the writes of one pass of the edge's loop and sends them together at its end.
 
 A step of the engine gives a token to every stream. Written one by one as they are made, each wakes
-its reader, who on the same machine takes a core from the engine for some microseconds and sleeps
-before the next is there; written one behind the other they wake a reader once. What a response
-writes in one pass, such as its head and its first event, becomes one packet besides. Must not know
+its reader, which on the same machine takes a core from the engine for some microseconds and sleeps
+before the next one arrives. Written one after the other they wake a reader once. Also, all writes
+of a response in one pass, such as its head and its first event, become one packet. Must not know
 what the bytes mean.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 from typing import Any
 
 _MAX_HELD_BYTES = 64 << 10
-"""So much at most is held back for one connection: beyond it the transport's own limits count."""
+"""The most that is held back for one connection: beyond it the transport's own limits apply."""
 
 
 class GatheredTransport(asyncio.Transport):
@@ -35,8 +35,8 @@ class GatheredTransport(asyncio.Transport):
             self.send_held()
 
     def send_held(self) -> None:
-        """Give what is held back to the transport. Nothing of it is for a connection that is gone;
-        nothing to do if all has been sent before."""
+        """Give held-back bytes to the transport, unless the connection is closed. Does nothing if
+        there are none."""
         held, self._held, self._num_held = self._held, [], 0
         if held and not self._transport.is_closing():
             self._transport.write(held[0] if len(held) == 1 else b"".join(held))
@@ -91,7 +91,7 @@ class GatheredTransport(asyncio.Transport):
 
 
 class GatheredWrites:
-    """The connections of one loop that hold something back; all send it in the loop's next pass."""
+    """The connections of one loop with held-back bytes; all are flushed in the loop's next pass."""
 
     def __init__(self) -> None:
         self._holding: list[GatheredTransport] = []

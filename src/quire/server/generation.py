@@ -17,7 +17,7 @@ from quire.node import SessionCall, SessionHandle
 from quire.programs.builtin import ChoiceChunk, CompletionRequest, complete
 
 MAX_MERGED_CHUNKS = 16
-"""Chunks that may wait between the calls and a slow reader; the calls then wait themselves."""
+"""Chunks that may wait between the calls and a slow reader; beyond it the calls wait."""
 
 
 class PromptChunk(msgspec.Struct, frozen=True):
@@ -30,9 +30,9 @@ class PromptChunk(msgspec.Struct, frozen=True):
 class GenerationStream:
     """Starts when it is iterated; iterate it once. ``cancel`` is idempotent and legal in any state.
 
-    Errors of a call end the iteration as the call's ``QuireError``, after the others are cancelled.
-    A call that is cancelled is such an error too, ``ProgramCancelled``: what it has given so far is
-    not the answer.
+    An error of a call ends the iteration as the call's ``QuireError``, after the other calls are
+    cancelled. So does a cancelled call, with ``ProgramCancelled``: its output so far is not a
+    complete answer.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class GenerationStream:
                 call.cancel(reason)
 
     async def wait_closed(self) -> None:
-        """Return when everything that the calls held has been freed."""
+        """Return when all resources of the calls have been freed."""
         for call in self._calls:
             await call.wait_closed()
 

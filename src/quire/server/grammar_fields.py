@@ -1,4 +1,4 @@
-"""A grammar that a request's field asks for: refused before its answer begins, with the field."""
+"""Checks the grammar in a request field before the answer begins; the error names the field."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from quire.server.context import caller_of, context_of
 
 
 async def check_grammar(request: Request, grammar: GrammarSpec, param: str) -> None:
-    """Return if ``grammar``, which ``param`` asks for, can be used.
+    """Return if ``grammar``, from the field ``param``, can be used.
 
     Raises:
         GrammarError: it cannot.

@@ -1,9 +1,10 @@
-"""The listener's HTTP/1.1: uvicorn's protocol over httptools, with bounds on what is not body.
+"""The listener's HTTP/1.1: uvicorn's protocol over httptools, with limits on everything but the
+body.
 
-httptools keeps a header in memory until it is whole, however long it gets; this is the one place
-that stops it. Bodies have their own limit, where they are read; the rest of a body that was
-answered before its end (413, 401) is read here and dropped. To close with it unread would reset
-the connection, and the client that is still sending might never see its answer.
+httptools buffers a header until it is complete, however long it is; this module limits that. Bodies
+have their own limit, where they are read. The rest of a body that was answered early (413, 401) is
+read here and dropped: closing with unread bytes would reset the connection, and a client that is
+still sending might never see its answer.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ MAX_HEAD_BYTES = 64 << 10
 """Request line, headers and trailers of one request."""
 
 _PIECE_BYTES = 16 << 10
-"""A read is parsed in such pieces, so that a head is looked at before it is whole."""
+"""A read is parsed in pieces of this size, so that a head is checked before it is complete."""
 
 _FRAMING_PER_BODY_BYTE = 8
-"""Chunked framing may be that much larger than the body that it carries."""
+"""How much larger than the body its chunked framing may be."""
 
 MAX_DROPPED_BYTES = 64 << 20
-"""Of a body that was answered before its end; behind that the connection is closed."""
+"""Bytes that are read of a body that was answered early; beyond it the connection is closed."""
 
 HEAD_TIMEOUT = b"The head of a request did not come in time."
 
@@ -35,9 +36,9 @@ _DROP_S = 30.0
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    """Answers a request whose head passes ``MAX_HEAD_BYTES`` with 400 and closes; a head may take
-    ``head_timeout_s`` from the connection's beginning, or from its own first byte. ``writes``: with
-    those of the listener's other connections, which are in ``table``."""
+    """Answers a head longer than ``MAX_HEAD_BYTES`` with 400 and closes. A head must arrive within
+    ``head_timeout_s`` of the start of the connection, or of its own first byte. ``writes`` and
+    ``table`` are shared by the listener's connections."""
 
     _num_received = 0
     _num_body = 0
@@ -66,7 +67,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._table.opened(self, self.loop.time())
 
     def give_up(self) -> None:
-        """Close at once: the connection's place is needed, and nothing is being answered on it."""
+        """Close at once: the connection's place is needed, and no request of it is being
+        answered."""
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -94,7 +96,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        self._table.closed(self)  # its own protocol has it from here on
+        self._table.closed(self)  # its own protocol owns the connection from here on
         super().handle_websocket_upgrade()
 
     def on_body(self, body: bytes) -> None:
@@ -112,7 +114,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if self.cycle.response_complete:  # a request that was sent ahead is not the next one
+        if self.cycle.response_complete:  # a pipelined request is not this one
             self._table.answered(self)
         if not (self._in_message and self.cycle.response_complete):
             return
@@ -136,8 +138,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._stop_waiting = None
 
     def _head_is_late(self) -> None:
-        """One that has begun a request is told; one that has said nothing is not. While an earlier
-        request of the connection is answered there is time."""
+        """A client that has begun a request gets an error; one that has sent nothing does not.
+        While an earlier request of the connection is being answered the time is not limited."""
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:

@@ -43,7 +43,7 @@ class CallIdentity:
 
     ``thread`` and ``parent_thread`` are lines of calls within it, ``parent`` another session that
     started it, ``hint`` a grouping that is only recorded. ``final``: the session ends after this
-    call. ``priority``: higher runs first.
+    request. ``priority``: higher runs first.
     """
 
     client_id: str | None = None
@@ -56,10 +56,10 @@ class CallIdentity:
 
 
 def identify(headers: Headers, body: IdentityFields) -> CallIdentity:
-    """Read the identity of one call.
+    """Read the identity of one request.
 
     Raises:
-        InvalidArgument: a header that is too long, not printable ASCII, or no boolean.
+        InvalidArgument: a header that is too long, not printable ASCII, or not a boolean.
     """
     reader = _Reader(headers)
     client_id, thread, parent, parent_thread = _session(reader, body)
@@ -75,7 +75,7 @@ def identify(headers: Headers, body: IdentityFields) -> CallIdentity:
 
 
 class _Reader:
-    """Headers as validated names and flags; of one that was sent twice the first counts."""
+    """Headers as validated names and flags; of a repeated header the first counts."""
 
     def __init__(self, headers: Headers) -> None:
         self._headers = dict(reversed(headers.items()))
@@ -100,7 +100,7 @@ class _Reader:
 def _session(
     reader: _Reader, body: IdentityFields
 ) -> tuple[str | None, str | None, str | None, str | None]:
-    """(client_id, thread, parent, parent_thread), by the order of the module's docstring."""
+    """(client_id, thread, parent, parent_thread), in the order of the module's docstring."""
     thread = reader.name("x-quire-thread-id")
     parent = reader.name("x-quire-parent-id") or reader.name("x-parent-session-id")
     if own := reader.name("x-quire-program-id"):
@@ -117,7 +117,7 @@ def _session(
 
 
 def priority_of(body: IdentityFields) -> int:
-    """The call's priority, higher first: no header has one."""
+    """The request's priority, higher first; no header sets one."""
     if body.nvext is not None and body.nvext.agent_hints is not None:
         hinted = body.nvext.agent_hints.priority
         if hinted is not None:

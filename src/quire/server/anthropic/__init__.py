@@ -1,1 +1,3 @@
-"""Anthropic's messages: blocks to messages, chunks to blocks, errors in their shape."""
+"""Anthropic's Messages API: content blocks to chat messages, chunks to blocks, errors in its
+format.
+"""

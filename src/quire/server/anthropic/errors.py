@@ -1,7 +1,7 @@
-"""Errors of Anthropic's routes in Anthropic's shape, whoever has made them.
+"""Errors of Anthropic's routes in Anthropic's format, whichever layer raises them.
 
-Owns the translation of one error body into the other, as a layer around everything else: refused
-keys and hosts, bodies that are no JSON and failures of a route are all told in the same way.
+Owns the translation of an error body, as the outermost layer: refused keys and hosts, bodies that
+are not JSON and failures of a route all get the same format.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TYPES = {
 
 THREAD_NOT_FOUND = "thread_not_found"
 _DETAILED = frozenset({THREAD_NOT_FOUND, "request_body_encoding_unsupported"})
-"""Codes that Anthropic's clients look for in the details."""
+"""Codes that Anthropic's clients read in the details."""
 
 ANTHROPIC_ERRORS: Responses = {
     status: {"model": AnthropicError, "description": response["description"]}
@@ -50,15 +50,15 @@ def error_type(status: int) -> str:
 
 
 def error_events(error: QuireError) -> list[bytes]:
-    """For an error in the middle of a stream."""
+    """An error in the middle of a stream."""
     kind = error_type(status_of(error))
     message = body_of(error)["error"]["message"]
     return [event("error", error={"type": kind, "message": message})]
 
 
 class AnthropicErrors:
-    """Outermost layer: translates error responses below ``PATH``; ``request-id`` is named as
-    Anthropic's clients look for it."""
+    """The outermost layer: translates error responses below ``PATH``, and names the request id
+    ``request-id`` as Anthropic's clients expect."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -71,7 +71,7 @@ class AnthropicErrors:
 
 
 class _Translator:
-    """One response. That of an error is held back until its body is complete."""
+    """One response. An error response is held back until its body is complete."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -103,7 +103,7 @@ class _Translator:
 
 
 def translated(body: bytes, status: int, request_id: str | None) -> bytes:
-    """An error body of ours as Anthropic's. A refused CORS preflight has a line of plain text."""
+    """Our error body as Anthropic's. A refused CORS preflight has a line of plain text."""
     code = None
     try:
         ours = json.loads(body)["error"]

@@ -1,6 +1,6 @@
-"""From chunks to Anthropic's messages, whole or in events.
+"""From chunks to Anthropic's messages, whole or as events.
 
-Owns the order of blocks: thinking, text and tool uses as they come, one open at a time. Must not
+Owns the order of blocks: thinking, text and tool uses as they arrive, one open at a time. Must not
 know how text is parsed (``ChoiceParser``) nor how bytes are sent.
 """
 
@@ -207,10 +207,10 @@ class MessageFormatter:
 
 
 def tool_input(arguments: str) -> dict[str, Any]:
-    """The object that a call's arguments spell.
+    """The arguments of a call as an object.
 
-    What a token limit has cut off is read as far as it goes, as Anthropic's own client reads a
-    stream. A value that is no object is wrapped, because ``input`` has to be one.
+    Arguments that a token limit has truncated are parsed as far as possible, as Anthropic's own
+    client parses a stream. A value that is not an object is wrapped, because ``input`` must be one.
     """
     try:
         value = from_json(arguments or "{}", allow_partial=True)

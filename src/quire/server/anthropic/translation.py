@@ -1,7 +1,8 @@
-"""A request of ``/v1/messages`` as the chat request that it amounts to.
+"""Translates a request of ``/v1/messages`` into a chat request.
 
-A user's message with tool results becomes one message per result and one of the rest; the blocks
-of an assistant's become one message. A final message of the assistant is continued, not answered.
+A user's message with tool results becomes one chat message per result and one for the rest; the
+blocks of an assistant's message become one chat message. If the last message is the assistant's,
+the model continues it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from quire.server.schemas.tools import (
 
 
 def chat_request(body: CountTokensRequest) -> ChatCompletionRequest:
-    """``body`` in chat's own form. All parts have been validated already."""
+    """``body`` as a chat request. All parts have been validated already."""
     choice = body.tool_choice
     config = body.output_config
     going_on = body.messages[-1].role == "assistant"
@@ -117,7 +118,8 @@ def _messages(message: InputMessage) -> list[Message]:
 
 
 def _assistant(message: InputMessage) -> AssistantMessage:
-    """Every block has been validated; joined and written anew, texts may be longer than one may."""
+    """Built without validation: every block has been validated, and joined or rewritten texts may
+    be longer than a single text may."""
     if isinstance(message.content, str):
         return AssistantMessage(role="assistant", content=message.content)
     texts, thoughts, calls = [], [], []
@@ -141,7 +143,7 @@ def _assistant(message: InputMessage) -> AssistantMessage:
 
 
 def _content(content: str | Sequence[Any]) -> Content:
-    """Blocks that the conversation of this role has no place for have no meaning there."""
+    """Blocks that a message of this role cannot have are ignored."""
     if isinstance(content, str):
         return content
     parts: list[TextPart | RefusalPart | MediaPart] = []

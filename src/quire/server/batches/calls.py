@@ -1,7 +1,7 @@
-"""A request of a batch as a request of this server: through the same routes, without a connection.
+"""A request of a batch, sent through this server's own routes without a connection.
 
-Owns what stands around the body. Cancelling a call ends it as a disconnect
-does.
+Owns what surrounds the body: scope, headers and the answer. Cancelling a call ends it like a
+disconnect.
 """
 
 from __future__ import annotations
@@ -26,24 +26,25 @@ class Answered:
 
     @property
     def code(self) -> str | None:
-        """Of an error."""
+        """Bytes of an error's body that are read."""
         error = self.body.get("error") if isinstance(self.body, dict) else None
         return error.get("code") if isinstance(error, dict) else None
 
 
 class Calls(Protocol):
-    """Whoever answers the requests of batches."""
+    """Answers the requests of batches."""
 
     async def call(
         self, tenant: TenantId, path: str, body: Mapping[str, Any], program: str
     ) -> Answered:
-        """The answer of the route at ``path``. ``program``: the client's name for the program
-        that the call is part of."""
+        """The answer of the route at ``path``. ``program``: the client's name for the session of
+        the request."""
         ...
 
 
 class RouteCalls:
-    """``routes`` answer as they do for clients; ``application`` is what they take for theirs."""
+    """``routes`` answer as they do for clients; ``application`` is the application that they find
+    in their scope."""
 
     def __init__(self, routes: ASGIApp, application: object) -> None:
         self._routes = routes
@@ -79,7 +80,7 @@ class RouteCalls:
 
 
 class _Exchange:
-    """The body that is sent, and what comes back."""
+    """The request body that is sent, and the response that comes back."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
@@ -88,7 +89,7 @@ class _Exchange:
 
     async def receive(self) -> Message:
         if self._body is None:
-            await asyncio.Event().wait()  # until it is cancelled: this client does not leave
+            await asyncio.Event().wait()  # until it is cancelled: this client never disconnects
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
 

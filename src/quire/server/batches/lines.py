@@ -1,6 +1,6 @@
-"""The lines of a batch's input: checked all at once, read one by one.
+"""The lines of a batch's input file: all checked first, then read one by one.
 
-Owns what a line must look like. Keeps where each stands and what it is called, never its text.
+Owns the format of a line. Keeps the place and custom_id of each line, never its text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEYS = frozenset({"custom_id", "method", "url", "body"})
 
 @dataclass(frozen=True, slots=True)
 class BatchLine:
-    """Where a request of the batch stands. ``custom_id``: its client's name for it."""
+    """The place of one request in the input file. ``custom_id``: the client's name for it."""
 
     custom_id: str
     start: int
@@ -31,7 +31,7 @@ class BatchLine:
 
 @dataclass(slots=True)
 class Checked:
-    """All lines, or what is wrong with them."""
+    """All lines, or the errors in them."""
 
     lines: list[BatchLine] = field(default_factory=list)
     errors: list[BatchError] = field(default_factory=list)
@@ -43,7 +43,7 @@ class _Bad(Exception):
 
 
 def check_lines(path: Path, endpoint: str, max_line_bytes: int) -> Checked:
-    """Look at every line of the file at ``path``; at most ``MAX_ERRORS`` errors are told."""
+    """Check every line of the file at ``path``; at most ``MAX_ERRORS`` errors are returned."""
     checked, known = Checked(), set[str]()
     for raw in _raw_lines(path, max_line_bytes):
         if len(checked.errors) >= MAX_ERRORS:
@@ -77,7 +77,7 @@ class _RawLine(NamedTuple):
 
 
 def _raw_lines(path: Path, max_line_bytes: int) -> Iterator[_RawLine]:
-    """Those that are not empty."""
+    """The lines that are not empty."""
     start = number = 0
     with path.open("rb") as file:
         while raw := file.readline(max_line_bytes + 1):

@@ -1,4 +1,4 @@
-"""What is known of one batch, on disk: its state, and the legal ways from one to the next."""
+"""The record of one batch on disk: its state, and the legal transitions between states."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NEXT: Mapping[BatchStatus, frozenset[BatchStatus]] = {
 
 
 class BatchRecord(BaseModel):
-    """``output_ttl_s``: of the files that are made; ``None``: as long as files stay."""
+    """``output_ttl_s``: lifetime of the output files; ``None``: the longest that files may have."""
 
     tenant: TenantId
     batch: Batch
@@ -35,7 +35,7 @@ class BatchRecord(BaseModel):
         return not _NEXT[self.batch.status]
 
     def advance(self, status: BatchStatus, now_s: float) -> None:
-        """The only way in which a batch changes its state."""
+        """The only function that changes a batch's state."""
         batch = self.batch
         assert status in _NEXT[batch.status], f"{batch.status} batches do not become {status}"
         batch.status = status

@@ -1,7 +1,7 @@
-"""What the requests of a batch have answered, line by line, as they end.
+"""The results of a batch's requests, one line each, in the order in which they end.
 
-Owns the two files that grow: answers and errors. After a restart it knows which requests have their
-line; one that was cut in the middle is taken out. Calls block on the disk.
+Owns the two growing files: answers and errors. After a restart it finds the requests that have a
+line; an incomplete line is removed. Calls block on the disk.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 from quire.core.errors import NeverWithinQuota
 
 MAX_RESULT_BYTES = 1 << 30
-"""Of the answers and errors of one batch."""
+"""Bytes of a batch's answers and errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one request has ended: with a response, or (``reason``) without having run."""
+    """The end of one request: a response, or (``reason``) why it has not run."""
 
     custom_id: str
     status: int = 0
@@ -49,7 +49,7 @@ class _Growing:
 
 @dataclass(slots=True)
 class Results:
-    """``outputs`` and ``errors`` grow; ``done`` has the custom_ids that have their line."""
+    """``outputs`` and ``errors`` are the files; ``done`` has the custom_ids that have a line."""
 
     outputs: _Growing
     errors: _Growing
@@ -76,7 +76,7 @@ class Results:
 
 
 def open_results(directory: Path, batch_id: str) -> Results:
-    """Those that there are already, to go on from."""
+    """Read existing results, to continue from them."""
     done: set[str] = set()
     outputs = _reopened(directory / f"{batch_id}.outputs", done)
     errors = _reopened(directory / f"{batch_id}.errors", done)

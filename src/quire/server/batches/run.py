@@ -1,7 +1,7 @@
-"""One batch from its input to its files, and on from where it was when the node stopped.
+"""Runs one batch from its input to its output files, also from the middle after a restart.
 
-Owns the order of its states and how many of its requests are under way. Must not know HTTP: a
-``Calls`` answers, the disk is used in threads.
+Owns the order of its states and the number of requests in flight. Must not know HTTP: a ``Calls``
+answers the requests, and the disk is used in threads.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from quire.server.schemas.batches import BatchError, BatchErrors, BatchStatus
 logger = logging.getLogger(__name__)
 
 NUM_AT_ONCE = 16
-"""Requests of one batch under way."""
+"""Requests of one batch in flight."""
 
 LOWEST_PRIORITY = 1 << 30
-"""With the sign of requests' bodies: everything else of the tenant runs first."""
+"""Lowest priority, in the sign of request bodies: all other work of the tenant runs first."""
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _MAX_CANCELLED = 3
-"""A request whose program was ended by somebody else is tried so often."""
+"""How often a request is tried whose program was ended by somebody else."""
 
 _NO_STREAM = "a batch's answers are whole: leave stream and background out"
 
@@ -40,8 +40,8 @@ Pause = Callable[[float], Awaitable[None]]
 
 
 class BatchRun:
-    """``start`` begins it. ``directory`` holds the record and the results until they are files;
-    ``now_s`` is the time of day, ``pause`` waits for so many seconds."""
+    """``start`` starts it. ``directory`` holds the record, and the results until they become files;
+    ``now_s`` is the time of day, ``pause`` waits for a number of seconds."""
 
     def __init__(
         self,
@@ -69,14 +69,14 @@ class BatchRun:
         self._task = asyncio.create_task(self._run(), name=f"batch {self.record.batch.id}")
 
     async def cancel(self) -> None:
-        """End it; what has been answered stays. Idempotent."""
+        """Cancel the batch; existing answers are kept. Idempotent."""
         if self.record.batch.status in ("validating", "in_progress"):
             await self._advance("cancelling")
             if self._work is not None:
                 self._work.cancel()
 
     async def close(self) -> None:
-        """The server stops: the batch goes on when it starts again."""
+        """The server stops; the batch continues at the next start."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -108,7 +108,7 @@ class BatchRun:
             await self._fail("internal_error", "an unexpected error; see the server's log")
 
     async def _worked_off(self) -> None:
-        """Until it is completed, failed or expired; cancelled whenever somebody wants it."""
+        """Run until it is completed, failed, expired or cancelled."""
         batch = self.record.batch
         if batch.status == "cancelling":
             raise asyncio.CancelledError
@@ -128,7 +128,7 @@ class BatchRun:
     # -- its requests ------------------------------------------------------------------------------
 
     async def _checked_lines(self) -> list[BatchLine] | None:
-        """``None``: the input is not what it must be, and the batch has failed."""
+        """``None``: the input is invalid, and the batch has failed."""
         record = self.record
         source = self._files.get(record.tenant, record.batch.input_file_id)
         path = self._files.path(source)
@@ -163,7 +163,7 @@ class BatchRun:
         for line in left:
             body = await asyncio.to_thread(read_line, path, line)
             result = await self._result(line, body)
-            results.add(result)  # one line: a thread would cost more than the write
+            results.add(result)  # on the loop: for one line a thread would cost more than the write
             self._count(results)
 
     def _count(self, results: Results) -> None:
@@ -172,13 +172,13 @@ class BatchRun:
         counts.failed = results.errors.num_lines
 
     async def _result(self, line: BatchLine, body: dict[str, Any]) -> Result:
-        """Of a request that is answered in the end: what is only true now is tried again."""
+        """The final result of a request: temporary errors are retried."""
         if body.get("stream") or body.get("background"):
             error = {"message": _NO_STREAM, "type": "invalid_request_error", "param": "stream"}
             return Result(line.custom_id, 400, "", {"error": {**error, "code": "invalid_argument"}})
         if self.record.batch.endpoint != "/v1/embeddings":
             body = {**body, "priority": LOWEST_PRIORITY}
-            body.pop("nvext", None)  # it would have another priority
+            body.pop("nvext", None)  # it would override the priority
         pause_s, num_cancelled = _FIRST_PAUSE_S, 0
         while True:
             answered = await self._calls.call(
@@ -193,7 +193,7 @@ class BatchRun:
     # -- its end -----------------------------------------------------------------------------------
 
     async def _end(self, reason: str | None, status: BatchStatus) -> None:
-        """``reason``: why requests have not run, of those that have not."""
+        """``reason``: why the requests without a result have not run."""
         batch = self.record.batch
         if reason is not None and batch.request_counts.total:
             await asyncio.to_thread(self._give_reasons, reason)
@@ -215,13 +215,13 @@ class BatchRun:
             results.close()
 
     def _make_files(self) -> None:
-        """The results become files of the tenant, those that have lines."""
+        """Turn the results that have lines into files of the tenant."""
         batch = self.record.batch
         batch.output_file_id = self._made_file("outputs")
         batch.error_file_id = self._made_file("errors")
 
     def _made_file(self, kind: str) -> str | None:
-        """Its id follows from the batch's, so that a stop in the middle of this loses nothing."""
+        """The file's id follows from the batch's, so that an interruption here loses nothing."""
         batch, tenant = self.record.batch, self.record.tenant
         file_id = f"file-{kind}-{batch.id.removeprefix('batch_')}"
         path = self._directory / f"{batch.id}.{kind}"
@@ -245,7 +245,7 @@ class BatchRun:
         return file_id
 
     async def _fail(self, code: str, message: str) -> None:
-        """What has been answered by then stays readable."""
+        """Existing answers stay readable."""
         self.record.batch.errors = BatchErrors(data=[BatchError(code=code, message=message)])
         await asyncio.to_thread(self._make_files)
         await self._advance("failed")
@@ -256,5 +256,6 @@ class BatchRun:
 
 
 def _is_transient(answered: Answered) -> bool:
-    """The node is full, loads, drains or has lost an engine; or has ended the program."""
+    """Temporary errors: the node is full, loads, drains or has lost an engine; or it has ended the
+    program."""
     return answered.status in (429, 503) or answered.code == "program_cancelled"

@@ -1,6 +1,6 @@
-"""All batches of a node: created, listed, cancelled, and on their way again after a restart.
+"""All batches of a node: creates, lists and cancels them, and continues them after a restart.
 
-Owns how many there may be. Must not know how one runs (``BatchRun``).
+Owns the limits on their number. Must not know how a batch runs (``BatchRun``).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """Per tenant. ``max_waiting``: batches that are not over, of which ``num_at_once`` run;
-    ``max_batches``: those that are over included, the oldest of which go first."""
+    """Per tenant. ``max_waiting``: unfinished batches, of which ``num_at_once`` run;
+    ``max_batches``: including finished ones, of which the oldest are dropped."""
 
     max_waiting: int = 64
     num_at_once: int = 2
@@ -36,8 +36,7 @@ class BatchLimits:
 
 
 class BatchService:
-    """``now_s`` is the time of day. ``start`` belongs to the loop that everything else is called
-    on."""
+    """``now_s`` is the time of day. Every method belongs to the loop that calls ``start``."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class BatchService:
         self._turns: dict[TenantId, asyncio.Semaphore] = {}
 
     async def start(self) -> None:
-        """Go on with what was not over when the node stopped. Raises ``ConfigError``: the
+        """Continue the unfinished batches of an earlier run. Raises ``ConfigError`` if the
         directory cannot be used."""
         if not self._files.is_kept:
             return
@@ -82,13 +81,15 @@ class BatchService:
         return directory
 
     async def close(self) -> None:
-        """What runs stops, and goes on at the next start."""
+        """Stop the running batches; they continue at the next start."""
         await asyncio.gather(*(run.close() for run in self._runs.values()))
 
     async def create(self, tenant: TenantId, request: BatchRequest) -> Batch:
-        """Raises:
-        UnknownHandle, InvalidArgument: no such file, or not one of requests.
-        QuotaExceeded: as many as may are waiting.
+        """Create a batch and start it, or let it wait.
+
+        Raises:
+            UnknownHandle, InvalidArgument: no such file, or not a file of requests.
+            QuotaExceeded: the tenant has too many waiting batches.
         """
         source = await asyncio.to_thread(self._files.get, tenant, request.input_file_id)
         if source.purpose != "batch":
@@ -157,7 +158,7 @@ class BatchService:
         return self._find(tenant, batch_id).record.batch
 
     async def cancel(self, tenant: TenantId, batch_id: str) -> Batch:
-        """Raises ``UnknownHandle``. Without effect on one that is over."""
+        """Raises ``UnknownHandle``. No effect on a finished batch."""
         run = self._find(tenant, batch_id)
         await run.cancel()
         return run.record.batch
@@ -166,7 +167,7 @@ class BatchService:
         await self._runs[batch_id].wait_ended()
 
     def check_unused(self, tenant: TenantId, file_id: str) -> None:
-        """Raises ``InvalidArgument``: a batch that is not over reads the file."""
+        """Raises ``InvalidArgument`` if an unfinished batch reads the file."""
         for run in self._runs.values():
             record = run.record
             is_used = record.batch.input_file_id == file_id and not record.is_over

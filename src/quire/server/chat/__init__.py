@@ -1,1 +1,1 @@
-"""The chat dialect: messages to a prompt, tools and formats to a grammar, chunks to messages."""
+"""The chat API: messages to a prompt, tools and formats to a grammar, chunks to messages."""

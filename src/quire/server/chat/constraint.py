@@ -1,8 +1,9 @@
-"""Which grammar a request's tools, tool choice and formats ask for.
+"""The grammar that a request's tools, tool choice and formats require.
 
-Owns the translation; must not compile (``grammar_check`` does). A forced call is constrained to
-the form that ``programs/chat/hermes_calls.py`` reads, be it the model's own or not, so it always
-parses: the name is one of the tools', the arguments fit the tool's schema.
+Owns the translation; must not compile (``grammar_check`` does). A forced call is constrained to the
+format that ``programs/chat/hermes_calls.py`` parses, whatever the model's own format is. It can
+therefore always be parsed: the name is one of the tools', and the arguments match the tool's
+schema.
 """
 
 from __future__ import annotations
@@ -24,11 +25,12 @@ from quire.server.schemas.tools import (
 )
 
 _SPACING = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""One way to write JSON: a model that may add spaces for ever sometimes does."""
+"""JSON without optional spaces: a model that may add spaces sometimes adds them for ever."""
 
 
 def chat_grammar(request: ChatCompletionRequest) -> tuple[GrammarSpec | None, str]:
-    """The grammar of an answer, if any, and the field it comes from (for error messages)."""
+    """The grammar of an answer, if any, and the request field that it comes from (for error
+    messages)."""
     forced = forced_tools(request)
     if forced:
         many = request.parallel_tool_calls is not False and request.tool_choice == "required"
@@ -46,7 +48,7 @@ def chat_grammar(request: ChatCompletionRequest) -> tuple[GrammarSpec | None, st
 
 
 def forced_tools(request: ChatCompletionRequest) -> list[Tool]:
-    """The tools of which one must be called; empty if none must."""
+    """The tools of which one must be called; empty if no call is required."""
     choice, tools = request.tool_choice, request.tools or []
     if isinstance(choice, NamedToolChoice):
         return [tool for tool in tools if tool.function.name == choice.function.name]
@@ -76,7 +78,7 @@ def _format_schema(chosen: ResponseFormat | None) -> dict[str, Any] | None:
 
 
 def _spaced(schema: dict[str, Any], *, strict: bool) -> dict[str, Any]:
-    """``strict``: a keyword that cannot be enforced is an error, else it is ignored."""
+    """``strict``: a keyword that cannot be enforced is an error; otherwise it is ignored."""
     return {**schema, "x-guidance": {**_SPACING, "lenient": not strict}}
 
 
@@ -90,11 +92,11 @@ def _calls(many: bool) -> str:
 
 
 def call_schema(tools: Sequence[Tool]) -> dict[str, Any]:
-    """The schema of one call's JSON: ``{"name": ..., "arguments": ...}`` of one of the tools.
+    """The schema of one call's JSON: ``{"name": ..., "arguments": ...}`` for one of the tools.
 
-    Each tool's parameters move under ``$defs``, and so do the targets of their own references. An
-    object that lists its properties is closed unless it says otherwise: what a schema merely does
-    not forbid, no tool expects.
+    Each tool's parameters move under ``$defs``, together with the targets of their own references.
+    An object that lists its properties is closed unless it says otherwise: no tool expects
+    properties that its schema merely does not forbid.
     """
     definitions: dict[str, Any] = {}
     calls = []
@@ -130,7 +132,7 @@ _OPEN_KEYWORDS = frozenset(
 
 
 def _closed(schema: Any) -> Any:
-    """``schema`` with its plain objects, and those in their properties and items, closed."""
+    """``schema`` with its plain objects closed, and those in their properties and items."""
     if not isinstance(schema, dict):
         return schema
     closed = dict(schema)

@@ -1,9 +1,8 @@
-"""A request's messages in two other forms: what chat templates read, and canonical turns.
+"""A request's chat messages in two other forms: for chat templates, and as canonical turns.
 
-Templates get plain text (those of models that see images: a list of parts) and, for tool calls,
-arguments as objects. Turns are text that is the same
-for an answer when this node gives it and when a client sends it back, which is how a later call is
-recognised as part of the same session.
+Templates get plain text (those of vision models: a list of parts) and, for tool calls, arguments as
+objects. The text of a turn is the same for an answer that this node gives and for the same answer
+sent back by a client; this is how a later request is recognised as part of a session.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from quire.server.schemas.messages import (
 
 
 def template_messages(messages: Sequence[Message], images: ImageReader) -> list[dict[str, Any]]:
-    """Messages for a template: ``developer`` is ``system``, parts are joined by line breaks, a
-    tool's answer knows the name of the function that was called. ``images`` reads those there are.
+    """Chat messages for a template: ``developer`` becomes ``system``, parts are joined by line
+    breaks, and a tool's result gets the name of the called function. ``images`` reads the images.
 
     Raises:
-        InvalidArgument: a part that the model does not read.
+        InvalidArgument: a part that the model cannot read.
     """
     names: dict[str, str] = {}
     converted = []
@@ -72,7 +71,7 @@ def _template_call(call: MessageToolCall) -> dict[str, Any]:
 def _content(
     content: Content | None, param: str, images: ImageReader
 ) -> str | list[dict[str, Any]]:
-    """A message's content as the template of a model reads it that sees ``images``, or none."""
+    """A message's content for the template of a model that reads ``images``, or does not."""
     if content is None or isinstance(content, str):
         parts = [{"type": "text", "text": content}] if content else []
     else:
@@ -115,6 +114,6 @@ def turn_of_answer(answer: Answer) -> ConversationTurn:
 
 
 def _canonical(text: str, calls: Iterable[tuple[str, Any]]) -> str:
-    """Clients strip white space and write JSON anew, so neither may matter."""
+    """Text without outer white space and arguments in one spelling, because clients change both."""
     lines = [json.dumps(call, sort_keys=True, separators=(",", ":")) for call in calls]
     return "\n".join([text.strip(), *lines])

@@ -1,7 +1,7 @@
-"""From chunks to ``/v1/chat/completions`` bodies, whole or in events.
+"""From chunks to ``/v1/chat/completions`` bodies, whole or as events.
 
-Owns the chat dialect's order: the role first, then pieces, then the reason why a choice ended.
-Must not know how text is parsed (``ChoiceParser``) nor how bytes are sent.
+Owns the order of events: first the role, then pieces, then the finish reason of each choice. Must
+not know how text is parsed (``ChoiceParser``) nor how bytes are sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from quire.server.usage import UsageCounter
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """What the client asked to see. ``num_logprobs`` ``None``: no log probabilities."""
+    """The output options of the client. ``num_logprobs`` ``None``: no log probabilities."""
 
     num_choices: int = 1
     num_logprobs: int | None = None
@@ -59,7 +59,7 @@ class _Choice:
 
 
 class ChatFormatter:
-    """One request's formatter; ``reading`` says how the text of its choices is to be read."""
+    """One request's formatter; ``reading`` says how the text of its choices is parsed."""
 
     def __init__(
         self,
@@ -163,8 +163,8 @@ class ChatFormatter:
     def _pieces(
         self, chunk: ChoiceChunk, pieces: list[Piece], logprobs: ChoiceLogprobs | None
     ) -> list[bytes]:
-        """One event per piece. Figures and ids of the chunk's tokens go with the first one; where
-        the text is still held back they go alone, so that none is lost."""
+        """One event per piece. Figures and ids of the chunk's tokens go with the first piece; if
+        all text is held back they get an event of their own, so that none is lost."""
         if self._is_plain and len(pieces) == 1 and isinstance(pieces[0], Content):
             return [self._text_event(chunk.index, pieces[0].text)]
         deltas = [delta_of(piece) for piece in pieces]
@@ -182,7 +182,7 @@ class ChatFormatter:
         return events
 
     def _text_event(self, index: int, text: str) -> bytes:
-        """The event of content alone, which nearly every one is."""
+        """The event of plain content, which almost every event is."""
         choice = self._choices[index]
         if choice.text_event is None:
             choice.text_event = TextEvent(lambda text: self._content(index, text))
@@ -237,5 +237,6 @@ class ChatFormatter:
 
 
 def _asks_for_calls(choice: _Choice) -> bool:
-    """A stop string may have cut the last call: then the answer has stopped, and waits for none."""
+    """A stop string may have truncated the last call: then the finish reason is ``stop``, because
+    the client cannot run the call."""
     return bool(whole_answer(choice.pieces).calls) and not choice.parser.ends_in_call

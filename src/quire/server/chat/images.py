@@ -1,7 +1,7 @@
-"""Images of a conversation: out of ``data:`` URLs, and into the prompt's tokens.
+"""Images of a conversation: reads ``data:`` URLs, and expands the prompt by the images' tokens.
 
-Owns what a request may say an image is. Nothing is fetched: a node that opened the URLs of its
-clients would reach what they cannot. The file itself is read by the engine.
+Owns the accepted forms of an image. Nothing is fetched: a node that opened its clients' URLs would
+reach hosts that the clients cannot. The file itself is decoded later.
 """
 
 from __future__ import annotations
@@ -23,20 +23,18 @@ _DATA_URL = re.compile(r"data:image/(?:png|jpeg|jpg);base64,", re.IGNORECASE)
 
 
 class ImageReader:
-    """Reads the images of one request; ``files`` in the order of the conversation.
-
-    ``accepted``: what the model sees, None if it reads text only.
-    """
+    """Reads the images of one request; ``files`` are in the order of the conversation.
+    ``accepted``: the image input of the model, ``None`` for a text model."""
 
     def __init__(self, accepted: ImageInput | None) -> None:
         self.accepted = accepted
         self.files: list[bytes] = []
 
     def read(self, part: MediaPart, param: str) -> dict[str, Any]:
-        """The part as a chat template reads it; ``sha256`` is for us.
+        """The part for a chat template; ``sha256`` is for the server itself.
 
         Raises:
-            InvalidArgument: the model does not read such parts, a URL that is no image's data.
+            InvalidArgument: the model reads no images, or the URL has no image data.
         """
         if self.accepted is None:
             raise InvalidArgument(
@@ -75,11 +73,12 @@ def _file_of(url: str | None, param: str) -> bytes:
 def expand_images(
     token_ids: Sequence[int], files: Sequence[bytes], accepted: ImageInput | None, limit: int
 ) -> tuple[tuple[int, ...], tuple[PromptImage, ...]]:
-    """The prompt with as many tokens for each image as it takes, and where each image stands.
+    """The prompt with each image's placeholder repeated to its number of tokens, and the place of
+    each image.
 
     Raises:
         InvalidArgument: the rendered prompt has another number of images than the conversation.
-        PromptTooLong: it has more than ``limit`` tokens; it is then not made, because a request of
+        PromptTooLong: it has more than ``limit`` tokens; it is then not built, because a request of
             many small files would take hundreds of times its own size.
     """
     if accepted is None:

@@ -1,7 +1,6 @@
-"""One choice's text into pieces, and pieces into deltas and messages.
+"""Parses one choice's text into pieces, and turns pieces into deltas and messages.
 
-A whole message is the sum of the pieces that a stream would have sent, so that the two cannot
-differ.
+A whole message is the sum of the pieces that a stream would have sent, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ from quire.server.schemas.chat import (
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How answers are to be read. ``max_calls``: further calls are dropped, as the client asked
-    (``parallel_tool_calls: false``); 0: calls are text, unless ``drops_calls``: then the client
-    has tools and has ruled all calls out, and nothing of one is shown. ``starts_in_reasoning``: the
-    prompt has opened the model's reasoning already. ``tools``: the names of what may be called."""
+    """How answers are parsed. ``max_calls``: further calls are dropped, as the client requested
+    (``parallel_tool_calls: false``). 0: calls are text, unless ``drops_calls``: the client has
+    tools and has ruled out all calls, so calls are removed. ``starts_in_reasoning``: the prompt has
+    already opened the model's reasoning. ``tools``: names of the tools."""
 
     max_calls: int | None = 0
     starts_in_reasoning: bool = False
@@ -44,12 +43,12 @@ class Reading:
 
     @property
     def finds_calls(self) -> bool:
-        """Whether a call is told from the text around it."""
+        """Whether calls are separated from text."""
         return self.drops_calls or self.max_calls != 0
 
 
 class ChoiceParser:
-    """``feed`` one choice's text as it comes, ``finish`` once."""
+    """Call ``feed`` with one choice's text as it arrives, and ``finish`` once."""
 
     def __init__(self, reading: Reading) -> None:
         self._max_calls = reading.max_calls
@@ -64,7 +63,8 @@ class ChoiceParser:
 
     @property
     def ends_in_call(self) -> bool:
-        """Whether the text so far ends before a call's arguments do: nobody can run that call."""
+        """Whether the text so far ends within a call's arguments: the client cannot run that
+        call."""
         call = self._parser.open_call
         return call is not None and (self._max_calls is None or call < self._max_calls)
 
@@ -72,7 +72,7 @@ class ChoiceParser:
         return self._kept(self._parser.feed(text))
 
     def finish(self) -> list[Piece]:
-        """What was held back; the text may end in the middle of a call."""
+        """The text that was held back; it may end in the middle of a call."""
         return self._kept(self._parser.finish())
 
     def _kept(self, pieces: list[Piece]) -> list[Piece]:

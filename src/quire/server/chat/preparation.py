@@ -1,7 +1,7 @@
-"""A conversation prepared for the model: the prompt, the grammar, how the answer is to be read.
+"""Prepares a conversation for the model: the prompt, the grammar, how the answer is parsed.
 
-What every dialect of conversations (chat completions, responses, messages) has in common: each
-translates its own fields to a ``ChatCompletionRequest`` and formats the answer in its own way.
+Shared by the three conversation APIs (chat completions, responses, messages): each translates its
+fields to a ``ChatCompletionRequest`` and formats the answer itself.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PreparedChat:
     num_logprobs: int | None
 
     def remember(self, session: SessionHandle, answers: Sequence[Answer]) -> None:
-        """A later prompt that goes on from one of ``answers`` joins ``session``."""
+        """A later prompt that continues one of ``answers`` joins ``session``."""
         for answer in answers:
             session.remember(self.turns, turn_of_answer(answer))
 
@@ -51,7 +51,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
 
     Raises:
         QuireError: no such model, a conversation that its template refuses, a grammar that does not
-            compile, a prompt that is too long, fields that contradict the model.
+            compile, a prompt that is too long, or fields that the model does not support.
     """
     context = context_of(request)
     body = body.with_allowed_tools()
@@ -66,7 +66,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
     prompt = await context.renderer.render(model, conversation)
     prompt = _truncated(prompt, body, model)
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    # what a grammar writes is in the one form that it knows
+    # a forced call always has the format of the grammar
     dialect = dialect_of(model) if grammar is None else Dialect.HERMES
     tools = frozenset(tool.function.name for tool in body.tools or ())
     reading = Reading(
@@ -92,7 +92,7 @@ async def prepare_chat(request: Request, body: ChatCompletionRequest) -> Prepare
 
 
 def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedModel) -> ChatPrompt:
-    """The end of ``prompt``, as much of it as ``truncate_prompt_tokens`` says."""
+    """The end of ``prompt``, as long as ``truncate_prompt_tokens`` allows."""
     asked = body.truncate_prompt_tokens
     if asked is None:
         return prompt
@@ -109,7 +109,7 @@ def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedMod
 
 
 async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> ChatPrompt:
-    """The prompt of ``body``'s conversation alone.
+    """The prompt of ``body``'s conversation only.
 
     Raises:
         QuireError: no such model, or a conversation that its template refuses.
@@ -123,7 +123,7 @@ async def render_chat(context: ServerContext, body: ChatCompletionRequest) -> Ch
 def _conversation(
     body: ChatCompletionRequest, messages: list[dict[str, object]], images: Sequence[bytes]
 ) -> TemplateInput:
-    """With ``tool_choice`` none the model is not told of the tools, so that it calls none."""
+    """With ``tool_choice`` none the model does not see the tools, so that it calls none."""
     tools = body.tools if body.tool_choice != "none" else None
     variables = dict(body.chat_template_kwargs or {})
     for name in ("reasoning_effort", "verbosity"):

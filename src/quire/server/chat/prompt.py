@@ -1,7 +1,7 @@
-"""From a conversation to prompt tokens, by the model's own chat template, off the event loop.
+"""Renders a conversation to prompt tokens with the model's own chat template, off the event loop.
 
 Owns the threads that render and tokenize, and one compiled template per thread and model. The
-template's own limits bound time and output; a conversation too large for them is refused.
+template's limits bound time and output; a conversation that exceeds them is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _NUM_THREADS = 2
 
 @dataclass(frozen=True, slots=True)
 class TemplateInput:
-    """What a template is given. ``messages`` as ``template_messages`` makes them; ``images``: the
-    files that they show; ``documents``: for templates that read some."""
+    """The input of a chat template. ``messages`` come from ``template_messages``; ``images``: their
+    files; ``documents``: for templates that use them."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -60,7 +60,7 @@ class ChatPrompt:
 
 
 class ChatRenderer:
-    """Renders for many requests at a time; a few threads do, the others wait their turn."""
+    """Renders for many requests at a time with a few threads; further requests wait."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="quire-template")
@@ -72,14 +72,14 @@ class ChatRenderer:
         Raises:
             InvalidArgument: the model has no template, its template does not compile, or the
                 template refuses the messages or reads no documents.
-            PromptTooLong: its images take more tokens than any prompt may have. Whether a prompt
-                fits its model is not asked here: routes that count tokens do not care.
+            PromptTooLong: its images take more tokens than any prompt may have. Whether the prompt
+                fits its model is not checked here: routes that count tokens need no check.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._render, model, conversation)
 
     def close(self) -> None:
-        """End the threads once what they render is done. Idempotent."""
+        """End the threads once their current work is done. Idempotent."""
         self._threads.shutdown(wait=False)
 
     def _render(self, model: ServedModel, conversation: TemplateInput) -> ChatPrompt:
@@ -123,7 +123,7 @@ class ChatRenderer:
 
 
 def warn_of_broken_templates(models: Iterable[ServedModel]) -> None:
-    """Say in the log which of ``models`` have a template that no chat request can use."""
+    """Log a warning for each of ``models`` whose template no chat request can use."""
     for model in models:
         if model.chat_template is None:
             continue

@@ -1,7 +1,7 @@
-"""``multipart/form-data`` as it arrives: the way in which clients upload files.
+"""An incremental parser of ``multipart/form-data``, with which clients upload files.
 
-Owns where a part begins and ends. Does no I/O and keeps no more than a boundary's length of a
-part's content, so that files of any size pass. Must not know what the parts are for.
+Owns the boundaries of parts. Does no I/O and buffers at most the length of a boundary, so that
+files of any size pass. Must not know what the parts are for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PartStarted:
 
 @dataclass(frozen=True, slots=True)
 class PartContent:
-    """The next bytes of the part that has started last."""
+    """The next bytes of the part that was started last."""
 
     content: bytes
 
@@ -34,11 +34,11 @@ PartEvent = PartStarted | PartContent
 
 
 class MultipartReader:
-    """``feed`` the body as it comes, ``finish`` once. However it is cut, the events add up to the
-    same."""
+    """Call ``feed`` with the body as it arrives, and ``finish`` once. The events add up to the
+    same, however the body is cut."""
 
     def __init__(self, content_type: str) -> None:
-        """Raises ``InvalidArgument``: not of this kind, or without a boundary."""
+        """Raises ``InvalidArgument`` for another content type, or a missing boundary."""
         header = Message()
         header["content-type"] = content_type
         boundary = header.get_boundary()
@@ -54,7 +54,7 @@ class MultipartReader:
         self._ended = False
 
     def feed(self, content: bytes) -> list[PartEvent]:
-        """Raises ``InvalidArgument``: not well-formed, or too many parts."""
+        """Raises ``InvalidArgument``: malformed, or too many parts."""
         self._held += content
         events: list[PartEvent] = []
         while not self._ended and self._advance(events):
@@ -91,7 +91,7 @@ class MultipartReader:
         return True
 
     def _tell_content(self, events: list[PartEvent]) -> None:
-        """All but what may be the beginning of a delimiter."""
+        """All bytes except a possible beginning of a delimiter."""
         num_sure = len(self._held) - len(self._delimiter) + 1
         if num_sure > 0:
             self._add(events, self._held[:num_sure])

@@ -1,4 +1,4 @@
-"""One upload: from the parts of a form to a stored file, bounded in bytes and time."""
+"""Receives one upload: from the parts of a form to a stored file, limited in bytes and time."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ async def receive_file(
     """Store the file that ``request`` uploads.
 
     Raises:
-        QuireError: not a form with a file and a purpose that means something here, or no room.
+        QuireError: not a form with a file and a supported purpose, or no room.
         HttpError: 408; the body stalls for ``idle_limit_s``, or takes too long in all. 415.
-        CapacityError: the disk takes no more.
+        CapacityError: the disk is full or cannot be written.
     """
     check_encoding(request.headers)
     reader = MultipartReader(request.headers.get("content-type", ""))
@@ -57,7 +57,7 @@ async def receive_file(
 
 
 class _Form:
-    """Writes the file as it comes and gathers the other fields."""
+    """Writes the file as it arrives and collects the other fields."""
 
     def __init__(self, upload: IncomingFile) -> None:
         self._upload = upload

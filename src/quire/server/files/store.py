@@ -1,7 +1,7 @@
-"""Files on disk, per tenant: what they are called, how long they stay, how much room they take.
+"""Files on disk, per tenant: their names, lifetimes and sizes.
 
-Owns the directory: ``ID.data`` is a file's content, ``ID.json`` what is known of it, written last;
-what has no such record was not finished and goes at the next start. Calls block on the disk; routes
+Owns the directory: ``ID.data`` is a file's content, ``ID.json`` its record, written last. Content
+without a record was not finished and is deleted at the next start. Calls block on the disk; routes
 make them in threads. Must not know what the files are for.
 """
 
@@ -29,7 +29,8 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """Of one file, and of all files of a tenant together. ``ttl_s``: unless a file says less."""
+    """Limits on one file, and on all files of a tenant together. ``ttl_s``: the default
+    lifetime."""
 
     max_file_bytes: int = 200 << 20
     max_bytes: int = 2 << 30
@@ -50,7 +51,7 @@ class FileRecord(msgspec.Struct, frozen=True):
 
 
 class FileStore:
-    """``directory`` ``None``: a temporary one, which goes with the store. For any thread."""
+    """``directory`` ``None``: a temporary one, deleted with the store. For any thread."""
 
     def __init__(
         self, directory: Path | None, limits: FileLimits, now_s: Callable[[], float]
@@ -64,12 +65,12 @@ class FileStore:
 
     @property
     def is_kept(self) -> bool:
-        """Whether there may be files of an earlier start."""
+        """Whether files of an earlier run may exist."""
         return self._kept is not None
 
     @property
     def directory(self) -> Path:
-        """Made and read at the first use. Raises ``ConfigError``: it cannot be."""
+        """Created and read at the first use. Raises ``ConfigError`` if that fails."""
         with self._lock:
             if self._directory is None:
                 self._directory = self._open()
@@ -98,17 +99,17 @@ class FileStore:
         return self._kept
 
     def close(self) -> None:
-        """A temporary directory goes. Idempotent."""
+        """Deletes a temporary directory. Idempotent."""
         with self._lock:
             if self._kept is None and self._directory is not None:
                 shutil.rmtree(self._directory, ignore_errors=True)
                 self._directory = None
 
     def begin(self, tenant: TenantId) -> IncomingFile:
-        """Room for one more file, to be written now.
+        """A new file, to be written now.
 
         Raises:
-            QuotaExceeded: the tenant has as many files as it may.
+            QuotaExceeded: the tenant has too many files.
         """
         own = self.files(tenant)
         if len(own) >= self._limits.max_files:
@@ -139,15 +140,15 @@ class FileStore:
         return record
 
     def take(self, path: Path, record: FileRecord) -> None:
-        """Make what was written to ``path``, elsewhere on the same disk, a file: ``record``. May be
-        done again after a stop in its middle."""
+        """Turn ``path``, a file elsewhere on the same disk, into the file ``record``. May be
+        repeated after an interruption."""
         write_whole(self.directory / f"{record.id}.json", msgspec.json.encode(record))
         path.replace(self.path(record))
         with self._lock:
             self._records[record.id] = record
 
     def expiry_s(self, created_s: int, ttl_s: int | None) -> int:
-        """When a file goes; ``ttl_s`` ``None``: as late as any."""
+        """When a file expires; ``ttl_s`` ``None``: after the longest lifetime."""
         return created_s + min(ttl_s or self._limits.ttl_s, self._limits.ttl_s)
 
     def files(self, tenant: TenantId) -> list[FileRecord]:
@@ -187,7 +188,7 @@ class FileStore:
 
 
 class IncomingFile:
-    """A file that is being written. ``abandon`` unless it was given to ``FileStore.add``."""
+    """A file that is being written. Call ``abandon`` unless it was given to ``FileStore.add``."""
 
     def __init__(self, path: Path, limits: FileLimits, room: int) -> None:
         self.path = path
@@ -224,7 +225,7 @@ class IncomingFile:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """All of ``content`` or what was there before, whenever the machine stops."""
+    """Write all of ``content`` or leave the old content, even if the machine stops."""
     part = path.with_suffix(".part")
     with part.open("wb") as file:
         file.write(content)
