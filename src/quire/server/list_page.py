@@ -1,4 +1,4 @@
-"""One page of a list, as OpenAI's clients turn it: ``after`` an id, at most ``limit``."""
+"""One page of a list, as OpenAI's clients paginate: ``after`` an id, at most ``limit`` items."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 class ListPage(Generic[T]):
-    """Of ``items``, in their order; ``id_of`` names one.
+    """A page of ``items``, in their order; ``id_of`` returns an item's id.
 
     Raises:
-        HttpError: 400; no item is called ``after``.
+        HttpError: 400; no item has the id ``after``.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The HTTP listener of a node: uvicorn around the application.
 
-Imported when the node is starting already (see ``serve``), because importing the web framework
-takes longer than importing the node.
+Imported after the node's start has begun (see ``serve``), because importing the web framework takes
+longer than importing the node.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _MAX_FRAME_BYTES = 2 << 20
 
 
 class Listener(uvicorn.Server):
-    """uvicorn without its signal handlers: a signal first drains the node, then stops this."""
+    """uvicorn without its signal handlers: a signal first drains the node, then stops the
+    listener."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -56,7 +57,7 @@ def make_listener(node: Node, server: ServerConfig, tenants: Sequence[TenantConf
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            # those that one turn of the loop accepts are looked at behind it
+            # connections accepted in one turn of the loop are examined after it
             backlog=max(_MIN_BACKLOG, min(_MAX_BACKLOG, limit // 8)),
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_CLOSE_TIMEOUT_S,

@@ -1,7 +1,7 @@
-"""Log probabilities as OpenAI's two dialects show them.
+"""Log probabilities in OpenAI's two formats.
 
-Owns how a token is spelled in JSON: its text with U+FFFD for bytes that are no character of their
-own, and the bytes themselves.
+Owns the spelling of a token in JSON: its text, with U+FFFD for bytes that are not a whole
+character, and the bytes themselves.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from quire.server.schemas.chat import ChoiceLogprobs, PromptLogprob, TokenLogpro
 from quire.server.schemas.completions import CompletionLogprobs
 
 LOWEST = -9999.0
-"""Stands for minus infinity, which JSON cannot carry."""
+"""Replaces minus infinity, which JSON cannot represent."""
 
 
 def spelled(tokenizer: Tokenizer, token_id: int) -> tuple[str, bytes]:
-    """Text and bytes of one token; a special token's are those of its name."""
+    """Text and bytes of one token; for a special token those of its name."""
     raw = tokenizer.token_bytes(token_id)
     if not raw:
         name = tokenizer.decode([token_id])
@@ -35,7 +35,7 @@ def finite(logprob: float) -> float:
 def chat_logprobs(
     tokenizer: Tokenizer, tokens: Iterable[TokenLogprobs], num_top: int
 ) -> ChoiceLogprobs:
-    """``num_top`` alternatives with each token."""
+    """``num_top`` alternatives per token."""
     content = []
     for token in tokens:
         best = zip(token.top_ids[:num_top], token.top_logprobs[:num_top], strict=True)
@@ -54,7 +54,8 @@ def chat_logprobs(
 def prompt_logprobs(
     tokenizer: Tokenizer, scores: Sequence[TokenLogprobs]
 ) -> list[dict[str, PromptLogprob] | None]:
-    """vLLM's form: nothing for the first token, then each token and the best there by their ids."""
+    """vLLM's format: null for the first token, then each token and the best ones at its place, by
+    id."""
     shown: list[dict[str, PromptLogprob] | None] = [None]
     for score in scores:
         best = zip(score.top_ids, score.top_logprobs, strict=True)
@@ -77,10 +78,10 @@ def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
 
 
 class CompletionLogprobsWriter:
-    """The parallel lists of one choice, part by part; text offsets run on between the parts.
+    """The parallel lists of one choice, part by part; text offsets continue over the parts.
 
-    ``shows_special``: the text of the answer has the names of special tokens. That of an echoed
-    prompt always has, but for what was put before it.
+    ``shows_special``: the text of the answer contains the names of special tokens. An echoed prompt
+    always contains them, except for the tokens that were put before it.
     """
 
     def __init__(self, tokenizer: Tokenizer, num_top: int, *, shows_special: bool = False) -> None:
@@ -93,8 +94,8 @@ class CompletionLogprobsWriter:
     def prompt(
         self, token_ids: Sequence[int], scores: Sequence[TokenLogprobs], num_added: int = 0
     ) -> CompletionLogprobs:
-        """An echoed prompt: ``scores`` has no entry for its first token, its text none of the first
-        ``num_added``."""
+        """An echoed prompt: ``scores`` has no entry for its first token; its text lacks the first
+        ``num_added`` tokens."""
         assert len(scores) == len(token_ids) - 1, "one score per prompt token after the first"
         lists = _empty()
         assert lists.top_logprobs is not None
@@ -119,7 +120,7 @@ class CompletionLogprobsWriter:
         lists.top_logprobs.append(self._alternatives(token))
 
     def _place(self, lists: CompletionLogprobs, token_id: int, *, has_name: bool) -> None:
-        """``has_name``: the text has the token's name, if it is a special one."""
+        """``has_name``: the text contains the token's name, if it is a special token."""
         text, raw = spelled(self._tokenizer, token_id)
         lists.tokens.append(text)
         lists.text_offset.append(self._offset)
@@ -127,7 +128,8 @@ class CompletionLogprobsWriter:
             self._offset += len(self._decoder.decode(raw))
 
     def _alternatives(self, token: TokenLogprobs) -> dict[str, float]:
-        """The best by text, and the token itself; of equal texts the more likely one stays."""
+        """The best tokens by text, and the token itself; of equal texts the more likely one is
+        kept."""
         best = zip(token.top_ids[: self._num_top], token.top_logprobs[: self._num_top], strict=True)
         found: dict[str, float] = {}
         for token_id, logprob in (*best, (token.token_id, token.logprob)):
@@ -141,7 +143,7 @@ def _empty() -> CompletionLogprobs:
 
 
 def joined(parts: Sequence[CompletionLogprobs]) -> CompletionLogprobs:
-    """Several parts as one."""
+    """Joins several parts."""
     whole = _empty()
     for part in parts:
         whole.tokens += part.tokens

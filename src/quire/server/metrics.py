@@ -1,7 +1,7 @@
-"""What ``/metrics`` shows: Prometheus series under ``quire_*`` and the ``vllm:*`` aliases.
+"""The content of ``/metrics``: Prometheus series under ``quire_*`` and the ``vllm:*`` aliases.
 
-Owns a registry of its own. Request figures are counted here as requests end; the node's figures are
-read from its snapshots when a scraper asks. Must not know routes.
+Owns its own registry. Figures of requests are counted here as requests end; the node's figures are
+read from its snapshots at each scrape. Must not know routes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from quire.server.node_collector import MODEL_LABEL, PREFIXES, NodeCollector
 
 
 class Labelled(Protocol):
-    """What a request's figures are labelled with."""
+    """The labels of a request's figures."""
 
     @property
     def model(self) -> ModelId: ...
@@ -28,8 +28,8 @@ class Labelled(Protocol):
 
 
 class RequestMetrics:
-    """Figures of generating requests, as their clients saw them. The latencies of all forms of
-    programs are the node's (see ``NodeCollector``)."""
+    """Figures of generating requests, as their clients saw them. The node measures the latencies of
+    all forms of programs (see ``NodeCollector``)."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def counter(name: str, help_: str, labels: tuple[str, ...] = (MODEL_LABEL,)) -> Counter:

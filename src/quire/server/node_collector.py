@@ -1,4 +1,4 @@
-"""The node's figures as Prometheus series, read when a scraper asks.
+"""The node's figures as Prometheus series, read at each scrape.
 
 Owns the names. ``vllm:*`` are the names that dashboards already use, with vLLM's meaning.
 """
@@ -32,13 +32,13 @@ _LATENCIES = (
 
 
 class NodeCollector(Collector):
-    """Asks ``node`` at every scrape; names an engine by its model and itself."""
+    """Reads ``node`` at every scrape; labels an engine by its model and its id."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def describe(self) -> list[Metric]:
-        """Nothing: asking the node before it has started would be too early."""
+        """Empty: the node cannot be read before it has started."""
         return []
 
     def collect(self) -> Iterator[Metric]:

@@ -1,6 +1,6 @@
-"""What one generating request looked like from outside: its metrics and its log line.
+"""One generating request as its client saw it: its metrics and its log line.
 
-Owns the moments of a request's life (first token, each token, the end) and writes exactly one JSON
+Owns the times of a request's life (first token, each token, the end) and writes exactly one JSON
 line for it. Must not know how chunks are formatted or delivered.
 """
 
@@ -27,7 +27,8 @@ Outcome = Literal["finished", "aborted", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class RequestLabels:
-    """What is known of a request when it starts. ``session`` is the node's public id for it."""
+    """The properties of a request that are known at its start. ``session`` is the node's public id
+    for it."""
 
     request_id: str
     route: str
@@ -70,7 +71,7 @@ class RequestObserver:
             self._first_s = self._now_s()
 
     def end(self, outcome: Outcome, error: QuireError | None = None, reason: str = "") -> None:
-        """The request is over. Idempotent: the first call decides."""
+        """The request is over. Idempotent: the first call counts."""
         if self._ended:
             return
         self._ended = True

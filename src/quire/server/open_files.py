@@ -1,7 +1,7 @@
-"""How many files this process may have open: every client's connection is one.
+"""The limit of open files of this process: every client's connection is one.
 
 Shells and service managers give a process 1024 by default, which is fewer than the requests that a
-server takes. Beyond its limit a process cannot even refuse a connection: its client waits.
+server accepts. At its limit a process cannot even refuse a connection: the client waits.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import resource
 logger = logging.getLogger(__name__)
 
 _NUM_OTHERS = 512
-"""Connections that are idle or to be refused, to processes of ours, to other hosts; files."""
+"""Reserved for refused connections, processes of the node, other hosts, and files."""
 
 MAX_CONNECTIONS = 16384
-"""However many files there may be: each takes some kilobytes."""
+"""An upper bound, whatever the system's limit: each connection takes some kilobytes."""
 
 _NUM_OWN = 256
-"""Files that are no connections of clients; of a small limit, a quarter."""
+"""Files that are not clients' connections; of a small limit, a quarter."""
 
 
 def max_connections() -> int:
-    """How many clients may be connected under this process's limit of open files."""
+    """The number of clients that may be connected under this process's limit of open files."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
@@ -30,7 +30,7 @@ def max_connections() -> int:
 
 
 def allow_connections(num_requests: int) -> None:
-    """Raise the limit as far as ``num_requests`` at once need it and the system lets us."""
+    """Raise the limit as far as ``num_requests`` at once require and the system allows."""
     wanted = num_requests + _NUM_OTHERS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= wanted:
@@ -38,7 +38,7 @@ def allow_connections(num_requests: int) -> None:
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (granted, hard))
-    except (OSError, ValueError):  # some systems have a bound below the hard one
+    except (OSError, ValueError):  # some systems have a limit below the hard one
         granted = soft
     if granted < wanted:
         logger.warning(

@@ -1,6 +1,7 @@
-"""A plain text as the tokens of a prompt, for the routes that take texts.
+"""Tokenizes plain text prompts, for the routes that take texts.
 
-Owns what stands before a text that no template has rendered. Must not know any route.
+Owns the tokens that are put before a text that no chat template has rendered. Must not know any
+route.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ from quire.core.interfaces import ServedModel
 
 
 def text_tokens(model: ServedModel, text: str, add_special_tokens: bool | None) -> list[int]:
-    """``text`` behind what the model's tokenizer puts before one, for many models a BOS, without
-    which they answer much worse; unless ``text`` has it already, as what a template rendered has.
-
-    ``add_special_tokens``: the client's field, true by default.
-    """
+    """The tokens of ``text``, after the tokens that the model's tokenizer puts before a text: for
+    many models a BOS, without which they answer much worse. They are not added to a text that
+    begins with them already, as a rendered template does. ``add_special_tokens``: the client's
+    field, true by default."""
     token_ids = model.tokenizer.encode(text)
     return [*added_start(model, token_ids, add_special_tokens), *token_ids]
 
@@ -23,7 +23,7 @@ def text_tokens(model: ServedModel, text: str, add_special_tokens: bool | None) 
 def added_start(
     model: ServedModel, token_ids: Sequence[int], add_special_tokens: bool | None
 ) -> tuple[int, ...]:
-    """What ``text_tokens`` puts before the tokens of a text."""
+    """The tokens that ``text_tokens`` puts before a text."""
     start = () if add_special_tokens is False else model.text_start
     has_start = tuple(token_ids[: len(start)]) == start
     return () if has_start else start

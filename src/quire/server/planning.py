@@ -1,7 +1,7 @@
 """From validated request fields to ``CompletionRequest``s, and the start of their generation.
 
-Owns the limits that depend on the model: context length, vocabulary, how many choices in all. What
-the two dialects have in common stands here; what differs, in their routes.
+Owns the limits that depend on the model: context length, vocabulary, number of choices. Contains
+what chat and completions share; the rest is in their routes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from quire.server.sampling import sampler_of
 from quire.server.schemas.generation import GenerationFields
 
 MAX_CHOICES_IN_ALL = 1024
-"""Choices of all prompts of one request."""
+"""Choices of all prompts of one request together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """Log probabilities asked for; ``None``: none."""
+    """The number of log probabilities requested; ``None``: none."""
 
     num_logprobs: int | None = None
     num_prompt_logprobs: int | None = None
@@ -51,7 +51,7 @@ def completion_request(
     images: tuple[PromptImage, ...] = (),
     shown_special: frozenset[int] = frozenset(),
 ) -> CompletionRequest:
-    """One prompt's request. ``max_tokens`` is the client's, the default is ours.
+    """One prompt's request. ``max_tokens`` is the client's field; without it the default applies.
 
     Raises:
         PromptTooLong: prompt, or prompt and max_tokens, exceed the model's context.
@@ -96,7 +96,7 @@ def _check_tokens(token_ids: Sequence[int], vocab_size: int, param: str) -> None
 
 
 def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: int | None) -> int:
-    """How many tokens may be generated; nothing is cut to fit.
+    """How many tokens may be generated; the prompt is never truncated to fit.
 
     Raises:
         PromptTooLong: the prompt, or the prompt and ``asked``, exceed the model's context.
@@ -150,14 +150,13 @@ class Work:
     style: EventStyle = DATA_EVENTS
 
     def then(self, on_finished: Callable[[SessionHandle], None]) -> Work:
-        """The same work, with another end."""
+        """The same work with another ``on_finished``."""
         return replace(self, on_finished=on_finished)
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A generation that waits for somebody to iterate it. ``finished`` is to be called after a
-    complete answer."""
+    """A generation that starts when it is iterated. Call ``finished`` after a complete answer."""
 
     generation: GenerationStream
     observer: RequestObserver
@@ -165,7 +164,7 @@ class Begun:
 
 
 def begin(request: Request, work: Work) -> GenerationResponse:
-    """Open the session and make the response that will run the generation.
+    """Open the session and create the response that will run the generation.
 
     Raises:
         Draining, QuotaExceeded: see ``Node.session``.

@@ -1,7 +1,7 @@
-"""A program's messages as server-sent events, for clients that only read.
+"""A program's mailbox messages as server-sent events, for clients that only read.
 
-An event's data is a frame of ``attach``: ``launched`` first, to who has launched it this way, each
-``message`` (whose number is the event's id), ``ended`` with the record, then ``[DONE]``.
+An event's data is a frame of ``attach``: at a launch first ``launched``, then each ``message`` (its
+sequence number is the event's id), ``ended`` with the record, then ``[DONE]``.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from quire.server.program_records import message_frame, record_frame
 
 
 class ProgramEvents(Response):
-    """Sends what ``handle`` sends behind message ``after``, until it ends or the client leaves.
+    """Sends the messages of ``handle`` with a sequence number above ``after``, until it ends or the
+    client disconnects.
 
-    ``is_launch``: the request has launched the program, and its client's leaving ends it.
-    ``write_timeout_s``: how long a client may take no bytes.
+    ``is_launch``: the request has launched the program, and its client's disconnect ends it.
+    ``write_timeout_s``: longest time of one write.
     """
 
     media_type = "text/event-stream"
@@ -39,7 +40,7 @@ class ProgramEvents(Response):
         is_launch: bool = False,
     ) -> None:
         super().__init__(headers=EVENT_HEADERS)
-        del self.headers["content-length"]  # that of the empty body
+        del self.headers["content-length"]  # of the empty body
         self._handle = handle
         self._after = after
         self._is_launch = is_launch
@@ -93,10 +94,11 @@ def _event(frame: dict[str, Any]) -> bytes:
 
 
 def place_of(last_event_id: str | None, after: int) -> int:
-    """Behind which message to begin: an ``EventSource`` that reconnects names the last one it had.
+    """The sequence number after which to begin: an ``EventSource`` that reconnects sends its last
+    one.
 
     Raises:
-        InvalidArgument: the header is no number of a message.
+        InvalidArgument: the header is not a sequence number.
     """
     if not last_event_id:
         return after

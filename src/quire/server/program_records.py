@@ -1,6 +1,6 @@
-"""What the API says of programs: their records, and the frames of what they send.
+"""The API's bodies about programs: their records, and the frames of their messages.
 
-Frames are the same whether they come over a WebSocket or as server-sent events.
+Frames are the same over a WebSocket and as server-sent events.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
 
 
 def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> ProgramUsage | None:
-    """``used`` before, and what the process table has counted since."""
+    """``used`` by earlier incarnations, plus what the process table has counted for the current
+    one."""
     if process is not None:
         running = usage_of(process.row)
         used = running if used is None else used + running
@@ -96,7 +97,7 @@ def _usage(used: ResourceUsage | None, process: ProcessRecord | None) -> Program
 
 
 def parameters_body(parameters: Iterable[Parameter]) -> list[ParameterBody]:
-    """The arguments that a program takes, as the API tells of them."""
+    """The parameters of a program in the API's form."""
     return [ParameterBody(**msgspec.to_builtins(one)) for one in parameters]
 
 

@@ -1,7 +1,7 @@
 """One line in the log, and one count, for each request that was refused before any work began.
 
-Its client knows why from the answer; the one who runs the server would otherwise see nothing. What
-has begun is told by its ``RequestObserver``. Must not know why a request may be refused.
+The client learns the reason from the answer; the operator would otherwise see nothing. Requests
+that have begun are logged by their ``RequestObserver``. Must not know why a request may be refused.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ def note(scope: Scope, code: str | None, message: str) -> None:
 
 
 def mark_begun(scope: Scope) -> None:
-    """The request has an observer from now on, which tells of its end."""
+    """From now on the request has an observer, which logs its end."""
     scope["state"]["has_begun"] = True
 
 
 class RefusalCounter(Protocol):
-    """Where refusals are counted; ``code`` is the stable name of the error, if it has one."""
+    """Counts a refusal; ``code`` is the stable name of the error, if it has one."""
 
     def observe_refusal(self, status: int, code: str | None) -> None: ...
 
 
 def tell_refusal(scope: Scope, status: int, counter: RefusalCounter) -> None:
-    """The request was answered with ``status``, an error's."""
+    """The request was answered with the error status ``status``."""
     state = scope["state"]
     if state.get("has_begun"):
         return

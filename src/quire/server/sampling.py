@@ -1,11 +1,12 @@
 """From a request's sampling fields and the model's defaults to a ``SamplerSpec``.
 
-Owns the order of the processors and what an absent field means. Must not know routes or engines.
+Owns the order of the processors and the meaning of an absent field. Must not know routes or
+engines.
 
 Order: bias, allowed tokens, bad words, penalties, DRY, packages' processors, top-k, temperature,
-min-p, top-p, typical. It gives the distributions that vLLM's order gives; top-k comes first because
-all that follows is then done for k tokens and not for the vocabulary. Absent fields come from the
-model's generation_config.json, whose ``do_sample: false`` means greedy; else OpenAI's defaults.
+min-p, top-p, typical. The distributions equal those of vLLM's order; top-k comes first because the
+later steps then process k tokens instead of the vocabulary. Absent fields come from the model's
+generation_config.json, whose ``do_sample: false`` means greedy; otherwise from OpenAI's defaults.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ _SEED_MASK = (1 << 62) - 1
 """Seeds are folded to 62 bits: choice i draws with seed + i, which must stay below 2^63."""
 
 _GREEDY_BELOW = 1e-5
-"""Logits divided by less than this overflow; the best token is certain long before."""
+"""Division by less overflows the logits; the best token is certain long before."""
 
 
 _DRY_BREAKERS = ("\n", ":", '"', "*")
-"""Those of DRY's reference implementation."""
+"""The defaults of DRY's reference implementation."""
 
 
 def sampler_of(
@@ -37,7 +38,7 @@ def sampler_of(
     """The sampler of one request.
 
     Raises:
-        InvalidArgument: a token that the model does not have.
+        InvalidArgument: a token id outside the model's vocabulary.
     """
     temperature = _temperature(fields, defaults)
     greedy = temperature < _GREEDY_BELOW
@@ -64,7 +65,7 @@ def _temperature(fields: SamplingFields, defaults: Mapping[str, Any]) -> float:
 
 
 def _pick(value: float | None, defaults: Mapping[str, Any], name: str, neutral: float) -> float:
-    """The request's value, else the model's, else the one that changes nothing."""
+    """The request's value, else the model's default, else the neutral value."""
     if value is not None:
         return value
     default = defaults.get(name)
@@ -98,7 +99,8 @@ def _allowed(fields: SamplingFields, vocab_size: int) -> list[Processor]:
 
 
 def _bad_words(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
-    """Each word at the start of a text and behind a space, if the latter is one word too."""
+    """The tokens of each word at the start of a text, and after a space if that is a single word
+    too."""
     words: list[int | float | list[int]] = []
     for text in fields.bad_words or ():
         bare = tokenizer.encode(text.lstrip() or text, special=False)
@@ -128,12 +130,12 @@ def _dry(fields: SamplingFields, tokenizer: Tokenizer) -> list[Processor]:
 
 
 def _last_tokens(texts: Sequence[str], tokenizer: Tokenizer) -> list[int]:
-    """The token that each text ends with where it stands behind a letter, as DRY defines it."""
+    """The token that each text ends with when it follows a letter, as DRY defines it."""
     return sorted({tokenizer.encode("a" + text, special=False)[-1] for text in texts})
 
 
 def _named(fields: SamplingFields) -> list[Processor]:
-    """Names and values are checked by the engine, which knows what is installed beside it."""
+    """The engine checks names and values, because it knows the installed processors."""
     found = []
     for one in fields.processors or ():
         try:

@@ -1,7 +1,7 @@
-"""Who may call: API keys, Host and Origin, the request id. Pure ASGI, before any route.
+"""Access: API keys, Host and Origin, the request id. Pure ASGI, before any route.
 
-Owns the decision to let a connection reach a route, HTTP and WebSocket alike. Must not know what
-the routes do. What it learns stands in ``scope["state"]``: ``request_id`` and ``tenant``.
+Decides which connection reaches a route, for HTTP and WebSocket. Must not know what the routes do.
+Its results are in ``scope["state"]``: ``request_id`` and ``tenant``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ OPEN_PATHS = frozenset({"/health", "/ready", "/ping"})
 """Routes that need no API key, so that an orchestrator can probe them."""
 
 _HOST = re.compile(r"[^\s/?#@\\]+")
-"""No part of a URL but a host and its port: ``evil.example@localhost`` is a user at a host."""
+"""Only a host and its port, no other part of a URL: ``evil.example@localhost`` is a user at a
+host."""
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
@@ -71,9 +72,9 @@ def _digest(key: str) -> bytes:
 class OriginPolicy:
     """Refuses foreign ``Host`` and ``Origin`` headers (DNS rebinding, cross-site requests).
 
-    A Host is good if it is an IP address (those cannot be rebound), ``localhost``, the configured
-    host or one of ``allowed_hosts`` (``*``: any). An Origin is good if it is the server's own or
-    one of ``cors_origins`` (``*``: any).
+    A Host is allowed if it is an IP address (which cannot be rebound), ``localhost``, the
+    configured host or one of ``allowed_hosts`` (``*``: any). An Origin is allowed if it is the
+    server's own or one of ``cors_origins`` (``*``: any).
     """
 
     def __init__(self, config: ServerConfig) -> None:
@@ -81,9 +82,11 @@ class OriginPolicy:
         self._origins = {origin.rstrip("/").lower() for origin in config.cors_origins}
 
     def check(self, headers: Headers, http_version: str = "1.1") -> None:
-        """Raises:
-        Forbidden: the Host or the Origin is not one of ours. HTTP/1.0 has no Host, and no browser
-            speaks it.
+        """Check the Host and Origin headers.
+
+        Raises:
+            Forbidden: the Host or the Origin is not allowed. HTTP/1.0 has no
+                Host, and browsers do not use it.
         """
         hosts = headers.getlist("host")
         if len(hosts) > 1:  # what stands before this server may have looked at another one
@@ -127,10 +130,11 @@ def _is_address(name: str) -> bool:
 
 
 class EdgeMiddleware:
-    """Outermost: gives each call its id, checks Host and Origin, bounds how many run at once.
+    """The outermost layer: gives each request its id, checks Host and Origin, limits the number of
+    running requests.
 
-    A client's own ``x-request-id`` is kept when it is short and printable; every response carries
-    one, those of refused calls too.
+    A client's own ``x-request-id`` is kept if it is short and printable; every response has one,
+    also that of a refused request.
     """
 
     def __init__(
@@ -184,7 +188,7 @@ class EdgeMiddleware:
 
 
 class KeyMiddleware:
-    """Lets only callers with a known API key pass and notes their tenant in the scope's state."""
+    """Lets only clients with a known API key pass, and stores their tenant in the scope's state."""
 
     def __init__(self, app: ASGIApp, *, authenticator: Authenticator) -> None:
         self._app = app

@@ -1,9 +1,9 @@
-"""Running a node behind HTTP: start, readiness, draining, a clean exit.
+"""Runs a node behind HTTP: start, readiness, draining, a clean exit.
 
 Owns the order of a server's life. HTTP answers from the first moment (``/ready`` is 503 while the
-node loads); SIGTERM or SIGINT drain: new work is refused with 503 and ``retry-after``, running work
-finishes within the limit, then the listener closes. A second signal cancels the work: its clients
-hear so, whole answers by their status and streams by a last event.
+node loads). SIGTERM or SIGINT start draining: new work is refused with 503 and ``retry-after``,
+running work finishes within the limit, then the listener closes. A second signal cancels the work:
+its clients are notified, whole answers by their status and streams by a last event.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Service:
         return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
     def request_stop(self) -> None:
-        """Drain and stop; called again while draining, cancel what still runs."""
+        """Drain and stop; a second call cancels running work."""
         if self._stop.is_set():
             self._hurry.set()
         self._stop.set()
@@ -101,7 +101,8 @@ class Service:
             await listening
 
     async def _drain(self, limit_s: float) -> None:
-        """Stop the node: running work has ``limit_s`` to finish, or until asked to hurry."""
+        """Stop the node: running work has ``limit_s`` to finish, or until the second call of
+        ``request_stop``."""
         if limit_s:
             logger.info("draining for at most %g s", limit_s)
         draining = asyncio.create_task(self._node.stop(limit_s))

@@ -1,10 +1,10 @@
-"""Clients that speak a simpler HTTP: version 1.0, and those that close their half of a connection.
+"""Support for HTTP/1.0 clients, and for clients that close their sending half of a connection.
 
-Owns what such a client is answered and when it counts as gone. A client that has left and one that
-has only finished sending look alike: both send a FIN. The second still reads, so something that it
-must skip is written to find out, and the system of the first answers with a reset. Before an answer
-that is ``100 Continue``, in a stream of events a comment. HTTP/1.0 knows nothing to skip before an
-answer, so its clients get some time.
+Owns the answers to such clients and the detection of a disconnect. A client that has left and one
+that has only finished sending look alike: both send a FIN. The second still reads. To find out, the
+server writes something that the client must skip: the system of a client that has left answers with
+a reset. Before an answer this is ``100 Continue``, in a stream of events a comment. HTTP/1.0 has
+nothing to skip before an answer, so its clients get some time instead.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _FIRST_LOOK_S = 0.05
 
 _LONGEST_PAUSE_S = 30.0
 _OLD_CLIENT_S = 10.0
-"""How long an HTTP/1.0 client that sends no more may wait for the start of its answer. Proxies
-that speak 1.0 close so when their own client has left, and its work is to end soon."""
+"""How long a half-closed HTTP/1.0 client may wait for the start of its answer. Proxies that speak
+1.0 half-close when their own client has left, and then the work should end soon."""
 
 
 class SimpleClientsProtocol(BoundedHttpProtocol):
-    """Answers HTTP/1.0 without chunks, and requests whose client has closed its half."""
+    """Answers HTTP/1.0 without chunked encoding, and requests of half-closed clients."""
 
     _timer: asyncio.TimerHandle | None = None
     _has_plain_events = False
@@ -42,7 +42,7 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
         super()._start_asgi_task(cycle, self._without_chunks(cycle, app) if is_old else app)
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
-        """Whether the connection stays open: a whole request waits for its answer."""
+        """Whether the connection stays open: a complete request waits for its answer."""
         cycle = self.cycle
         if self._in_message or cycle is None or cycle.response_complete:
             return None
@@ -69,19 +69,19 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
         self._timer = self.loop.call_later(look_after_s, self._look, look_after_s)
 
     def _skipped(self) -> bytes:
-        """What the client must skip now. Nothing where it would stand in the middle of a body, and
-        where an earlier request of the connection has its answer first."""
+        """The bytes that the client must skip now. None in the middle of a body, nor before the
+        answer of an earlier request of the connection."""
         cycle = self.cycle
         if self.pipeline:
             return b""
         if not cycle.response_started:
             return _CONTINUE
-        if cycle.chunked_encoding:  # only events are, everything else has a length
+        if cycle.chunked_encoding:  # only event streams are, everything else has a length
             return _CHUNKED_COMMENT
         return _COMMENT if self._has_plain_events else b""
 
     def _look(self, waited_s: float) -> None:
-        """Nothing is read any more, so nobody else notices a reset before the next write."""
+        """Reading is paused, so a reset would not be noticed before the next write."""
         own: socket.socket = self.transport.get_extra_info("socket")
         if own.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self.transport.abort()
@@ -89,7 +89,8 @@ class SimpleClientsProtocol(BoundedHttpProtocol):
             self._probe(min(4 * waited_s, _LONGEST_PAUSE_S))
 
     def _without_chunks(self, cycle: RequestResponseCycle, app: Any) -> Any:
-        """``app``, whose answers have a length or end with the connection, and have no chunks."""
+        """``app`` with answers that have a length or end with the connection, without chunked
+        encoding."""
 
         async def plain(scope: Any, receive: Any, send: Any) -> None:
             cycle.chunked_encoding = False

@@ -1,8 +1,8 @@
-"""Reading a request body: bounded in bytes and time, and JSON without its dark corners.
+"""Reads a request body: limited in bytes and time, and parsed as strict JSON.
 
-Owns what counts as a well-formed body before any schema is applied. Python's ``json`` accepts NaN,
-duplicate keys, lone surrogates, integers of any length and nesting up to the recursion limit; each
-of these has crashed or confused a server behind it, so each is refused here.
+Owns the syntax of a body, before any schema is applied. Python's ``json`` accepts NaN, duplicate
+keys, lone surrogates, integers of any length and nesting up to the recursion limit; each of these
+has crashed or confused a server behind it, so each is refused here.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check(root: Any) -> None:
-    """Level after level. Token ids come by the million: a list of nothing but integers is looked at
-    as a whole, and nothing is made for a single one."""
+    """Checked level by level. Token ids come by the million, so a list of integers only is checked
+    as a whole, without creating an object for each."""
     level, depth = [root], 0
     while level:
         below: list[Any] = []
@@ -149,7 +149,7 @@ class StrictRequest(Request):
 
 
 def check_encoding(headers: Headers) -> None:
-    """Raises ``HttpError``: 415; the body is encoded."""
+    """Raises ``HttpError``: 415; the body has a content-encoding."""
     coding = headers.get("content-encoding", "").strip().lower()
     if coding not in ("", "identity"):
         raise HttpError(

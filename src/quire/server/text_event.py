@@ -1,7 +1,8 @@
-"""JSON bodies of which only one text changes from event to event: made once, filled in per token.
+"""JSON bodies in which only one text changes from event to event: rendered once, filled in per
+token.
 
-Owns nothing of any dialect: whoever uses it renders one body with its own schema, so that a filled
-body is what the schema would have given.
+Knows no API: the caller renders one body with its own schema, so that a filled body equals what the
+schema would have given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which program a launch request means: of the library, uploaded before, or in the request.
+"""The program of a launch request: from the library, from an upload, or in the request.
 
-Uploaded source runs in the sandbox. Where the server's operator has allowed it for all who hold a
-key, it is native Python instead, with the rights of this process.
+Uploaded source runs in the sandbox. With ``--allow-upload`` it runs as native Python instead, with
+the rights of this process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from quire.server.schemas.programs import LaunchRequest
 
 
 class Sandbox(Protocol):
-    """What is needed of the node: it looks at programs, and knows those that were uploaded."""
+    """The part of a node that is needed here: it inspects programs and finds uploaded ones."""
 
     uploads: UploadTable
 
@@ -52,7 +52,7 @@ async def program_of(
 
 
 async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgram:
-    """By name or digest alone: a path in a request must never reach the file system."""
+    """By name or digest only: a path in a request must never reach the file system."""
     try:
         upload = await asyncio.to_thread(sandbox.uploads.find, name, tenant)
     except UnknownHandle as exc:
@@ -65,11 +65,11 @@ async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgr
 
 
 def code_of(source: str | None, module: str | None, config: ServerConfig) -> bytes:
-    """What the sandbox is to run: the text of ``source``, or ``module`` from its base64.
+    """The code for the sandbox: the text of ``source``, or ``module`` from its base64.
 
     Raises:
-        Forbidden: this server has no sandbox for its callers.
-        InvalidArgument: neither of them, or ``module`` is no WebAssembly in base64.
+        Forbidden: this server has no sandbox for its clients.
+        InvalidArgument: neither is given, or ``module`` is not WebAssembly in base64.
     """
     if not config.sandbox_upload:
         raise Forbidden(
@@ -102,9 +102,9 @@ def _load_source(source: str) -> Inferlet:
 
 
 def _keep_lines(program: Inferlet, source: str) -> None:
-    """Let tracebacks show the lines of a file that is gone, for as long as the program is known.
+    """Lets tracebacks show the lines of a deleted file, as long as the program is known.
 
-    An entry without a time of modification is one that ``linecache`` does not look up again.
+    ``linecache`` does not look up an entry without a modification time again.
     """
     assert program.source is not None, "load_inferlet found it by its file"
     lines = source.splitlines(keepends=True)

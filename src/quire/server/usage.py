@@ -1,4 +1,4 @@
-"""Counting the tokens of one request as its chunks pass."""
+"""Counts the tokens of one request as its chunks pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.server.schemas.generation import (
 
 
 class UsageCounter:
-    """``num_prompt_tokens``: of all prompts, each counted once whatever ``n`` is."""
+    """``num_prompt_tokens``: of all prompts, each counted once for any ``n``."""
 
     def __init__(self, num_prompt_tokens: int) -> None:
         self._num_prompt = num_prompt_tokens

@@ -1,1 +1,1 @@
-"""OpenAI's responses: items to messages, chunks to typed events, and what is stored."""
+"""OpenAI's Responses API: items to chat messages, chunks to typed events, stored responses."""

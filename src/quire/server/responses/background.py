@@ -1,6 +1,7 @@
-"""A response that goes on without its client: a task of the server makes it, whoever asks reads it.
+"""A response that continues without its client: a task of the server runs it, any client may read
+it.
 
-Owns the task, its end in every way, and the events for those who follow it.
+Owns the task, its end in every state, and the events for the clients that follow it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What makes the response: the prompt and its images hang on it."""
+    """What runs the response: it holds the prompt and its images."""
 
     generation: GenerationStream
     formatter: ResponseFormatter
@@ -29,10 +30,10 @@ class _Work:
 
 class BackgroundRun:
     """Starts at once. ``on_finished`` is called after a complete answer, ``on_end`` when it has
-    ended in whatever way; from then on only its events are left of it.
+    ended in any way; after that only its events are kept.
 
-    ``keep_events``: whether it can be followed; ``on_grown`` is called when there are more, and
-    what it raises fails the response.
+    ``keep_events``: whether clients can follow it; ``on_grown`` is called when there are new
+    events, and an exception of it fails the response.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class BackgroundRun:
 
     @property
     def num_bytes(self) -> int:
-        """Of the events that are kept."""
+        """Bytes of the kept events."""
         return self._num_bytes
 
     @property
@@ -70,12 +71,12 @@ class BackgroundRun:
         return self._events is not None
 
     def response(self) -> ResponseObject:
-        """The response as it is now, while it runs."""
+        """The response in its current state, while it runs."""
         assert self._work is not None, "its end has been told to on_end"
         return self._work.formatter.response()
 
     def cancel(self) -> None:
-        """End it; what it has said stays. Idempotent, and without effect after its end."""
+        """End it; its output so far is kept. Idempotent, and without effect after its end."""
         if self._work is not None:
             self._cancelled = True
             self._work.generation.cancel("cancelled by the client")
@@ -84,7 +85,7 @@ class BackgroundRun:
         await asyncio.wait([self._task])
 
     async def follow(self, after: int) -> AsyncIterator[bytes]:
-        """Its events with numbers above ``after``, those to come as they come."""
+        """Its events with numbers above ``after``, including future ones as they are made."""
         events = self._events
         assert events is not None, "nobody may follow it"
         position = after + 1

@@ -1,8 +1,8 @@
-"""Conversations that grow by the responses in them, per tenant.
+"""Conversations to which responses are added, per tenant.
 
-Owns the bounds: how many, how many items, how many bytes, how long. Whatever is over a bound goes,
-the one used longest ago first; what is asked to grow too far is refused. Nothing is written to
-disk. Must not know how a response is made.
+Owns the limits on number, items, bytes and age. Beyond a limit the least recently used
+conversations are dropped; an item that makes a conversation too large is refused. Nothing is
+written to disk. Must not know how a response is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.core.errors import NeverWithinQuota, UnknownHandle
 from quire.core.ids import TenantId
 
 _BYTES_PER_ITEM = 1024
-"""Of the objects that an item is, beside its text."""
+"""Estimated size of an item's objects, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ConversationLimits:
 
 @dataclass(slots=True, eq=False)
 class StoredConversation:
-    """``items`` as they are shown, oldest first."""
+    """``items`` in the form in which they are shown, oldest first."""
 
     id: str
     tenant: TenantId
@@ -55,7 +55,7 @@ class StoredConversation:
 
 @dataclass(slots=True)
 class _Shelf:
-    """One tenant's, those used longest ago first."""
+    """One tenant's conversations, the least recently used first."""
 
     entries: OrderedDict[str, StoredConversation] = field(default_factory=OrderedDict)
     num_bytes: int = 0
@@ -107,11 +107,11 @@ class ConversationStore:
         self.grow(entry, items)
 
     def check_room(self, entry: StoredConversation) -> None:
-        """Raises ``NeverWithinQuota``: nothing can be added any more."""
+        """Raises ``NeverWithinQuota`` if nothing can be added."""
         self._check(entry, [{}])
 
     def grow(self, entry: StoredConversation, items: Sequence[dict[str, Any]]) -> None:
-        """What a response has said belongs to ``entry``, unless that is gone meanwhile."""
+        """Add a response's items to ``entry``, unless that has been deleted meanwhile."""
         shelf = self._shelves.get(entry.tenant, _Shelf())
         if shelf.entries.get(entry.id) is not entry:
             return

@@ -1,4 +1,6 @@
-"""From a request of ``/v1/responses`` to work, and from a finished answer to a stored response."""
+"""From a request of ``/v1/responses`` to its work, and from a finished answer to a stored
+response.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ from quire.server.schemas.responses import ConversationId, ResponseObject, Respo
 
 @dataclass(slots=True)
 class Creation:
-    """One response on its way. ``entry`` is what will be stored, ``None`` if nothing is to be;
-    ``grow`` adds a complete response to the conversation that it is in."""
+    """One response being made. ``entry`` is what will be stored, ``None`` with ``store: false``;
+    ``grow`` adds a complete response to its conversation."""
 
     body: ResponsesRequest
     chat: PreparedChat
@@ -62,7 +64,8 @@ class Creation:
         )
 
     def _on_finished(self, session: SessionHandle) -> None:
-        """The answer is complete: the session knows it, and what is stored goes on from it."""
+        """The answer is complete: register it with the session and keep its pages for the stored
+        response."""
         answer = self.formatter.answer()
         self.chat.remember(session, [answer])
         if self.grow is not None:
@@ -77,7 +80,7 @@ class Creation:
 
 
 async def create(request: Request, body: ResponsesRequest) -> Creation:
-    """Prepare everything but the generation itself.
+    """Prepare everything except the generation itself.
 
     Raises:
         QuireError, HttpError: the request cannot be served.
@@ -131,7 +134,7 @@ def _conversation(request: Request, body: ResponsesRequest) -> StoredConversatio
 def _growing(
     request: Request, conversation: StoredConversation, said: Sequence[dict[str, Any]]
 ) -> Callable[[ResponseObject], None]:
-    """Adds what a request has said and what it was answered."""
+    """Adds the input and output items of a response."""
     store = context_of(request).conversations
 
     def grow(response: ResponseObject) -> None:
@@ -168,7 +171,8 @@ def _previous(request: Request, body: ResponsesRequest) -> StoredResponse | None
 async def _prepare(
     request: Request, body: ResponsesRequest, messages: list[Message]
 ) -> tuple[PreparedChat, list[Message]]:
-    """With ``truncation`` auto, what is too long loses its oldest turns, as few as need be."""
+    """With ``truncation`` auto, a conversation that is too long loses its oldest turns, as few as
+    necessary."""
     try:
         return await prepare_chat(request, chat_request(body, messages)), messages
     except PromptTooLong as exc:
@@ -193,7 +197,7 @@ async def _prepare(
 
 
 def _from_turn(messages: Sequence[Message], start: int) -> list[Message]:
-    """From ``start`` on, with what the system has said before."""
+    """The messages from ``start`` on, and all system messages before."""
     return [
         *(message for message in messages[:start] if message.role in ("system", "developer")),
         *messages[start:],
@@ -201,7 +205,7 @@ def _from_turn(messages: Sequence[Message], start: int) -> list[Message]:
 
 
 def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
-    """The response before anything has happened."""
+    """The response before anything has been generated."""
     choice = body.tool_choice or "auto"
     text: dict[str, Any] = {"format": {"type": "text"}}
     if body.text is not None:
@@ -241,7 +245,7 @@ def base_response(body: ResponsesRequest, frame: Frame) -> ResponseObject:
 
 
 def stored_item(item: InputItem) -> dict[str, Any]:
-    """``item`` as it is shown later: with an id, and its content as parts."""
+    """``item`` in the form in which it is shown later: with an id, and its content as parts."""
     shown: dict[str, Any] = item.model_dump(exclude_none=True)
     prefix = "rs"
     if isinstance(item, MessageItem):

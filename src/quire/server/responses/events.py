@@ -22,7 +22,7 @@ class EventWriter:
         return named_event(kind, _encode({"type": kind, "sequence_number": self._take(), **fields}))
 
     def deltas(self, kind: str, **fields: Any) -> Callable[[str], bytes]:
-        """What makes an event of each part of a text; all but the text is rendered once."""
+        """Makes the events for the parts of a text; everything but the text is rendered once."""
         head = named_event(kind, _encode({"type": kind, **fields}))[: -len(b"}\n\n")]
         head += b',"sequence_number":'
 

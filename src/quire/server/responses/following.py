@@ -1,7 +1,6 @@
-"""One client that follows a response in the background; its end is nobody else's.
+"""One client that follows a background response; its disconnect does not affect the response.
 
-Owns the connection's life: a client that leaves, or takes nothing for too long, is let go, and the
-response runs on.
+Owns the connection's life: a client that disconnects, or reads too slowly, is dropped.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from quire.server.events import EVENT_HEADERS
 
 
 class FollowedResponse(Response):
-    """Sends ``events`` as they come. ``write_timeout_s`` bounds each write."""
+    """Sends ``events`` as they are made. ``write_timeout_s`` limits each write."""
 
     def __init__(
         self, events: AsyncIterator[bytes], *, write_timeout_s: float, headers: Mapping[str, str]
     ) -> None:
         super().__init__(headers={**EVENT_HEADERS, **headers}, media_type="text/event-stream")
-        del self.headers["content-length"]  # that of the empty body
+        del self.headers["content-length"]  # of the empty body
         self._events = events
         self._writes = WriteLimit(write_timeout_s)
 

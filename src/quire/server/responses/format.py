@@ -1,6 +1,6 @@
 """From chunks to a response object and its events.
 
-Owns the order of items: reasoning, text and calls as they come, each opened, filled and closed
+Owns the order of items: reasoning, text and calls as they arrive, each opened, filled and closed
 before the next. Must not know how text is parsed (``ChoiceParser``), how bytes are sent, or what is
 stored.
 """
@@ -58,7 +58,7 @@ class ResponseOptions:
 
 
 class ResponseFormatter:
-    """One response. ``base``: the object before anything has happened."""
+    """One response. ``base``: the object before anything has been generated."""
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class ResponseFormatter:
     # -- beyond it ---------------------------------------------------------------------------------
 
     def begin(self) -> list[bytes]:
-        """The events before any work; otherwise they come with the first chunk. Idempotent."""
+        """The events before any work; without this call they come with the first chunk.
+        Idempotent."""
         if self._created:
             return []
         self._created = True
@@ -119,7 +120,7 @@ class ResponseFormatter:
         return events
 
     def response(self) -> ResponseObject:
-        """The response as it is now."""
+        """The response in its current state."""
         incomplete = self._status == "incomplete"
         return self._base.model_copy(
             update={
@@ -138,7 +139,7 @@ class ResponseFormatter:
         return whole_answer(self._pieces)
 
     def failed(self, error: QuireError) -> list[bytes]:
-        """The response has failed: the events that tell of it."""
+        """The events of a failed response."""
         events = self._opening() + self._close("incomplete")
         self._error = ResponseError(code=_error_code(error), message=error.message)
         self._status = "failed"
@@ -155,7 +156,8 @@ class ResponseFormatter:
         ]
 
     def cancelled(self) -> list[bytes]:
-        """Its client has cancelled it; what there is stays. No type of event tells of this end."""
+        """Its client has cancelled it; its output so far is kept. There is no event for this
+        end."""
         events = self._close("incomplete")
         self._status = "cancelled"
         return events
@@ -224,7 +226,7 @@ class ResponseFormatter:
         return item.close(status)
 
     def _finish(self, *, length: bool) -> list[bytes]:
-        """An answer of nothing is one empty message."""
+        """An empty answer is one empty message."""
         events = [] if self._items else self._switch_to(GrowingMessage)
         events += self._close("incomplete" if length else "completed")
         self._status = "incomplete" if length else "completed"

@@ -1,6 +1,6 @@
-"""The items of an answer as they grow: each knows the events that tell of it.
+"""The items of an answer as they grow: each makes its own events.
 
-A whole response is made of the same items that its stream has told of, so the two cannot differ.
+A whole response consists of the same items as its stream, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from quire.server.schemas.response_items import (
 
 
 class GrowingItem(Protocol):
-    """One item at ``index`` of the output. ``open`` first, then ``add``, ``close`` once."""
+    """One item at ``index`` of the output. Call ``open`` first, then ``add``, and ``close``
+    once."""
 
     def open(self) -> list[bytes]: ...
 
@@ -33,7 +34,7 @@ class GrowingItem(Protocol):
     def close(self, status: ItemStatus) -> list[bytes]: ...
 
     def item(self) -> OutputMessage | OutputReasoning | OutputFunctionCall:
-        """The item as it is now."""
+        """The item in its current state."""
         ...
 
 
@@ -101,7 +102,7 @@ class GrowingMessage:
 
 
 class GrowingReasoning:
-    """Reasoning, shown as the model wrote it."""
+    """Reasoning, in the words of the model."""
 
     def __init__(self, writer: EventWriter, index: int) -> None:
         self._writer = writer

@@ -1,7 +1,7 @@
-"""Responses that were stored, per tenant: what they said, what they go on from, whose pages wait.
+"""Stored responses, per tenant: their content, the conversation before them, their kept pages.
 
-Owns the bounds: how many, how many bytes, how long, and how much of a model's memory their pages
-may hold. Whatever is over a bound goes, the one used longest ago first. Nothing is written to disk.
+Owns the limits on number, bytes and age, and on the share of a model's memory that their pages may
+hold. Beyond a limit the least recently used responses are dropped. Nothing is written to disk.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from quire.server.schemas.responses import ResponseObject
 
 _ITEM: TypeAdapter[InputItem] = TypeAdapter(InputItem)
 _BYTES_PER_ITEM = 1024
-"""Of the objects that an item is here and in the history, beside its text: a short one is far
+"""Estimated size of an item's objects here and in the history, beside its text: a short item is far
 larger than its JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseLimits:
-    """Per tenant. ``ttl_s``: since the last use. ``max_running``: responses in the background.
-    ``page_share``: of a model's pages, what stored responses may hold."""
+    """Per tenant. ``ttl_s``: since the last use. ``max_running``: background responses.
+    ``page_share``: the part of a model's pages that stored responses may hold."""
 
     ttl_s: float = 3600.0
     max_responses: int = 1024
@@ -43,9 +43,10 @@ class ResponseLimits:
 
 @dataclass(slots=True, eq=False)
 class StoredResponse:
-    """One response. ``history``: the conversation up to and with its answer, without instructions.
+    """One response. ``history``: the conversation up to its answer and including it, without
+    instructions.
 
-    ``run``: what makes a background response, also after its end; it has the response object then.
+    ``run``: runs a background response; after its end it still has the response object.
     """
 
     id: str
@@ -59,10 +60,10 @@ class StoredResponse:
     used_s: float = 0.0
     num_bytes: int = field(default=0)
     num_event_bytes: int = field(default=0)
-    """Of its run's events, as far as they are counted in ``num_bytes``."""
+    """Bytes of its run's events that are already counted in ``num_bytes``."""
 
     def current(self) -> ResponseObject:
-        """The response as it is now."""
+        """The response in its current state."""
         if self.response is not None:
             return self.response
         assert self.run is not None, "a response that is not finished runs"
@@ -73,15 +74,15 @@ class StoredResponse:
         return self.run is not None and not self.run.ended
 
     def items(self) -> list[dict[str, Any]]:
-        """Those of its request and, once it is finished, of its output."""
+        """The items of its request and, once it is finished, of its output."""
         output = [] if self.response is None else self.response.output
         return [*self.input_items, *(item.model_dump() for item in output)]
 
 
 @dataclass(slots=True)
 class _Shelf:
-    """One tenant's responses, those used longest ago first, and who has an item of which id:
-    clients that send a conversation again name its items as they were told, so several may."""
+    """One tenant's responses, the least recently used first, and the responses that contain an
+    item, by its id. Several may: clients that resend a conversation repeat the ids of its items."""
 
     entries: OrderedDict[str, StoredResponse] = field(default_factory=OrderedDict)
     holders: dict[str, dict[str, StoredResponse]] = field(default_factory=dict)
@@ -106,7 +107,7 @@ class ResponseStore:
         """Store a response."""
         shelf = self._shelves.setdefault(entry.tenant, _Shelf())
         shelf.entries[entry.id] = entry
-        self._use(shelf, entry)  # first: it may have run for longer than what is unused stays
+        self._use(shelf, entry)  # first: it may have run for longer than the ttl
         self._drop_old()
         self._count(shelf, entry, _num_bytes(entry))
         for item in entry.items():
@@ -116,11 +117,11 @@ class ResponseStore:
             self._release_pages(shelf, entry.kept.model)
 
     def grown(self, entry: StoredResponse) -> None:
-        """Take note that a response that runs has made events. Others go for them as for anything
-        that is stored; its own may not have all the room.
+        """A background response has new events. Other responses are dropped to make room for them,
+        as for all stored data; one response may not take all the room.
 
         Raises:
-            QuotaExceeded: what runs in the background takes all that the tenant may store.
+            QuotaExceeded: background responses need more than the tenant may store.
         """
         if not self.holds(entry):
             return  # deleted: its run has been told to end
@@ -137,8 +138,8 @@ class ResponseStore:
             )
 
     def finish(self, entry: StoredResponse) -> None:
-        """Take note that a response in the background has ended. One that was deleted while it ran
-        gives back the pages that its end has kept."""
+        """A background response has ended. If it was deleted while it ran, the pages that were kept
+        at its end are released."""
         if self.holds(entry):
             self.put(entry)
         elif entry.kept is not None:
@@ -158,10 +159,10 @@ class ResponseStore:
         return entry
 
     def item(self, tenant: TenantId, item_id: str, param: str) -> InputItem:
-        """An item of a stored response, as a client would send it.
+        """An item of a stored response, in the form of a request.
 
         Raises:
-            InvalidArgument: no response of the tenant has it, or it is not fit to be sent again.
+            InvalidArgument: no response of the tenant has it, or it is not valid in a request.
         """
         self._drop_old()
         shelf = self._shelves.get(tenant, _Shelf())
@@ -184,7 +185,7 @@ class ResponseStore:
         return shelf is not None and shelf.entries.get(entry.id) is entry
 
     def check_running(self, tenant: TenantId) -> None:
-        """Raises ``QuotaExceeded``: as many responses as may are running in the background."""
+        """Raises ``QuotaExceeded`` if the tenant has too many background responses."""
         shelf = self._shelves.get(tenant, _Shelf())
         num_running = sum(entry.running for entry in shelf.entries.values())
         if num_running >= self._limits.max_running:
@@ -194,7 +195,7 @@ class ResponseStore:
             )
 
     async def close(self) -> None:
-        """End what runs in the background."""
+        """End all background responses."""
         runs = [e.run for s in self._shelves.values() for e in s.entries.values() if e.run]
         for run in runs:
             run.cancel()
@@ -208,7 +209,8 @@ class ResponseStore:
         shelf.entries.move_to_end(entry.id)
 
     def _drop_old(self) -> None:
-        """Of all tenants: one that never calls again would keep its responses and pages."""
+        """Drop expired responses of all tenants: a tenant that never calls again would otherwise
+        keep its responses and pages."""
         limit_s = self._now_s() - self._limits.ttl_s
         for shelf in self._shelves.values():
             old = takewhile(lambda entry: entry.used_s <= limit_s, shelf.entries.values())
@@ -221,7 +223,7 @@ class ResponseStore:
         entry.num_event_bytes = 0 if entry.run is None else entry.run.num_bytes
 
     def _make_room(self, shelf: _Shelf, wanted: StoredResponse) -> None:
-        """``wanted`` stays, whatever its size: its client has been told that it is stored."""
+        """``wanted`` is kept, whatever its size: its client has been told that it is stored."""
         limits = self._limits
         if len(shelf.entries) <= limits.max_responses and shelf.num_bytes <= limits.max_bytes:
             return
@@ -261,7 +263,7 @@ class ResponseStore:
 
 
 def sent_again(item: dict[str, Any], param: str) -> InputItem:
-    """A model may write what a client may not send, a function's name that is none for one."""
+    """A model may write items that a request may not contain, such as an invalid function name."""
     try:
         return _ITEM.validate_python(item)
     except ValidationError as exc:
@@ -274,7 +276,7 @@ def sent_again(item: dict[str, Any], param: str) -> InputItem:
 
 
 def _num_bytes(entry: StoredResponse) -> int:
-    """About what it takes, all that it goes on from included."""
+    """Its approximate size, including its history."""
     total = entry.num_history_bytes + len(msgspec.json.encode(entry.input_items))
     total += len(entry.input_items) * _BYTES_PER_ITEM
     if entry.response is not None:

@@ -1,7 +1,7 @@
-"""A request of ``/v1/responses`` as the chat request that it amounts to.
+"""Translates a request of ``/v1/responses`` into a chat request.
 
-Items become messages: reasoning, text and calls that follow one another are one assistant message.
-Owns no state; stored items come in through ``find``.
+Items become chat messages: consecutive reasoning, text and calls are one assistant message. Owns no
+state; stored items are looked up through ``find``.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def items_of(body: ResponsesRequest, find: FindItem) -> list[InputItem]:
 
 
 def messages_of(items: Sequence[InputItem]) -> list[Message]:
-    """Raises ``InvalidArgument`` for parts that no model reads."""
+    """Raises ``InvalidArgument`` for parts that no model can read."""
     joiner = _Joiner()
     for index, item in enumerate(items):
         joiner.add(item, f"input[{index}]")
@@ -90,7 +90,7 @@ def messages_of(items: Sequence[InputItem]) -> list[Message]:
 
 
 class _Joiner:
-    """Joins what one assistant turn consists of."""
+    """Joins the items of one assistant turn."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -116,7 +116,7 @@ class _Joiner:
                 self.messages.append(_other_message(item, param))
 
     def _assistant(self, *, fresh: Callable[[AssistantMessage], bool]) -> AssistantMessage:
-        """The assistant's present turn, or a new one where ``fresh`` says that it is over."""
+        """The assistant's current turn, or a new one if ``fresh``."""
         if self._turn is None or fresh(self._turn):
             self._turn = AssistantMessage(role="assistant")
             self.messages.append(self._turn)
@@ -137,10 +137,10 @@ def _other_message(item: InputItem, param: str) -> Message:
 
 
 def content_of(content: ItemContent, param: str) -> Content:
-    """Content of a message in chat's own form.
+    """Content of a message in the form of chat requests.
 
     Raises:
-        InvalidArgument: a part that no model reads, or an image without its data.
+        InvalidArgument: a part that no model can read, or an image without its data.
     """
     if isinstance(content, str):
         return content
@@ -170,7 +170,7 @@ def _part(part: object, param: str) -> TextPart | MediaPart:
 
 
 def message_of_answer(answer: Answer) -> AssistantMessage:
-    """The message that a conversation goes on from. A model's own words need no validation."""
+    """The message with which a conversation continues. A model's own output needs no validation."""
     calls = [
         MessageToolCall.model_construct(
             id=call.id,
@@ -188,7 +188,8 @@ def message_of_answer(answer: Answer) -> AssistantMessage:
 
 
 def chat_request(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCompletionRequest:
-    """``body`` with ``messages`` as its conversation. All parts have been validated already."""
+    """``body`` as a chat request, with ``messages`` as its conversation. All parts have been
+    validated already."""
     shared = {name: getattr(body, name) for name in _SHARED}
     tools, choice = _tools(body)
     text = body.text
@@ -212,7 +213,7 @@ def chat_request(body: ResponsesRequest, messages: Sequence[Message]) -> ChatCom
 
 
 def with_instructions(body: ResponsesRequest, messages: Sequence[Message]) -> list[Message]:
-    """Instructions stand in front, and are those of this request alone."""
+    """``instructions`` come first; they belong to this request only."""
     if not body.instructions:
         return list(messages)
     return [SystemMessage(role="system", content=body.instructions), *messages]

@@ -1,4 +1,4 @@
-"""``/v1/batches``: many requests in a file, run when nothing else wants to."""
+"""``/v1/batches``: many requests in a file, run at the lowest priority."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ async def list_batches(
 
 @router.get("/v1/batches/{batch}", response_model=Batch)
 async def get_batch(request: Request, batch: BatchId) -> Response:
-    """A batch as it is now."""
+    """The current state of a batch."""
     return _json(context_of(request).batches.get(caller_of(request), batch))
 
 
 @router.post("/v1/batches/{batch}/cancel", response_model=Batch)
 async def cancel_batch(request: Request, batch: BatchId) -> Response:
-    """End a batch; what has been answered stays. Idempotent."""
+    """End a batch; existing answers are kept. Idempotent."""
     return _json(await context_of(request).batches.cancel(caller_of(request), batch))
 
 

@@ -1,4 +1,4 @@
-"""``/v1/chat/completions``: a conversation in, its next message out."""
+"""``/v1/chat/completions``: answers a conversation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/v1/completions``: texts or token ids in, their continuations out."""
+"""``/v1/completions``: continues texts or token ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from quire.server.strict_json import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["completions"])
 
 DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default of this route; chat has none."""
+"""OpenAI's default of this route; chat has no default."""
 
 _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
@@ -80,7 +80,7 @@ def _options(body: CompletionsRequest) -> CompletionsOptions:
 def _prompts(
     model: ServedModel, texts: list[str | list[int]], add_special_tokens: bool | None
 ) -> list[PromptText]:
-    """Tokenised prompts. Runs in a thread: a long text takes its time."""
+    """Tokenised prompts. Runs in a thread, because a long text takes time."""
     return [_prompt(model, text, add_special_tokens) for text in texts]
 
 
@@ -97,7 +97,7 @@ def _prompt(
 
 
 def _known_prompt(model: ServedModel, token_ids: list[int]) -> PromptText:
-    """A prompt that came as tokens; its text is for echoes alone."""
+    """A prompt that was sent as tokens; its text is needed for echoes only."""
     unknown = max(token_ids, default=0)
     if unknown >= model.info.vocab_size:
         raise InvalidArgument(

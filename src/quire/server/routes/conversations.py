@@ -1,4 +1,4 @@
-"""``/v1/conversations``: what responses with ``conversation`` go on from and add to."""
+"""``/v1/conversations``: the conversations that responses with ``conversation`` continue."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Included = Annotated[list[Include] | None, Query(max_length=16)]
 
 @router.post("/v1/conversations", response_model=Conversation)
 async def create_conversation(request: Request, body: ConversationRequest) -> Response:
-    """Begin a conversation, empty or with items."""
+    """Create a conversation, empty or with items."""
     items = _stored(request, body.items or [])
     store = context_of(request).conversations
     return _told(store.create(caller_of(request), body.metadata or {}, items))
@@ -52,7 +52,7 @@ async def get_conversation(request: Request, conversation: ConversationId) -> Re
 async def update_conversation(
     request: Request, conversation: ConversationId, body: ConversationUpdate
 ) -> Response:
-    """Give a conversation other metadata."""
+    """Replace the metadata of a conversation."""
     entry = _find(request, conversation)
     entry.metadata = body.metadata
     return _told(entry)
@@ -60,7 +60,7 @@ async def update_conversation(
 
 @router.delete("/v1/conversations/{conversation}", response_model=DeletedConversation)
 async def delete_conversation(request: Request, conversation: ConversationId) -> Response:
-    """Forget a conversation; the responses in it stay."""
+    """Delete a conversation; its responses are kept."""
     entry = _find(request, conversation)
     context_of(request).conversations.delete(entry)
     return _json(DeletedConversation(id=entry.id))
@@ -104,7 +104,7 @@ async def get_item(
 
 @router.delete("/v1/conversations/{conversation}/items/{item}", response_model=Conversation)
 async def delete_item(request: Request, conversation: ConversationId, item: ItemId) -> Response:
-    """Take an item out of a conversation."""
+    """Delete an item of a conversation."""
     entry = _find(request, conversation)
     context_of(request).conversations.remove(entry, item)
     return _told(entry)
@@ -115,7 +115,7 @@ def _find(request: Request, conversation_id: str) -> StoredConversation:
 
 
 def _stored(request: Request, items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """``items`` as they are kept, those that are only referred to included."""
+    """``items`` in their stored form, with references resolved."""
     store, tenant = context_of(request).responses, caller_of(request)
     return [
         stored_item(

@@ -79,7 +79,7 @@ async def rerank(request: Request, body: RerankRequest) -> Response:
 @router.post("/score", include_in_schema=False)
 @router.post("/v1/score", response_model=ScoreList)
 async def score(request: Request, body: ScoreRequest) -> Response:
-    """How well pairs of texts fit, in the order of the request."""
+    """Score pairs of texts, in the order of the request."""
     scores, sequences, model = await _scores(request, body, *body.lists())
     answer = {
         "id": _new_id("score"),
@@ -108,8 +108,8 @@ async def _scores(
 
 
 def _embeddings(rows: F32, body: EmbeddingsRequest) -> list[msgspec.Raw]:
-    """In a thread, and each written apart: two million numbers take as long as several steps of a
-    model, and in one piece they would hold up the event loop all the same."""
+    """In a thread, and row by row: two million numbers take as long to write as several steps of a
+    model, and one call would hold the interpreter's lock and so block the event loop."""
     rows = shortened(rows, body.dimensions)
     as_text = body.encoding_format == "base64"
     return [

@@ -1,4 +1,4 @@
-"""``/v1/files``: what batches read and write."""
+"""``/v1/files``: the input and output files of batches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CONTENT: Responses = {
 
 @router.post("/v1/files", response_model=FileObject, openapi_extra=_FORM)
 async def upload_file(request: Request) -> Response:
-    """Keep a file, of requests for a batch."""
+    """Upload a file of requests for a batch."""
     context = context_of(request)
     record = await receive_file(
         request, context.files, caller_of(request), context.config.body_timeout_s
@@ -76,13 +76,13 @@ async def list_files(
 
 @router.get("/v1/files/{file}", response_model=FileObject)
 async def get_file(request: Request, file: FileId) -> Response:
-    """What is known of a file."""
+    """The metadata of a file."""
     return _json(file_object(await _find(request, file)))
 
 
 @router.get("/v1/files/{file}/content", response_class=Response, responses=_CONTENT)
 async def get_content(request: Request, file: FileId) -> Response:
-    """A file itself."""
+    """The content of a file."""
     record = await _find(request, file)
     return FileResponse(
         context_of(request).files.path(record), media_type="application/octet-stream"
@@ -91,7 +91,7 @@ async def get_content(request: Request, file: FileId) -> Response:
 
 @router.delete("/v1/files/{file}", response_model=DeletedFile)
 async def delete_file(request: Request, file: FileId) -> Response:
-    """Forget a file, unless a batch that is not over reads it."""
+    """Delete a file, unless an unfinished batch reads it."""
     context = context_of(request)
     record = await _find(request, file)
     context.batches.check_unused(caller_of(request), record.id)

@@ -1,7 +1,8 @@
-"""``/health`` and ``/ready``: is anything dead, and may new work be sent. No API key is needed.
+"""``/health`` and ``/ready``: has a part of the node failed, and may new work be sent. Without a
+key.
 
-``/ping`` is what SageMaker asks before it sends any work, and nothing else: it is ``/ready``. Other
-servers, which answer nobody while they load, need not tell the two apart. Probes may use HEAD.
+``/ping`` is SageMaker's only probe, so it is ``/ready``. Other servers do not answer while they
+load and need not distinguish the two. Probes may use HEAD.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UNREADY: Responses = {503: {"model": Health, "description": "Not now; the body 
 @router.head("/health", include_in_schema=False)
 @router.get("/health", response_model=Health, responses=_UNREADY)
 async def health(request: Request) -> Response:
-    """200 while nothing is dead (loading and draining count as alive), else 503."""
+    """200 while no part has failed (loading and draining count as alive), else 503."""
     found = context_of(request).node.health()
     return _response(found, good=found.alive)
 

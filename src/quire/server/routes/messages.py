@@ -29,7 +29,7 @@ from quire.server.strict_json import StrictRoute
 router = APIRouter(route_class=StrictRoute, tags=["messages"], responses=ANTHROPIC_ERRORS)
 
 _VERSION = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-"""Anthropic's interface has had several; what is served here is the same in all of them."""
+"""Versions of Anthropic's API differ in nothing that is served here."""
 
 _EVENTS: Responses = {
     200: {
@@ -46,7 +46,7 @@ _STYLE = EventStyle(as_it_is, b"", error_events)
 
 @router.post("/v1/messages", response_model=AnswerMessage, responses=_EVENTS)
 async def create_message(request: Request, body: MessagesRequest) -> Response:
-    """Answer a conversation in Anthropic's form, whole or streamed."""
+    """Answer a conversation in Anthropic's format, whole or streamed."""
     _check_version(request)
     _check_thread(body)
     fields = chat_request(body)
@@ -62,7 +62,7 @@ async def create_message(request: Request, body: MessagesRequest) -> Response:
 
 @router.post("/v1/messages/count_tokens", response_model=TokenCount)
 async def count_tokens(request: Request, body: CountTokensRequest) -> Response:
-    """How many tokens a conversation has as a prompt, tools and system prompt included."""
+    """Count the tokens of a conversation as a prompt, including tools and system prompt."""
     _check_version(request)
     prompt = await render_chat(context_of(request), chat_request(body))
     count = TokenCount(input_tokens=len(prompt.token_ids))

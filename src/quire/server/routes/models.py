@@ -1,4 +1,4 @@
-"""``/v1/models``: what this node serves."""
+"""``/v1/models``: the models of this node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ModelName = Annotated[str, Path(max_length=256)]
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", response_model=ModelList)
 async def list_models(request: Request) -> Response:
-    """The models that are loaded, the default one first."""
+    """The loaded models, the default one first."""
     context = context_of(request)
     models = [_model(context, model) for model in context.node.models()]
     models += [one for encoder in context.node.encoders() if (one := _encoder(context, encoder))]
@@ -42,7 +42,7 @@ async def get_model(request: Request, model: ModelName) -> Response:
 
 
 def _encoder(context: ServerContext, encoder: EncoderService) -> Model | None:
-    """``None`` while it is not loaded."""
+    """``None`` for a model that is not loaded."""
     try:
         limit = encoder.texts.max_tokens
     except EngineLost:

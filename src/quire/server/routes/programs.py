@@ -1,6 +1,6 @@
-"""``/v1/programs``: launch programs, look at them, send to them, end them.
+"""``/v1/programs``: launch programs, list them, send to them, end them.
 
-A caller sees the programs and sessions of its own tenant alone.
+A caller sees only the programs and sessions of its own tenant.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type":
 
 @router.post("/v1/programs", response_model=Program, status_code=201, responses=_EVENTS)
 async def launch(request: Request, body: LaunchRequest) -> Response:
-    """Start a program of the library, an uploaded one, or one that the request brings along; with
-    `stream` its messages come as server-sent events that end with `[DONE]`."""
+    """Start a program of the library, an uploaded one, or one in the request; with `stream` its
+    messages are sent as server-sent events that end with `[DONE]`."""
     context, tenant = context_of(request), caller_of(request)
     program = await program_of(body, tenant, context.config, context.node)
     handle = context.node.launch(
@@ -65,7 +65,7 @@ async def launch(request: Request, body: LaunchRequest) -> Response:
 
 @router.get("/v1/programs", response_model=ProgramList)
 async def list_programs(request: Request) -> Response:
-    """Launched programs, recently ended ones included, then open sessions."""
+    """Launched programs, including recently ended ones, then open sessions."""
     context, tenant = context_of(request), caller_of(request)
     processes = {record.id: record for record in context.node.processes(tenant)}
     records = context.node.programs(tenant)
@@ -102,8 +102,9 @@ async def get_program(request: Request, program: PublicId) -> Response:
 
 @router.get("/v1/programs/{program}/events", responses=_EVENTS, response_class=Response)
 async def get_events(request: Request, program: PublicId, after: After = 0) -> Response:
-    """A launched program's messages from the first on, or behind number `after` (or the header
-    `Last-Event-ID`), as server-sent events until it ends. Leaving does not end it."""
+    """A launched program's messages from the first one, or after number `after` (or the header
+    `Last-Event-ID`), as server-sent events until it ends. Disconnecting does not end the
+    program."""
     context = context_of(request)
     handle = context.node.program(program, caller_of(request))
     place = place_of(request.headers.get("last-event-id"), after)
@@ -112,7 +113,7 @@ async def get_events(request: Request, program: PublicId, after: After = 0) -> R
 
 @router.get("/v1/programs/{program}/logs", response_model=LogLines)
 async def get_logs(request: Request, program: PublicId) -> Response:
-    """What a launched program has logged and the node noted about it, oldest first."""
+    """A launched program's log entries, its output and the node's notes, oldest first."""
     handle = context_of(request).node.program(program, caller_of(request))
     lines = [
         LogLine(time=line.time_s, level=line.level, text=line.text, fields=dict(line.fields))
@@ -131,14 +132,14 @@ async def signal(request: Request, program: PublicId, body: SignalRequest) -> Re
 
 @router.delete("/v1/programs/{program}", response_model=Program, status_code=202)
 async def terminate(request: Request, program: PublicId) -> Response:
-    """End a program and free what it holds. Idempotent."""
+    """End a program and free its resources. Idempotent."""
     handle = context_of(request).node.program(program, caller_of(request))
     handle.terminate()
     return _json(launched(handle.record(), None), 202)
 
 
 async def _ended(request: Request, handle: ProgramHandle) -> None:
-    """Return when the program has ended; end it if its client leaves before that."""
+    """Return when the program has ended; end it if its client disconnects before."""
     ended = asyncio.create_task(handle.wait_ended())
     gone = asyncio.create_task(disconnected(request.receive))
     try:

@@ -1,4 +1,4 @@
-"""``/v1/responses``: a conversation in items, stored, followed, cancelled."""
+"""``/v1/responses``: create, read, follow, cancel and delete responses."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ResponseId = Annotated[str, Path(max_length=256)]
 
 @router.post("/v1/responses", response_model=ResponseObject, responses=_EVENTS)
 async def create_response(request: Request, body: ResponsesRequest) -> Response:
-    """Answer; whole, as typed events, or in the background."""
+    """Create a response; whole, as typed events, or in the background."""
     creation = await create(request, body)
     if body.background:
         return _in_background(request, creation)
@@ -94,7 +94,7 @@ async def get_response(
     stream: Annotated[bool, Query()] = False,
     starting_after: Annotated[int, Query(ge=-1, le=1 << 31)] = -1,
 ) -> Response:
-    """A stored response as it is now; with `stream` the events of one in the background."""
+    """The current state of a stored response; with `stream` the events of a background response."""
     entry = _find(request, response)
     if not stream:
         return _json(entry.current())
@@ -111,7 +111,7 @@ async def get_response(
 
 @router.post("/v1/responses/{response}/cancel", response_model=ResponseObject)
 async def cancel_response(request: Request, response: ResponseId) -> Response:
-    """End a response in the background; what it has said stays. Idempotent."""
+    """End a background response; its output so far is kept. Idempotent."""
     entry = _find(request, response)
     if entry.run is None:
         raise HttpError(
@@ -128,7 +128,7 @@ async def cancel_response(request: Request, response: ResponseId) -> Response:
 
 @router.delete("/v1/responses/{response}", response_model=DeletedResponse)
 async def delete_response(request: Request, response: ResponseId) -> Response:
-    """Forget a stored response and give back its pages; one that is running is cancelled."""
+    """Delete a stored response and free its pages; a running one is cancelled."""
     context_of(request).responses.delete(caller_of(request), response)
     return _json(DeletedResponse(id=response))
 
@@ -141,7 +141,7 @@ async def list_input_items(
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
     order: Annotated[Literal["asc", "desc"], Query()] = "desc",
 ) -> Response:
-    """What a stored response's own request said, newest first unless `order` is `asc`."""
+    """The input items of a stored response, newest first unless `order` is `asc`."""
     items = _find(request, response).input_items
     if order == "desc":
         items = items[::-1]

@@ -1,4 +1,4 @@
-"""``/tokenize`` and ``/detokenize``: what a model makes of a text, and back."""
+"""``/tokenize`` and ``/detokenize``: text to token ids, and back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ router = APIRouter(route_class=StrictRoute, tags=["tokenize"])
 
 @router.post("/tokenize", response_model=Tokenized)
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
-    """Token ids of a prompt, or of messages as the model's chat template renders them."""
+    """Token ids of a prompt, or of chat messages rendered with the model's chat template."""
     context = context_of(request)
     model = context.node.model(body.model)
     tokens = await _tokens(context, model, body)

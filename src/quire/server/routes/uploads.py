@@ -1,6 +1,6 @@
-"""``/v1/programs/uploads``: programs that are kept under their content's hash, and launched by it.
+"""``/v1/programs/uploads``: uploaded programs, stored under the hash of their content.
 
-A caller sees those of its own tenant alone. They run in the sandbox.
+A caller sees only those of its own tenant. They run in the sandbox.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UploadName = Annotated[
 
 @router.post("/v1/programs/uploads", response_model=UploadedProgram, status_code=201)
 async def upload(request: Request, body: UploadRequest) -> Response:
-    """Check a program and keep it. The same code again is the same program."""
+    """Check a program and store it. The same code again is the same program."""
     context = context_of(request)
     code = code_of(body.source, body.module, context.config)
     kept = await context.node.upload(code, caller_of(request))
@@ -44,7 +44,7 @@ async def list_uploads(request: Request) -> Response:
 
 @router.delete("/v1/programs/uploads/{program}", response_model=UploadedProgram)
 async def delete_upload(request: Request, program: UploadName) -> Response:
-    """Forget an uploaded program. What runs of it goes on."""
+    """Delete an uploaded program. Its running launches go on."""
     uploads = context_of(request).node.uploads
     return _json(_shown(await asyncio.to_thread(uploads.delete, program, caller_of(request))))
 

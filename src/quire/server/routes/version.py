@@ -1,4 +1,4 @@
-"""``/version``: which release answers, as vLLM's clients and operators' scripts ask."""
+"""``/version``: the release of this server, as vLLM's clients and operators' scripts request it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Anthropic's ``/v1/messages``: the request, the message, and the counting of tokens.
 
-Content blocks ignore fields that are not known (``cache_control``, ``citations``): clients send
-back what servers gave them. The body is strict; what means nothing here is listed and accepted.
+Content blocks ignore unknown fields (``cache_control``, ``citations``), because clients send blocks
+back as they received them. The body is strict; fields without effect here are listed and accepted.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class ToolResultBlock(EchoedModel):
 
 
 class ThinkingBlock(EchoedModel):
-    """``signature`` is accepted and means nothing: nothing here is signed."""
+    """``signature`` is accepted and not checked."""
 
     type: Literal["thinking"]
     thinking: Text
@@ -90,7 +90,7 @@ class ThinkingBlock(EchoedModel):
 
 
 class RedactedThinkingBlock(EchoedModel):
-    """Another service's reasoning, which cannot be read here: left out."""
+    """Another service's encrypted reasoning, which cannot be read here: left out."""
 
     type: Literal["redacted_thinking"]
 
@@ -177,16 +177,16 @@ class MessageMetadata(EchoedModel):
 
 
 class Thread(RequestModel):
-    """Of newer packages: the service is to keep the conversation. It is not kept here: ``create``
-    changes nothing, and what would continue one is told that it is gone, upon which the package
-    sends the whole conversation again."""
+    """A feature of newer packages: the service keeps the conversation. It is not kept here:
+    ``create`` has no effect, and ``continue`` is an error upon which the package sends the whole
+    conversation again."""
 
     type: Literal["create", "continue"]
     previous_message_id: ShortText | None = None
 
 
 class CountTokensRequest(RequestModel):
-    """What a prompt is made of, and fields that mean nothing here: accepted, bounded, unused."""
+    """The parts of a prompt, and fields without effect here: accepted, bounded, unused."""
 
     messages: Annotated[list[InputMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     model: Name | None = Field(None, description="Absent: the node's default model")

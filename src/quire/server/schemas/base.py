@@ -1,12 +1,13 @@
-"""The base of all bodies, and the bounded types that they are made of.
+"""The base classes of all bodies, and the bounded types of their fields.
 
-Unknown fields of a request are refused, as OpenAI's own service does, and not dropped: a misspelt
-``temprature`` or another server's extension would otherwise change the answer in silence. Fields
-that OpenAI documents and that mean nothing here are listed and accepted (see ``generation``).
-Inside *messages* unknown fields are ignored, because clients send back what servers gave them.
+Unknown fields of a request are refused, as by OpenAI's own service, and not dropped: a misspelt
+``temprature`` or another server's extension would otherwise change the answer silently. Fields that
+OpenAI documents but that have no effect here are listed and accepted (see ``generation``). Inside
+*chat messages* unknown fields are ignored, because clients send messages back as they received
+them.
 
-A field that is ``null`` is an absent one, wherever it stands: clients serialise whole objects of
-options. Objects that a client defines itself (schemas, arguments, variables) keep theirs.
+A field that is ``null`` counts as absent, at every level: clients serialise whole objects of
+options. Objects that a client defines itself (schemas, arguments, variables) keep their nulls.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ Texts = Annotated[Annotated[InputText, TEXT_SHAPE] | Annotated[InputTexts, LIST_
 
 
 class EncodingFields(RequestModel):
-    """What the three have in common."""
+    """The fields that all three requests share."""
 
     model: Name | None = Field(None, description="Absent: the first model of the right kind")
     truncate_prompt_tokens: (
@@ -75,8 +75,8 @@ class EncodingFields(RequestModel):
 
 
 class EmbeddingsRequest(EncodingFields):
-    """``dimensions``: the first so many values, scaled to length 1 again; for models that were
-    trained for it. ``prompt_name``: which of the model's own prompts stands before each text."""
+    """``dimensions``: keep the first N values, scaled to length 1; for models trained for it.
+    ``prompt_name``: which of the model's own prompts is put before each text."""
 
     input: EmbeddingInput
     encoding_format: Literal["float", "base64"] | None = None
@@ -111,7 +111,7 @@ Documents = Annotated[list[Document], Field(min_length=1, max_length=MAX_TEXTS, 
 
 
 class PairFields(EncodingFields):
-    """What requests for scores have in common."""
+    """The fields that requests for scores share."""
 
     instruction: InputText | None = Field(
         None, description="What makes a text fit, for models whose pairs say so (Qwen3-Reranker)"
@@ -129,7 +129,7 @@ class RerankRequest(PairFields):
 
 
 class ScoreRequest(PairFields):
-    """One ``text_1`` with every ``text_2``, or as many of both in pairs."""
+    """One ``text_1`` with every ``text_2``, or two lists of equal length in pairs."""
 
     text_1: Texts
     text_2: Texts

@@ -50,14 +50,14 @@ class StreamOptions(RequestModel):
 
 
 class ProcessorField(RequestModel):
-    """A processor by name, standard or of a package that is installed beside the engine."""
+    """A processor by name, standard or from a package that is installed where the engine runs."""
 
     name: Name
     params: Annotated[dict[ShortText, Any], Field(max_length=32)] | None = None
 
 
 class DryFields(RequestModel):
-    """DRY, with the names of those who serve it; ``dry_multiplier`` switches it on."""
+    """DRY, with the field names of other servers; ``dry_multiplier`` switches it on."""
 
     dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
     dry_base: Annotated[float, Field(ge=1, le=100)] | None = None
@@ -71,7 +71,7 @@ class DryFields(RequestModel):
 
 
 class SamplingFields(DryFields):
-    """How tokens are chosen. Absent values come from the model's generation_config.json."""
+    """Sampling fields. Defaults come from the model's generation_config.json."""
 
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -112,13 +112,14 @@ class AgentHints(EchoedModel):
 
 
 class NvidiaExtension(EchoedModel):
-    """Dynamo's ``nvext``; what is not read here is ignored."""
+    """Dynamo's ``nvext``; fields that are not used here are ignored."""
 
     agent_hints: AgentHints | None = None
 
 
 class IdentityFields(RequestModel):
-    """Whose call this is. See ``identity`` for the order in which these and headers are read."""
+    """The session of the request. See ``identity`` for the order in which these fields and headers
+    are read."""
 
     session_id: Name | None = None
     prompt_cache_key: ShortText | None = None
@@ -130,7 +131,7 @@ class IdentityFields(RequestModel):
 
 
 class AcceptedFields(RequestModel):
-    """Fields of OpenAI's service that mean nothing on this node: accepted, bounded, unused."""
+    """Fields of OpenAI's service that have no effect here: accepted, bounded, unused."""
 
     user: ShortText | None = None
     store: bool | None = None

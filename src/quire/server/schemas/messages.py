@@ -38,13 +38,13 @@ class RefusalPart(EchoedModel):
 
 
 class ImageUrl(EchoedModel):
-    """``detail`` and the like have no meaning here: a tower has one size."""
+    """``detail`` and similar fields have no effect: a vision tower has one size."""
 
     url: ImageText
 
 
 class MediaPart(EchoedModel):
-    """Parts that only multimodal models read; a text model refuses them and says so."""
+    """Parts that only multimodal models can read; a text model refuses them by name."""
 
     type: Literal["image_url", "input_audio", "file", "video_url", "audio_url"]
     image_url: ImageUrl | None = None
@@ -85,7 +85,7 @@ class UserMessage(EchoedModel):
 
 
 class AssistantMessage(EchoedModel):
-    """An earlier answer. Either ``content`` or ``tool_calls`` must say something."""
+    """An earlier answer. ``content`` or ``tool_calls`` must not be empty."""
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -139,7 +139,7 @@ RESERVED_VARIABLES = frozenset(
         "tools",
     }
 )
-"""What a template is given by its renderer and its sandbox."""
+"""The input of a chat template: strings, numbers, lists and objects only."""
 
 
 def _not_reserved(variables: dict[str, Any]) -> dict[str, Any]:

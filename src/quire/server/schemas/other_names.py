@@ -1,6 +1,6 @@
-"""Fields of ours under the names that other servers have, or had, for them.
+"""Fields of this API under the names that other servers use, or used, for them.
 
-Such a field is refused like every unknown one; this says what to write instead.
+Such a field is refused like every unknown field; the error names the field to use instead.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ _NOT_SERVED = {
 
 
 def why_not_served(field: str) -> str | None:
-    """Of a field that others know and that would mean something: why it is refused."""
+    """For a field of other servers that is not supported here: the reason."""
     return _NOT_SERVED.get(field)
 
 
 def our_name(field: str) -> str | None:
-    """What chat completions and completions want instead of ``field``."""
+    """The field of chat completions and completions to use instead of ``field``."""
     constraint = _CONSTRAINTS.get(field)
     if constraint is None:
         return _OTHERS.get(field)

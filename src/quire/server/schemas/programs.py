@@ -17,8 +17,8 @@ MAX_ARGUMENT_CHARS = 1 << 16
 
 
 def _argument(value: Any) -> str:
-    """A string as it is, any other JSON value as its JSON: the program's annotations say what is
-    made of it.
+    """A string unchanged, any other JSON value as its JSON text: the program's annotations decide
+    how it is converted.
 
     Raises:
         ValueError: it is too long.
@@ -37,16 +37,16 @@ MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
 
 
 class LaunchRequest(RequestModel):
-    """``program`` names one of the library, or one that was uploaded (by name or digest);
-    ``source`` is Python text, ``module`` WebAssembly in base64.
+    """``program`` names a program of the library, or an uploaded one (by name or digest);
+    ``source`` is Python text, ``module`` WebAssembly in base64. Both run in the sandbox; with
+    ``--allow-upload`` ``source`` runs with the rights of the server's own process instead.
 
-    Both run in the sandbox; ``source`` with the rights of the server's own process where that was
-    started with ``--allow-upload``. ``client_id`` and ``parent`` place the program in the
-    caller's process table. ``args`` are the program's arguments by place, ``named_args`` by name:
-    strings, or other JSON values. ``priority``: as in vLLM, lower runs first. ``seed``: of the
-    program's own randomness (``api.random``); chosen here and told if it is left out. ``wait``:
-    answer when it has ended, with its result or error. ``stream``: answer with its messages as
-    events, as they come. A client of either that leaves before the end ends it.
+    ``client_id`` and ``parent`` place the program in the tenant's process table. ``args`` are the
+    program's arguments by position, ``named_args`` by name: strings, or other JSON values.
+    ``priority``: as in vLLM, lower runs first. ``seed``: of the program's random numbers
+    (``api.random``); if absent one is chosen and returned. ``wait``: answer when the program has
+    ended, with its result or error. ``stream``: answer with its messages as events, as they arrive.
+    With either, a client that disconnects before the end ends the program.
     """
 
     program: Name | None = None
@@ -74,7 +74,7 @@ class LaunchRequest(RequestModel):
 
 
 class UploadRequest(RequestModel):
-    """A program to keep: ``source`` is Python text, ``module`` WebAssembly in base64."""
+    """A program to store: ``source`` is Python text, ``module`` WebAssembly in base64."""
 
     source: Text | None = None
     module: Text | None = None
@@ -87,7 +87,7 @@ class UploadRequest(RequestModel):
 
 
 class SignalRequest(RequestModel):
-    """``message`` puts text into the program's mailbox; the others carry none."""
+    """``message`` puts a text into the program's mailbox; the other signals have no text."""
 
     signal: Literal["message", "end_of_input", "cancel"]
     message: MessageText | None = None
@@ -105,9 +105,9 @@ class ProgramError(ResponseModel):
 
 
 class ProcessFigures(ResponseModel):
-    """What the process table has counted. ``service_s``: engine time of the messages that carried
-    anything of it; ``cost_s``: its share of them by tokens; ``waiting_s``: time in which a command
-    could have run and did not."""
+    """Figures of the process table. ``service_s``: engine time of the batch messages that had a
+    part of the program; ``cost_s``: its share of that time by tokens; ``waiting_s``: time in which
+    a command could have run and did not."""
 
     num_queues: int
     num_pages: int
@@ -122,9 +122,9 @@ class ProcessFigures(ResponseModel):
 
 
 class ProgramUsage(ResponseModel):
-    """What a program itself has used, without its children. ``guest_cpu_s`` and
-    ``guest_memory_bytes`` (the most that it had) are set for an ended sandboxed program; the
-    memory of one in Python is not known."""
+    """Resources that a program itself has used, without its children. ``guest_cpu_s`` and
+    ``guest_memory_bytes`` (the maximum) are set for an ended sandboxed program; the memory of a
+    Python guest is not known."""
 
     num_prefilled_tokens: int
     num_cached_tokens: int
@@ -140,9 +140,9 @@ class Program(ResponseModel):
     """One program of any form. ``created`` and ``ended`` are Unix times.
 
     ``state`` of a launched program: starting, running, finished, failed, cancelled, terminated; of
-    a session: idle, waiting, running. ``result`` is what it returned, once it has finished.
-    ``process`` is null once the process table has forgotten it; ``usage`` stays. ``duration_s`` is
-    set when it has ended.
+    a session: idle, waiting, running. ``result`` is its return value, once it has finished.
+    ``process`` is null once the program has left the process table; ``usage`` is kept.
+    ``duration_s`` is set when it has ended.
     """
 
     id: str
@@ -187,9 +187,9 @@ class LogLines(ResponseModel):
 
 
 class Parameter(ResponseModel):
-    """One argument of a program. ``kind``: what its text is read as. ``by``: how it may be given,
-    by place, by name or either; ``rest`` takes all further places, ``names`` all further names.
-    ``least`` and ``most`` bound a number."""
+    """One parameter of a program. ``kind``: the type to which its text is converted. ``by``: how it
+    may be given, by place, by name or either; ``rest`` takes all further places, ``names`` all
+    further names. ``least`` and ``most`` limit a number."""
 
     name: str
     kind: Literal["text", "integer", "number", "boolean", "json"]
@@ -219,8 +219,8 @@ class Library(ResponseModel):
 
 
 class UploadedProgram(ResponseModel):
-    """``id`` is the SHA-256 of the code; its manifest asks for ``hosts`` and ``traits``.
-    ``parameters`` is null for one that does not say which arguments it takes."""
+    """``id`` is the SHA-256 of the code; ``hosts`` and ``traits`` are those of its manifest.
+    ``parameters`` is null for a program that does not declare them."""
 
     id: str
     object: Literal["uploaded_program"]

@@ -1,4 +1,4 @@
-"""vLLM's fields of a chat's prompt and of what is told of it, under vLLM's names."""
+"""vLLM's fields about a chat's prompt and the figures of a prompt, under vLLM's names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items of ``/v1/responses``: what a conversation consists of, in requests and in answers."""
+"""Items of ``/v1/responses``: the parts of a conversation, in requests and in answers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ImageItemPart(EchoedModel):
 
 
 class OtherItemPart(EchoedModel):
-    """Parts that no model here reads; they are refused and named."""
+    """Parts that no model here can read; they are refused by name."""
 
     type: Literal["input_file", "input_audio"]
 

@@ -56,7 +56,7 @@ class FunctionChoice(RequestModel):
 
 
 class AllowedTools(RequestModel):
-    """Only these of the tools may be called; the model is told of no others."""
+    """Only these tools may be called; the model does not see the others."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -118,7 +118,7 @@ class ReasoningField(RequestModel):
 
 
 class ResponseStreamOptions(RequestModel):
-    """Accepted; nothing is padded."""
+    """Accepted without effect."""
 
     include_obfuscation: bool | None = None
 
@@ -139,7 +139,7 @@ class ConversationId(WholeModel):
 
 
 class ResponsesRequest(SamplingFields, IdentityFields, AcceptedFields):
-    """``store`` is true unless it is said otherwise, as in OpenAI's service."""
+    """``store`` defaults to true, as in OpenAI's service."""
 
     input: ResponseInput | None = None
     model: Name | None = Field(None, description="Absent: the node's default model")
@@ -223,7 +223,7 @@ class ResponseUsage(WholeModel):
 
 
 class ResponseObject(WholeModel):
-    """One response, finished or not. What the request said is repeated."""
+    """One response, finished or not. The fields of the request are repeated."""
 
     id: str
     object: Literal["response"] = "response"
