@@ -139,7 +139,7 @@ RESERVED_VARIABLES = frozenset(
         "tools",
     }
 )
-"""The input of a chat template: strings, numbers, lists and objects only."""
+"""Names that the renderer and its sandbox define in every template."""
 
 
 def _not_reserved(variables: dict[str, Any]) -> dict[str, Any]:
