@@ -1,8 +1,8 @@
-"""The control thread: the one place where the controller runs.
+"""The control thread: the only thread that runs the controller.
 
 Owns the controller, its inbox, its timer and the connections to engines. Producers on any thread
-leave events in the inbox; each is stamped with its time here, in the order of handling, so that the
-controller's time never goes back. No user code and nothing that blocks ever runs on this thread.
+put events into the inbox. Each event gets its time here, in the order of handling, so that the
+controller's time never goes back. User code and blocking calls never run on this thread.
 """
 
 from __future__ import annotations
@@ -53,30 +53,30 @@ from quire.node.reply_router import ReplyRouter
 logger = logging.getLogger(__name__)
 
 EventAt = Callable[[float], Event]
-"""Makes the event once its time is known."""
+"""Creates the event once its time is known."""
 
 Send = Callable[[Any], None]
 
 T = TypeVar("T")
 
 _MAX_EVENTS_PER_ROUND = 256
-"""After so many events the loop looks at engines and timers before it goes on."""
+"""After this number of events the loop looks at engines and timers before it continues."""
 
 _IDLE_CHECK_S = 1.0
 _CALL_TIMEOUT_S = 10.0
 
 
 class Observer(Protocol):
-    """Sees every event and what the controller answered, on the control thread. Must be quick."""
+    """Receives every event and the controller's actions, on the control thread. Must be quick."""
 
     def observe(self, event: Event, actions: Sequence[Action]) -> None: ...
 
     def observe_failure(self, event: Event, error: Exception) -> None:
-        """The controller has raised instead of answering."""
+        """The controller has raised an exception."""
         ...
 
     def flush(self) -> None:
-        """The inbox is empty for the moment."""
+        """The inbox is empty at the moment."""
         ...
 
 
@@ -119,7 +119,7 @@ class ControlThread:
 
     @property
     def failure(self) -> QuireError | None:
-        """Why the controller can no longer be trusted; ``None`` as long as it can."""
+        """Why the controller can no longer be trusted, or ``None``."""
         return self._failure
 
     def start(self) -> None:
@@ -128,20 +128,20 @@ class ControlThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. Everything it served must have ended before. Idempotent."""
+        """End the thread. All programs must have ended before. Idempotent."""
         if self._thread.is_alive():
             call_on(self._loop, self._loop.stop)
             self._thread.join()
 
     def post(self, event_at: EventAt) -> None:
-        """Now, behind what the running loop has gathered."""
+        """Post at once, after the events that the running loop has gathered."""
         self._gathering.hurry()
         self._inbox.append(event_at)
         self._wake.ring()
 
     def post_gathered(self, event_at: EventAt) -> None:
-        """With all that the running loop posts in this pass, in its order: programs that were woken
-        together stand in one message."""
+        """Post together with all events that the running loop posts in this pass, in order:
+        commands of programs that were woken together get into one batch message."""
         self._gathering.add(event_at)
 
     def _post_all(self, events_at: Sequence[EventAt]) -> None:
@@ -166,10 +166,10 @@ class ControlThread:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def call(self, read: Callable[[Controller], T]) -> T:
-        """Let ``read`` look at the controller, behind all that this thread has posted, and wait for
-        its answer.
+        """Let ``read`` look at the controller, after all events that this thread has posted, and
+        wait for its result.
 
-        It takes as long as the round at hand, microseconds to a few milliseconds.
+        It takes as long as the current round: microseconds to a few milliseconds.
         """
         if not self._thread.is_alive() or threading.current_thread() is self._thread:
             return read(self._controller)
@@ -200,27 +200,28 @@ class ControlThread:
             raise
 
     def engine_down(self, engine: EngineId, error: ErrorRecord) -> None:
-        """What was in flight fails; all else waits for the engine to come back."""
+        """Batch messages in flight fail; everything else waits for the engine to come back."""
         # Its way out goes last: what is in the inbox may still send, and is lost with the engine.
         self._handle_now(lambda t: EngineDown(time_s=t, engine=engine, error=error))
         self._engines.pop(engine, None)
 
     def engine_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
         """No engine of the model will come back: programs with queues for it would wait for ever,
-        so they end."""
+        so they are ended."""
         self._given_up[model] = error
         for program in self._users.of(model):
             self._terminate(program, error)
         self._replies.flush()
 
     def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
-        """The program hears the reason; what control answers to its commands comes too late."""
+        """The program gets the reason; later replies of control to its commands are dropped."""
         self._replies.add(Terminate(program=program, error=error))
         self._inbox.append(lambda t: ProgramEnded(time_s=t, program=program, reason=error.message))
         self._wake.ring()
 
     def engine_answered(self, engine: EngineId, answer: EngineAnswer | EncodeResult) -> None:
-        """Raises ``EngineFault`` for what belongs to no message, or ends what is not under way."""
+        """Raises ``EngineFault`` for a result without a message, or for transfers that are not in
+        flight."""
         if engine not in self._engines:
             return  # it was lost between the answer and this call
         if isinstance(answer, BatchResult):
@@ -231,8 +232,8 @@ class ControlThread:
             self._handle_now(lambda t: BatchEncoded(time_s=t, engine=engine, result=answer))
 
     def _handle_now(self, event_at: EventAt) -> None:
-        """Behind what is in the inbox, so that late joiners get into the next batch. What the
-        controller refuses (a ``QuireError``) is the caller's to deal with."""
+        """Handled after the events in the inbox, so that late commands get into the next batch
+        message. A refusal of the controller (a ``QuireError``) is raised to the caller."""
         self._round()
         if self._failure is not None:
             return

@@ -1,8 +1,8 @@
-"""Pages that a session holds between its calls, so that what it has computed stays.
+"""Pages that a session keeps between its calls, so that they need not be computed again.
 
-Owns one queue of the session's program and the full pages of one prefix on it. They are pages of an
-idle program: under pressure control moves them to the host or drops them, and a later prompt finds
-in the prefix index what is left. Keeping is therefore never needed for an answer to be right.
+Owns one queue of the session's program and the full pages of one prefix on it. They are treated as
+pages of an idle program: when memory is short, control swaps or drops them, and a later prompt
+finds the rest in the prefix index. Answers never depend on kept pages.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from quire.core.interfaces import ProgramPort, ServedModel
 
 
 class KeptPages:
-    """Maps the pages that the prefix index has of ``tokens`` and holds them until ``release``.
+    """Maps the pages of ``tokens`` that are in the prefix index and holds them until ``release``.
 
     A ``ReplySink`` for the one command on ``port``. ``on_released`` is called once, at the end.
-    ``num_pages`` is an upper bound until the reply is there.
+    ``num_pages`` is an upper bound until the reply arrives.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class KeptPages:
         return self._released
 
     def release(self) -> None:
-        """Give the pages back. Idempotent."""
+        """Release the pages. Idempotent."""
         if not self._released:
             self._released = True
             self._port.close("no longer kept")
@@ -65,7 +65,7 @@ class KeptPages:
             self.num_pages = len(reply.pages)
 
     def on_failure(self, command: CommandId, error: ErrorRecord) -> None:
-        """Nothing is held then."""
+        """No pages are held then."""
         self.release()
 
     def on_terminated(self, error: ErrorRecord) -> None:

@@ -1,7 +1,7 @@
-"""How long clients wait: time to first token, between tokens, to the end, per engine.
+"""Latencies of requests: time to first token, between tokens, to the end, per engine.
 
-Observes events and actions on the control thread, so every form of program is measured by the same
-rule: a *request* is one ``Decode`` command, from its arrival to its end.
+Observes events and actions on the control thread, so every form of program is measured in the same
+way: a *request* is one ``Decode`` command, from its arrival to its end.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ REQUEST_BOUNDS_S = (
 
 @dataclass(frozen=True, slots=True)
 class HistogramSnapshot:
-    """``counts[i]`` observations lie in ``(bounds_s[i - 1], bounds_s[i]]``; the last entry of
-    ``counts`` (one more than bounds) lies above all bounds. Not cumulative."""
+    """``counts[i]`` is the number of observations in ``(bounds_s[i - 1], bounds_s[i]]``; the last
+    entry of ``counts`` (one more than bounds) is the number above all bounds. Not cumulative."""
 
     bounds_s: tuple[float, ...]
     counts: tuple[int, ...]
@@ -63,7 +63,7 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class EngineLatencies:
-    """``inter_token`` counts each token behind the first, with its share of its chunk's time."""
+    """``inter_token`` counts each token after the first, with its share of its chunk's time."""
 
     time_to_first_token: HistogramSnapshot
     inter_token: HistogramSnapshot
@@ -101,7 +101,7 @@ class _Request:
 
 
 class LatencyObserver:
-    """An ``Observer`` of the control thread; ``snapshot`` is to be called there too."""
+    """An ``Observer`` of the control thread; call ``snapshot`` there too."""
 
     def __init__(self) -> None:
         self._engines: dict[EngineId, _EngineLatency] = {}
@@ -165,7 +165,7 @@ class LatencyObserver:
         latency = request.engine
         if request.last_token_s is None:
             latency.first_token.observe(now_s - request.arrived_s)
-            num_tokens -= 1  # those that came with the first token cost no further wait
+            num_tokens -= 1  # tokens that came with the first one cost no further wait
             if num_tokens:
                 latency.inter_token.observe(0.0, num_tokens)
         else:

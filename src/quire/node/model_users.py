@@ -1,4 +1,4 @@
-"""Which programs have queues for which model: those that end when the model is given up."""
+"""Which programs have queues for which model. They are ended when the model is given up."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Several issuers on one program's port: the calls of a session.
 
-Each issuer has a range of the program's numbers for its queues, commands, pages and embeds, which
-its ``IssuerPort`` tells it; ``IssuerSinks`` finds by them whose a reply is.
+Each issuer has a range of the program's numbers for its queues, commands, pages and embeds, given
+by its ``IssuerPort``; ``IssuerSinks`` finds the issuer of a reply by its number.
 """
 
 from __future__ import annotations
@@ -25,10 +25,8 @@ _RANGE_BITS = 32
 
 
 class IssuerPort:
-    """One of several issuers on a program's port. ``close`` closes the queues of this issuer alone.
-
-    ``index`` counts the issuers of the program, from 0.
-    """
+    """One of several issuers on a program's port. ``close`` closes only the queues of this issuer.
+    ``index`` counts the issuers of the program, from 0."""
 
     def __init__(
         self,
@@ -92,9 +90,9 @@ class IssuerPort:
 class IssuerSinks:
     """The ``ReplySink`` of a shared program: routes each reply to the issuer of its command.
 
-    Replies come on ``loop``, that of the runtime that all issuers run on; ``add`` and ``remove``
-    are for any thread. Replies to an issuer that has gone (its queues are closed, so what still
-    comes is their cancellation) are dropped.
+    Replies arrive on ``loop``, the loop of all issuers; ``add`` and ``remove`` are for any thread.
+    Replies to a removed issuer are dropped: its queues are closed, so they can only be
+    cancellations.
     """
 
     def __init__(self, on_terminated: Callable[[ErrorRecord], None]) -> None:
@@ -104,7 +102,8 @@ class IssuerSinks:
         self._lock = threading.Lock()
 
     def add(self, index: int, sink: ReplySink, loop: asyncio.AbstractEventLoop) -> None:
-        """One that comes after the program's end is told of it: no reply would ever come."""
+        """An issuer that is added after the program's end is notified at once: no reply would ever
+        come."""
         with self._lock:
             self._sinks[index] = sink
             error = self._terminated

@@ -1,8 +1,8 @@
-"""One sandboxed program at the node's side: its port, its mailbox, its end.
+"""One sandboxed program on the node's side: its port, its mailbox, its end.
 
-Owns the ``RunningProgram`` that its clients hold. What the guest asks for is passed to the port
-under this program's identity; what comes for it is passed on to the guest. Belongs to the link's
-loop, except ``request_cancel``.
+Owns the ``RunningProgram`` that its clients hold. Calls of the guest go to the port under this
+program's identity; replies and messages go to the guest. Belongs to the link's loop, except
+``request_cancel``.
 """
 
 from __future__ import annotations
@@ -39,18 +39,19 @@ from quire.programs.shown_values import problem_with
 logger = logging.getLogger(__name__)
 
 _UNREAD = 64
-"""So many messages of the client are passed on before the program has read them."""
+"""Mailbox messages from the client that are sent to the guest before the program has read them."""
 LIMITS = MailboxLimits()
-"""Of a guest's mailbox, at both of its ends."""
+"""Limit of a guest's mailbox, on both of its sides."""
 _TOLD_TOGETHER = LIMITS.capacity // 2
-"""A guest that is told of so many taken messages at a time never waits for a client that reads."""
+"""The guest is told of taken messages in groups of this size, small enough that it never waits for
+a client that reads."""
 
 
 class SandboxedProgram:
-    """``ReplySink`` of its program and ``GuestPeer`` of its link.
+    """The ``ReplySink`` of its program and the ``GuestPeer`` of its link.
 
-    ``soon`` calls back on the link's ``loop``, from any thread. ``grace_s``: how long it may clean
-    up after it was cancelled.
+    ``soon`` calls back on the link's ``loop``, from any thread. ``grace_s``: how long a cancelled
+    program may clean up.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class SandboxedProgram:
         self._number = 0
         self._cancel_reason: str | None = None
         self._num_untold = 0
-        """Messages to its client that the guest does not know to be taken."""
+        """Messages to its client that the guest does not yet know to be taken."""
         self._waits_for_reader = False
         self._num_unread = 0
         self._input_closed = False
@@ -84,7 +85,7 @@ class SandboxedProgram:
     # -- life --------------------------------------------------------------------------------------
 
     def start(self, begin: Callable[[int], None]) -> None:
-        """Start the guest when its process is ready; ``begin`` is given its number then."""
+        """Start the guest when its process is ready; ``begin`` then gets its number."""
         if self.link.is_ready:
             self._begin(begin)
         else:
@@ -127,7 +128,7 @@ class SandboxedProgram:
             )
 
     def _stop(self, state: ProgramState, error: QuireError) -> None:
-        """End the guest whatever it does."""
+        """End the guest at once."""
         if not self.running.state.ended:
             self.link.stop_guest(self._number, error.record())
             self._conclude(state, None, error)
@@ -159,7 +160,7 @@ class SandboxedProgram:
             self._conclude(ProgramState.TERMINATED, None, from_record(error))
 
     def on_report(self, report: s.GuestReport) -> None:
-        """Nothing that a guest says may reach the link, which is that of others too."""
+        """An error in a guest's message must not reach the link, which serves other guests too."""
         try:
             if report.spent is not None:
                 self.running.spent.cpu_s = report.spent.cpu_ns / 1e9
@@ -203,7 +204,7 @@ class SandboxedProgram:
                 self.port.post(call)
 
     async def _end_later(self, ended: m.Ended, questions: ServiceQuestions) -> None:
-        """What it asked for last, and put back, is done first: its services end with it."""
+        """Process its last calls, including those put back, first: its services end with it."""
         await questions.settled(self._grace_s)
         if not self.running.state.ended:
             self._ended(ended)
@@ -228,7 +229,7 @@ class SandboxedProgram:
         self._conclude(state, result if error is None else None, error)
 
     def _service_questions(self) -> ServiceQuestions:
-        """Made when it asks for the first time: few do."""
+        """Created with the guest's first service call: few guests use services."""
         if self._questions is None:
             self._questions = ServiceQuestions(
                 self._name, self.port.ask, lambda event: self.link.tell(self._number, event)
@@ -238,7 +239,8 @@ class SandboxedProgram:
     # -- messages ----------------------------------------------------------------------------------
 
     def _send(self, text: str) -> None:
-        """The guest's runner keeps the bound itself; one that does not is no runner of ours."""
+        """The guest's runner enforces the limit itself; a guest that exceeds it does not run our
+        runner."""
         channel = self.mailbox.to_client
         try:
             channel.send(text)
@@ -255,7 +257,7 @@ class SandboxedProgram:
         self._tell_taken()
 
     def _tell_taken(self) -> None:
-        """Many at a time: before the guest has to wait, or else as soon as there are many."""
+        """Reported in groups: before the guest would have to wait, or as soon as there are many."""
         channel = self.mailbox.to_client
         num_taken = self._num_untold - len(channel)
         if num_taken >= _TOLD_TOGETHER:
@@ -276,7 +278,7 @@ class SandboxedProgram:
         self._soon(self._pass_input)
 
     def _pass_input(self) -> None:
-        """As much as the program may leave unread."""
+        """The number of messages that the program may leave unread."""
         channel = self.mailbox.to_program
         if self.running.state.ended or self._input_closed:
             return
