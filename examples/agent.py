@@ -1,9 +1,9 @@
-"""An agent that runs beside the model: it may call Python functions until it has an answer.
+"""An agent as a Quire program: it may call Python functions until it has an answer.
 
     quire run examples/agent.py -- "What is the weather in Oslo?"
 
-The conversation is one text in one context. A call is read in the form that the model writes, the
-result is appended, and the model goes on with everything before still in its KV cache.
+The conversation is one text in one context. A call is parsed in the model's own format, its result
+is appended, and the model continues; everything before is still in its KV cache.
 """
 
 from __future__ import annotations

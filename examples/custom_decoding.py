@@ -1,10 +1,10 @@
-"""A decoding rule of one's own, in the fine tier: every distribution passes through the program.
+"""A custom decoding rule, token by token: the program receives every distribution.
 
     quire run examples/custom_decoding.py -- "List 3 animals, one per line."
 
-The rule here: no two tokens follow each other twice, and of the two best tokens that are left the
-one is taken whose own best continuation is the most likely. Both branches share the pages of the
-text so far; each needs one ``forward`` of one token, and the two leave in one batch.
+The rule: no pair of tokens occurs twice. Of the two best remaining tokens, the program takes the
+one whose own best continuation is the most likely. Both branches share the pages of the text so
+far; each needs one ``forward`` of one token, and both run in one batch.
 """
 
 from __future__ import annotations

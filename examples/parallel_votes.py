@@ -1,8 +1,8 @@
-"""Self-consistency by hand: fork a question, draw several answers, take what most of them say.
+"""Self-consistency: fork a question, sample several answers, return the most frequent one.
 
     quire run examples/parallel_votes.py -- "What is 48213 + 977?" 5
 
-The question is computed once; each fork draws with a seed of its own, all in the same batches.
+The question is prefilled once; each fork samples with its own seed, all in the same batches.
 """
 
 from __future__ import annotations

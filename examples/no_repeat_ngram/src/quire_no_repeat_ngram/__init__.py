@@ -16,7 +16,7 @@ from quire.engine.sampling.protocol import History, Rows
 
 
 class NoRepeatNgram:
-    """``size``: so many tokens in a row may occur once."""
+    """``size``: N; each sequence of N tokens may occur only once."""
 
     name = "no_repeat_ngram"
     protocol_version = 1
@@ -28,7 +28,7 @@ class NoRepeatNgram:
 
 
 class BoundNgrams:
-    """The processor for rows of these sizes."""
+    """The processor bound to the rows of a batch, each with its own size."""
 
     def __init__(self, sizes: Sequence[int], rows: Rows) -> None:
         self._sizes = sorted(set(sizes))
