@@ -125,8 +125,8 @@ class CopySlots(Operation, kw_only=True):
 
 
 class RepositionSlots(Operation, kw_only=True):
-    """Take flat slots to other ``positions``: K is turned, in every layer, as if the rotary
-    embedding had put it there; V stays. No slot stands in it twice."""
+    """Move flat slots to other ``positions``: K is rotated, in every layer, to the value that the
+    rotary embedding would have given it there; V is unchanged. Each slot may occur once."""
 
     slots: I32
     positions: I32

@@ -1,5 +1,5 @@
-"""What programs ask of encoders (embedding models, cross-encoders), and the messages between a node
-and an encoder.
+"""Programs' requests to encoders (embedding models, cross-encoders), and the messages between a
+node and an encoder.
 
 An encoder executes one batch at a time and, unlike an engine, keeps no state between batches.
 Shapes: S sequences, T tokens of all of them, D values of a result.
@@ -42,8 +42,8 @@ class EncoderInfo(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Encode(CommandBase, frozen=True, kw_only=True):
-    """A row for each of S sequences, which stand in ``tokens`` and ``types`` [T] one after the
-    other, of ``lengths`` [S]. The replies are ``Encoded``."""
+    """Compute a row for each of S sequences: ``tokens`` and ``types`` [T] are the sequences
+    concatenated, of ``lengths`` [S]. The replies are ``Encoded``."""
 
     tokens: I32
     types: I32
@@ -51,8 +51,8 @@ class Encode(CommandBase, frozen=True, kw_only=True):
 
 
 class Encoded(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """``rows`` of the command's sequences from ``first`` on. They come in any order, as batches
-    end; the command ends with the last."""
+    """``rows`` of the command's sequences from ``first`` on. Replies arrive in any order, as
+    batches end; the command ends with the last."""
 
     first: int
     rows: F32

@@ -31,7 +31,7 @@ class EventBase(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 
 class EngineUp(EventBase, frozen=True, kw_only=True):
-    """An engine is ready, for the first time or again with empty memory; or an encoder is."""
+    """An engine is ready, for the first time or again with empty memory, or an encoder is."""
 
     engine: EngineId
     model: ModelId
@@ -46,7 +46,7 @@ class EngineDown(EventBase, frozen=True, kw_only=True):
 
 
 class EngineGivenUp(EventBase, frozen=True, kw_only=True):
-    """An encoder will not come back, if it was ever up."""
+    """An encoder will not be started again."""
 
     engine: EngineId
     model: ModelId
@@ -129,9 +129,9 @@ class Called(EventBase, frozen=True, kw_only=True):
 
 
 class EncodingAsked(EventBase, frozen=True, kw_only=True):
-    """A program wants the rows of sequences from ``model``, an encoder. The command stands in no
-    queue of the program; the call ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority``
-    are what a queue would have."""
+    """A program asks an encoder, ``model``, for the rows of sequences. The command is in no queue
+    of the program; the call ``Cancel`` cancels it. ``thread``, ``depth`` and ``priority`` are those
+    that a queue would have."""
 
     program: ProgramId
     model: ModelId

@@ -60,7 +60,7 @@ class _Engine:
         self.free_s = 0.0
 
     def execute(self, batch: Batch | EncodeBatch) -> BatchResult | EncodeResult:
-        """As only an engine with memory or only an encoder can."""
+        """Run a message of the core's kind: engines take ``Batch``, encoders ``EncodeBatch``."""
         if isinstance(batch, Batch):
             assert isinstance(self.core, EngineCore)
             return self.core.execute(batch)

@@ -112,7 +112,7 @@ class CacheView(ctypes.Structure):
 
 
 class KeyTurns(ctypes.Structure):
-    """``quire::KeyTurns``: by how much the keys of some slots are turned."""
+    """``quire::KeyTurns``: the rotations of some slots' keys."""
 
     _fields_ = (
         ("angles", c_void_p),

@@ -79,7 +79,8 @@ class NativeKVPool:
         self.positions_AS[:, target] = self.positions_AS[:, source]
 
     def reposition(self, slots: I32, positions: I32) -> None:
-        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        """Move flat slots, each named once, to other positions: K is rotated in place, in
+        float32."""
         angles = self._turn.angles(self.positions_AS[0, slots], positions)
         num_planes = np.array([of_rope.shape[-1] for of_rope in angles], np.int64)
         pointers = (ctypes.c_void_p * len(angles))(*(of_rope.ctypes.data for of_rope in angles))

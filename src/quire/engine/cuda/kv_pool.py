@@ -61,7 +61,8 @@ class CudaKVPool(TorchKVPool):
         self._publish(np.asarray(target, np.int64))
 
     def reposition(self, slots: I32, positions: I32) -> None:
-        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        """Move flat slots, each named once, to other positions: K is rotated in place, in
+        float32."""
         super().reposition(slots, positions)
         self._publish(np.asarray(slots, np.int64))
 

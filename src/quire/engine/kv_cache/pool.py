@@ -90,7 +90,7 @@ class KVPool(Protocol):
         ...
 
     def reposition(self, slots: I32, positions: I32) -> None:
-        """Take flat slots, each named once, to other positions: K is turned there."""
+        """Move flat slots, each named once, to other positions: K is rotated in place."""
         ...
 
     def swap_out(self, blocks: I32, host_blocks: I32) -> None:

@@ -100,7 +100,8 @@ class TorchKVPool:
         self.positions_AS[:, target] = self.positions_AS[:, source]
 
     def reposition(self, slots: I32, positions: I32) -> None:
-        """Take flat slots, each named once, to other positions: K is turned there, in float32."""
+        """Move flat slots, each named once, to other positions: K is rotated in place, in
+        float32."""
         rotations = self._turn.rotations(self.positions_AS[0, slots], positions, self._device)
         slots_S = self._index(slots)
         for layer, rope in zip(self.layers, self._turn.rope_of_layer, strict=True):

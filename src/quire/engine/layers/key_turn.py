@@ -1,10 +1,11 @@
-"""Taking rotated keys to other positions: by which angles each of a model's ropes turns them.
+"""Moving rotated keys to other positions: the angles by which each of a model's ropes turns them.
 
-A key at position p was rotated by the angles of p, scaled by the rope's attention factor; at
-position q it would have been by those of q, with the same factor. So it is turned by the difference
-of the two, whatever rule made the frequencies, and the factor stays as it is. The difference is one
-of angles as the model computes them (products in float32), so that a turned key is the key that the
-model would have written there, but for the rounding of the cache and of the turn itself.
+A key at position p was rotated by the angles of p and scaled by the rope's attention factor; at
+position q it would have been rotated by those of q, with the same factor. The key is therefore
+turned by the difference of the two, for any scaling rule, and the factor is unchanged. The
+difference is computed from the angles as the model computes them (products in float32), so that a
+turned key equals the key that the model would have written there, except for the rounding of the
+cache and of the turn itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quire.engine.layers.rotary import Rotation
 
 
 class KeyTurn:
-    """``rope_of_layer``: which of ``ropes`` each layer has."""
+    """``rope_of_layer``: the index in ``ropes`` of each layer's rope."""
 
     def __init__(
         self, ropes: Sequence[RopeConfig], rope_of_layer: Sequence[int], head_dim: int
@@ -33,7 +34,7 @@ class KeyTurn:
         ]
 
     def angles(self, positions_S: I32, targets_S: I32) -> list[F32]:
-        """Of each rope ``[S, 2, planes]``: cosines and sines of the turns of S slots."""
+        """For each rope ``[S, 2, planes]``: cosines and sines of the turns of S slots."""
         found = []
         for frequencies in self._frequencies:
             turn = _angles(targets_S, frequencies) - _angles(positions_S, frequencies)
@@ -41,7 +42,7 @@ class KeyTurn:
         return found
 
     def rotations(self, positions_S: I32, targets_S: I32, device: torch.device) -> list[Rotation]:
-        """The same in the form that ``quire.engine.layers.rotary.rotate`` takes."""
+        """The same turns in the form for ``quire.engine.layers.rotary.rotate``."""
         found = []
         for angles in self.angles(positions_S, targets_S):
             angles_S2F = torch.from_numpy(angles).to(device)

@@ -83,7 +83,7 @@ class DecoderConfig:
 
     @property
     def rope_of_layer(self) -> tuple[int, ...]:
-        """Which of ``ropes`` each layer has."""
+        """The index in ``ropes`` of each layer's rope."""
         return tuple(layer.rope for layer in self.layers)
 
     def ignores(self, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Slots that go to other positions: what a turn leaves alone, and what it changes."""
+"""Slots that move to other positions: what a turn changes and what it does not."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from quire.testing.conformance.engine_suite import EngineSuite
 
 
 def moved(holder: Holder, slots: Sequence[int], start: int) -> RepositionSlots:
-    """The operation that takes ``slots`` of ``holder`` to positions ``start`` and on."""
+    """The operation that moves ``slots`` of ``holder`` to positions from ``start`` on."""
     positions = range(start, start + len(slots))
     return RepositionSlots(slots=ints(holder.flat(slots)), positions=ints(positions))
 
 
 class EngineRepositionSuite(EngineSuite):
-    """``RepositionSlots``. That a turned context is what the model would have computed there holds
-    for models alone, and is compared with transformers in the tests of the engine."""
+    """``RepositionSlots``. Whether a turned context equals the one computed there can be tested for
+    real models only; the engine's tests compare it with transformers."""
 
     def turning_drivers(self) -> list[EngineDriver]:
         drivers = self.drivers()

@@ -65,8 +65,9 @@ def first_layer(contents: U64, positions: NDArray[Any], adapter: int = -1) -> U6
 
 
 def turned(values: U64, shifts: NDArray[Any]) -> U64:
-    """Values of slots that were taken ``shifts`` positions on. There and back changes nothing, and
-    neither does it matter in how many steps; but it is not what would have been computed there."""
+    """Values of slots that were moved by ``shifts`` positions. Moving there and back changes
+    nothing, and the number of steps does not matter; but the result differs from values computed
+    there."""
     with np.errstate(over="ignore"):
         return values + np.asarray(shifts).astype(np.int64).astype(np.uint64) * _TURN
 

@@ -12,7 +12,7 @@ float widened(bf16 value) { return to_f32(value); }
 void narrow(float value, float& to) { to = value; }
 void narrow(float value, bf16& to) { to = to_bf16(value); }
 
-// One slot of one layer. `head` holds padded_dim numbers.
+// Turns one slot of one layer. `head` holds padded_dim numbers.
 template <class T>
 void turn_slot(const KVShape& shape, T* keys, int64_t slot, const float* angles, int64_t num_planes,
                float* head) {

@@ -100,7 +100,7 @@ QUIRE_EXPORT int32_t quire_copy_slots(const quire::CacheView* from, const int64_
                                       const quire::CacheView* to, const int64_t* target,
                                       int64_t count);
 
-// Turns K of `slots`, each named once, in every layer of `cache` (key_turn.h). A Status.
+// Rotates K of `slots`, each named once, in every layer of `cache` (key_turn.h). Returns a Status.
 QUIRE_EXPORT int32_t quire_turn_keys(quire::Team* team, const quire::CacheView* cache,
                                      const int64_t* slots, int64_t count,
                                      const quire::KeyTurns* turns);
