@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tiny_package import write_package
 
-from quire.compilation import Library, Scope
+from quire.compilation import CompiledLibrary, Scope
 from quire.compilation.building import build
 
 
@@ -17,7 +17,7 @@ def scope(tmp_path: Path) -> Scope:
 
 
 @pytest.fixture(scope="session")
-def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Library:
+def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> CompiledLibrary:
     """Kept between runs and shared by test processes, because its name is derived from its
     sources."""
     cache: pytest.Cache | None = getattr(pytestconfig, "cache", None)
@@ -29,7 +29,7 @@ def built(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def directory(built: Library, tmp_path: Path) -> Path:
+def directory(built: CompiledLibrary, tmp_path: Path) -> Path:
     """A cache directory for one test, with the library in it."""
     own = tmp_path / "compiled"
     own.mkdir(mode=0o700)

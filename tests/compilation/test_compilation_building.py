@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.compilation import CONTROL, Library, Scope, building, find_library
+from quire.compilation import CONTROL, CompiledLibrary, Scope, building, find_library
 from quire.compilation.building import build, problem_of_machine
 from quire.compilation.toolchain import compile_all, link
 from quire.compilation.translate import Translation
 from quire.core.errors import ConfigError
 
 
-def test_a_build_leaves_a_library_and_its_record(built: Library) -> None:
+def test_a_build_leaves_a_library_and_its_record(built: CompiledLibrary) -> None:
     assert built.path.stat().st_mode & 0o777 == 0o600
     assert built.record.num_modules == 2
     assert built.record.size_bytes == built.path.stat().st_size

@@ -11,7 +11,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.compilation import CONTROL, Library, default_directory, find_library, use_compiled
+from quire.compilation import (
+    CONTROL,
+    CompiledLibrary,
+    default_directory,
+    find_library,
+    use_compiled,
+)
 from quire.core.errors import ConfigError
 
 COMPILED_VARIABLE = "QUIRE_COMPILED"
@@ -50,10 +56,12 @@ def form_of_nodes(directory: Path | None = None) -> Form:
         found = find_library(CONTROL, directory or compiled_directory())
     except ConfigError as exc:
         return Form(False, exc.message)
-    return form_of(found) if isinstance(found, Library) else Form(False, f"{found}: {_REMEDY}")
+    return (
+        form_of(found) if isinstance(found, CompiledLibrary) else Form(False, f"{found}: {_REMEDY}")
+    )
 
 
-def form_of(library: Library) -> Form:
+def form_of(library: CompiledLibrary) -> Form:
     record = library.record
     size = f"{record.size_bytes / 1e6:.1f} MB"
     return Form(True, f"{record.num_modules} modules, {size}, by mypyc {record.mypy}")

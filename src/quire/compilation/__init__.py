@@ -7,13 +7,18 @@ that builds imports ``building``; a node that starts does not need it.
 """
 
 from quire.compilation.finder import CompiledFinder, in_use, use_compiled
-from quire.compilation.library import Library, default_directory, find_library, remove_libraries
+from quire.compilation.library import (
+    CompiledLibrary,
+    default_directory,
+    find_library,
+    remove_libraries,
+)
 from quire.compilation.sources import CONTROL, Scope
 
 __all__ = [
     "CONTROL",
     "CompiledFinder",
-    "Library",
+    "CompiledLibrary",
     "Scope",
     "default_directory",
     "find_library",

@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from quire.compilation.library import (
-    Library,
+    CompiledLibrary,
     Record,
     find_library,
     library_name,
@@ -61,7 +61,7 @@ def problem_of_machine() -> str | None:
     return problem_of_compiler()
 
 
-def build(scope: Scope, directory: Path, progress: Progress | None = None) -> Library:
+def build(scope: Scope, directory: Path, progress: Progress | None = None) -> CompiledLibrary:
     """Build the library for the present sources, or find it in ``directory``. Blocks while another
     process builds there.
 
@@ -71,7 +71,7 @@ def build(scope: Scope, directory: Path, progress: Progress | None = None) -> Li
     cache = open_cache(directory)
     with cache.building(scope.compiled):
         found = find_library(scope, directory)
-        if isinstance(found, Library):
+        if isinstance(found, CompiledLibrary):
             return found
         if (problem := problem_of_machine()) is not None:
             raise ConfigError(problem)

@@ -16,7 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from quire.compilation.library import Library, default_directory, find_library
+from quire.compilation.library import CompiledLibrary, default_directory, find_library
 from quire.compilation.sources import CONTROL, Scope
 from quire.core.errors import ConfigError
 
@@ -31,7 +31,7 @@ class CompiledFinder(MetaPathFinder):
     def __init__(self, scope: Scope, directory: Path) -> None:
         self._scope = scope
         self._directory = directory
-        self._library: Library | None = None
+        self._library: CompiledLibrary | None = None
         self._modules: frozenset[str] = frozenset()
         self.refusal: str | None = None
         """Why Python runs the sources; None before the decision, or if it runs compiled modules."""
@@ -73,7 +73,7 @@ def _spec(name: str, path: Path) -> ModuleSpec:
     return spec
 
 
-def _load_shared(library: Library) -> None:
+def _load_shared(library: CompiledLibrary) -> None:
     """Load the shared part, which the modules look up in ``sys.modules``; runs no module's code."""
     name = library.record.group
     spec = _spec(name, library.path)

@@ -33,7 +33,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class CompiledLibrary:
     """A library that fits the present sources. It has not been loaded."""
 
     path: Path
@@ -65,7 +65,7 @@ def open_cache(directory: Path) -> ExecutableCache:
     return ExecutableCache(directory, "cache of compiled modules")
 
 
-def find_library(scope: Scope, directory: Path) -> Library | str:
+def find_library(scope: Scope, directory: Path) -> CompiledLibrary | str:
     """The library for the present sources, or the reason why there is none.
 
     Raises:
@@ -82,7 +82,7 @@ def find_library(scope: Scope, directory: Path) -> Library | str:
         return CHANGED if earlier else NEVER_BUILT
     check_owned(path, "compiled module")
     check_owned(record_path, "record of a compiled module")
-    return Library(path, _read(path, record_path))
+    return CompiledLibrary(path, _read(path, record_path))
 
 
 def _read(path: Path, record_path: Path) -> Record:
