@@ -56,8 +56,8 @@ def test_each_table_is_a_server(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[servers.a", "is no file of MCP servers"),
-        ("[server.a]\ncommand = 'x'", "is no file of MCP servers"),
+        ("[servers.a", "is not a file of MCP servers"),
+        ("[server.a]\ncommand = 'x'", "is not a file of MCP servers"),
         ("[servers.a]\nargs = []", "missing required field `command`"),
         ("[servers.a]\ncommand = 'x'\nshell = true", "unknown field `shell`"),
         ("[servers.'a b']\ncommand = 'x'", "a name has letters"),
@@ -71,7 +71,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no file of MCP servers"):
+    with pytest.raises(ConfigError, match="is not a file of MCP servers"):
         read_mcp_servers(tmp_path / "absent.toml", TENANTS)
 
 

@@ -149,7 +149,7 @@ async def test_a_run_that_is_cancelled_ends_its_program(node: Client) -> None:
 
 
 async def test_where_no_node_is() -> None:
-    with pytest.raises(ConfigError, match="no node's address"):
+    with pytest.raises(ConfigError, match="not the address of a node"):
         Client("localhost:8000")
     async with Client("http://127.0.0.1:9") as nobody:
         with pytest.raises(EngineLost, match="no node answers"):

@@ -250,7 +250,7 @@ def test_the_place_of_a_mistake_is_that_of_the_request(
         ("extra_body", {"top_k": 5}, "write its fields beside the others"),
         ("max_new_tokens", 5, 'write "max_tokens"'),
         ("enable_thinking", False, 'write "chat_template_kwargs": {"enable_thinking": ...}'),
-        ("guided_decoding_backend", "auto", "there is one way to constrain an answer"),
+        ("guided_decoding_backend", "auto", "there is only one backend"),
         ("guided_decoding", "auto", "check its spelling or leave it out"),
     ],
 )

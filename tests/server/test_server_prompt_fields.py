@@ -135,8 +135,8 @@ def test_only_allowed_tools_are_called(client: openai.OpenAI) -> None:
     ("field", "reason"),
     [
         ("use_beam_search", "launch the program beam_search"),
-        ("chat_template", "templates are the model's own"),
-        ("web_search_options", "no tool runs here"),
+        ("chat_template", "only the model's own template"),
+        ("web_search_options", "the server runs no tools"),
     ],
 )
 def test_what_others_serve_is_refused_with_the_reason(

@@ -124,7 +124,7 @@ def test_source_in_the_launch_itself_runs_in_the_sandbox(mine: httpx.Client) -> 
     [
         ({"source": "x = 1"}, 400, "0 @inferlet entries"),
         ({"source": "#" * (1 << 17)}, 400, "at most 65536 are taken"),
-        ({"module": "not base64!"}, 400, "no base64"),
+        ({"module": "not base64!"}, 400, "not base64"),
         ({"module": "AAAA"}, 400, "the module begins with 000000"),
         ({"module": "AAAA", "source": "x"}, 400, "either source or module"),
         ({}, 400, "either source or module"),

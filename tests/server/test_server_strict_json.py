@@ -41,7 +41,7 @@ def test_any_bytes_give_a_value_or_a_400(body: bytes) -> None:
         (b'{"a": NaN}', "NaN"),
         (b'{"a": -Infinity}', "Infinity"),
         (b'{"a": 1e999}', "too large"),
-        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' stands twice"),
+        (b'{"a": 1, "b": {"c": 1, "c": 2}}', "'c' occurs twice"),
         (b'{"a": "\\ud800"}', "lone surrogate"),
         (b'{"\\udfff": 1}', "lone surrogate"),
         (b'{"a": "x\\u0000y"}', "NUL"),

@@ -136,7 +136,8 @@ def _read_tenants(path: Path) -> list[TenantConfig]:
         parsed = msgspec.convert(tomllib.loads(path.read_text("utf-8")), TenantsFile)
     except (OSError, ValueError) as exc:
         raise ConfigError(
-            f"{path} is no tenants file ({exc}): it needs [tenants.NAME] tables with keys = [...]"
+            f"{path} is not a tenants file ({exc}): it needs [tenants.NAME] tables with "
+            "keys = [...]"
         ) from exc
     if not any(entry.keys for entry in parsed.tenants.values()):
         raise ConfigError(f"{path} has no API key: give at least one tenant keys = [...]")

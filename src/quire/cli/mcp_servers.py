@@ -49,7 +49,7 @@ def read_mcp_servers(
         parsed = msgspec.convert(tomllib.loads(path.read_text("utf-8")), ServersFile)
     except (OSError, ValueError) as exc:
         raise ConfigError(
-            f"{path} is no file of MCP servers ({exc}): it needs [servers.NAME] tables with "
+            f"{path} is not a file of MCP servers ({exc}): it needs [servers.NAME] tables with "
             "command = ..."
         ) from exc
     return tuple(

@@ -38,7 +38,7 @@ def node_url(url: str) -> str:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise ConfigError(f"{url!r} is no node's address: write e.g. http://127.0.0.1:8000")
+        raise ConfigError(f"{url!r} is not the address of a node: write e.g. http://127.0.0.1:8000")
     return url.rstrip("/").removesuffix("/v1")
 
 

@@ -328,7 +328,9 @@ class ProgramHandle:
             said = self._abandoned or exc
             self._note("error", f"{said.code}: {said.message}")
         for error in running.unobserved_failures:
-            self._note("warning", f"a failure that nobody awaited: {error.code}: {error.message}")
+            self._note(
+                "warning", f"an exception that was never awaited: {error.code}: {error.message}"
+            )
         for task in running.leaked_tasks:
             self._note("warning", f"a task was still running at the end: {task}")
         if self._restarts is not None:

@@ -67,7 +67,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(value) != len(pairs):
         keys = sorted(key for key, _ in pairs)
         twice = next(key for key, after in pairwise(keys) if key == after)
-        raise _bad(f"the key {twice[:64]!a} stands twice in one object")
+        raise _bad(f"the key {twice[:64]!a} occurs twice in one object")
     return value
 
 

@@ -82,7 +82,7 @@ def code_of(source: str | None, module: str | None, config: ServerConfig) -> byt
     try:
         code = base64.b64decode(module or "", validate=True)
     except ValueError as exc:
-        raise InvalidArgument(f"the module is no base64: {exc}", param="module") from exc
+        raise InvalidArgument(f"the module is not base64: {exc}", param="module") from exc
     if not is_module(code):
         raise InvalidArgument(
             f"the module begins with {code[:4].hex() or 'nothing'}, WebAssembly with 0061736d: "

@@ -22,8 +22,8 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "oneOf constraints are not supported",
         ("oneOf",),
-        "oneOf: answers can only be held to alternatives that no value fits twice, told apart by "
-        "type or by a required property with a constant text: write anyOf",
+        "oneOf: can only be enforced if the alternatives differ in type or in a required property "
+        "with a constant text: write anyOf",
     ),
     (
         "min/maxProperties only supported when",
@@ -51,7 +51,7 @@ _MEANINGS: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "Pointer '(?P<what>[^']*)' does not exist",
         ("$ref",),
-        "nothing stands at #{what}: correct the reference",
+        "there is nothing at #{what}: correct the reference",
     ),
     (
         "look-?around",

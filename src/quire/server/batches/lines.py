@@ -100,7 +100,7 @@ def _checked(raw: _RawLine, endpoint: str, max_line_bytes: int) -> BatchLine:
     except HttpError as exc:
         raise _Bad("invalid_json_line", str(exc.detail).replace("the body", "the line")) from exc
     if not isinstance(value, dict):
-        raise _Bad("invalid_json_line", "the line is no JSON object")
+        raise _Bad("invalid_json_line", "the line is not a JSON object")
     if unknown := sorted(value.keys() - _KEYS):
         raise _Bad("unknown_parameter", f"no such field: {unknown[0][:64]!r}", unknown[0][:64])
     name = value.get("custom_id")

@@ -100,7 +100,7 @@ class BatchRun:
             await self._fail(error.code, error.message)
         except OSError:
             logger.exception(
-                "batch %s stands still until the node starts again: its results cannot be written",
+                "batch %s is paused until the node starts again: its results cannot be written",
                 self.record.batch.id,
             )
         except Exception:

@@ -72,7 +72,7 @@ class BatchService:
             try:
                 records.append(BatchRecord.model_validate_json(path.read_bytes()))
             except (OSError, ValidationError) as exc:
-                logger.warning("%s is no record of a batch and is left alone: %s", path, exc)
+                logger.warning("%s is not the record of a batch and is ignored: %s", path, exc)
         return sorted(records, key=lambda record: (record.batch.created_at, record.batch.id))
 
     def _directory(self) -> Path:

@@ -89,7 +89,7 @@ class _Form:
             return
         if part.name not in _FIELDS or part.name in self._fields:
             raise InvalidArgument(
-                f"{part.name[:64]}: no such field, or it stands twice; a form has file, purpose "
+                f"{part.name[:64]}: unknown or repeated field; a form has file, purpose "
                 "and expires_after",
                 param=part.name[:64],
             )

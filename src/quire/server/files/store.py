@@ -90,7 +90,7 @@ class FileStore:
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=FileRecord)
             except (OSError, msgspec.DecodeError) as exc:
-                logger.warning("%s is no record of a file and is left alone: %s", path, exc)
+                logger.warning("%s is not the record of a file and is ignored: %s", path, exc)
                 continue
             self._records[record.id] = record
         for path in self._kept.glob("*.data"):

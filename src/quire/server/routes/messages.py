@@ -85,7 +85,7 @@ def _check_version(request: Request) -> None:
     if version is not None and not _VERSION.fullmatch(version):
         raise HttpError(
             400,
-            f"anthropic-version {version[:32]!a} is no version: send a date, as in 2023-06-01",
+            f"anthropic-version {version[:32]!a} is not a version: send a date such as 2023-06-01",
             code="invalid_argument",
             param="anthropic-version",
         )
