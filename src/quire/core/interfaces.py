@@ -16,7 +16,7 @@ from quire.core.batch import Batch, BatchResult, EngineAnswer, TransfersEnded
 from quire.core.calls import AskService, QueueCall
 from quire.core.encoding import EncodeBatch, EncodeResult, EncoderInfo
 from quire.core.engine_info import EngineInfo
-from quire.core.errors import ErrorRecord
+from quire.core.errors import ErrorRecord, PromptTooLong
 from quire.core.events import Quotas
 from quire.core.ids import CommandId, ModelId, ProgramId, QueueId, TenantId, ThreadId
 from quire.core.traits import NODE_TRAITS
@@ -278,6 +278,30 @@ class ServedModel:
     def traits(self) -> frozenset[str]:
         """All traits that a program has with this model."""
         return self.node_traits.union(self.info.traits)
+
+    @property
+    def max_tokens(self) -> int:
+        """Most tokens of one sequence: the model's context, or the pool if that is smaller."""
+        pool = self.info.pool
+        num_slots = [group.num_blocks * pool.page_size for group in pool.groups if not group.window]
+        return min([self.info.max_model_len, *num_slots])
+
+    def room_behind(self, num_tokens: int, *, least: int = 1) -> int:
+        """How many tokens fit behind ``num_tokens``.
+
+        Raises:
+            PromptTooLong: fewer than ``least``.
+        """
+        limit = self.max_tokens
+        room = limit - num_tokens
+        if room < least:
+            raise PromptTooLong(
+                f"the prompt has {num_tokens} tokens, but the context of {self.id!r} holds {limit}:"
+                " shorten or truncate it",
+                num_prompt_tokens=num_tokens,
+                max_model_len=limit,
+            )
+        return room
 
     def with_adapters(self) -> list[ServedModel]:
         """This model, followed by one entry for each adapter of its engine."""

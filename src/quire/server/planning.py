@@ -99,26 +99,19 @@ def room_for(model: ServedModel, num_prompt: int, asked: int | None, default: in
     """How many tokens may be generated; the prompt is never truncated to fit.
 
     Raises:
-        PromptTooLong: the prompt, or the prompt and ``asked``, exceed the model's context.
+        PromptTooLong: the prompt, or the prompt and ``asked``, exceed the model's context, or the
+            whole pool.
     """
-    limit = model.info.max_model_len
-    room = limit - num_prompt
-    if room < (0 if asked == 0 else 1):
-        raise PromptTooLong(
-            f"the prompt has {num_prompt} tokens, but the context of {model.id!r} holds {limit}: "
-            "shorten the prompt",
-            num_prompt_tokens=num_prompt,
-            max_model_len=limit,
-        )
+    room = model.room_behind(num_prompt, least=0 if asked == 0 else 1)
     if asked is None:
         return room if default is None else min(default, room)
     if asked > room:
         raise PromptTooLong(
             f"the prompt has {num_prompt} tokens and max_tokens asks for {asked} more, but the "
-            f"context of {model.id!r} holds {limit}: lower max_tokens to {room} or shorten the "
-            "prompt",
+            f"context of {model.id!r} holds {model.max_tokens}: lower max_tokens to {room} or "
+            "shorten the prompt",
             num_prompt_tokens=num_prompt,
-            max_model_len=limit,
+            max_model_len=model.max_tokens,
         )
     return asked
 

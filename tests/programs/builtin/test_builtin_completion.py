@@ -122,7 +122,9 @@ def test_requests_that_make_no_sense(overrides: dict[str, object], reason: str) 
 
 async def test_a_prompt_over_the_context_is_refused_with_both_counts(api: Api) -> None:
     limit = api.available_models()[0].max_tokens
-    with pytest.raises(PromptTooLong, match=f"5000 tokens, the context of 'fake' {limit}:"):
+    with pytest.raises(
+        PromptTooLong, match=f"5000 tokens, but the context of 'fake' holds {limit}:"
+    ):
         await run(api, request_of(prompt=(65,) * 5000))
     with pytest.raises(InvalidArgument, match="no model 'other'"):
         await run(api, request_of(model="other"))

@@ -33,9 +33,7 @@ class Model:
     @property
     def max_tokens(self) -> int:
         """Most tokens of one sequence here: the context, or the pool if that is smaller."""
-        pool = self.served.info.pool
-        num_slots = [group.num_blocks * pool.page_size for group in pool.groups if not group.window]
-        return min([self.max_model_len, *num_slots])
+        return self.served.max_tokens
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from quire.core.decoding import DecodeChunk, StopSpec, TokenLogprobs
-from quire.core.errors import PromptTooLong, QueuePoisoned, QuireError
+from quire.core.errors import QueuePoisoned, QuireError
 from quire.programs.api import Api, DecodeStream, KvPage, Model, Queue
 from quire.programs.api.reply import Answer
 from quire.programs.builtin.choice import Choice
@@ -71,15 +71,9 @@ class _Completion:
 
     def _room(self) -> int:
         """Tokens that may be sampled. The last one is not run, so it needs no position."""
-        num_prompt, limit = len(self._request.prompt), self._model.max_tokens
-        if num_prompt > limit or (num_prompt == limit and self._request.max_tokens > 0):
-            raise PromptTooLong(
-                f"the prompt has {num_prompt} tokens, the context of {self._model.id!r} {limit}: "
-                "shorten the prompt",
-                num_prompt_tokens=num_prompt,
-                max_model_len=limit,
-            )
-        return min(self._request.max_tokens, limit - num_prompt)
+        asked = self._request.max_tokens
+        room = self._model.served.room_behind(len(self._request.prompt), least=min(asked, 1))
+        return min(asked, room)
 
     async def chunks(self) -> AsyncGenerator[ChoiceChunk, None]:
         try:

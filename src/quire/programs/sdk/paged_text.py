@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from quire.core.decoding import Dist, GrammarSpec, SamplerSpec, StopSpec
-from quire.core.errors import ErrorRecord, InvalidArgument, PromptTooLong
+from quire.core.errors import ErrorRecord, InvalidArgument
 from quire.programs.api import Model
 from quire.programs.api.allocate import Allocate
 from quire.programs.api.core import Core
@@ -125,16 +125,7 @@ class PagedText:
         """
         if not self.tokens:
             raise InvalidArgument("the context is empty: fill it before generating")
-        limit = self.model.max_tokens
-        free = limit - len(self.tokens)
-        if free < 1:
-            raise PromptTooLong(
-                f"the context has {len(self.tokens)} tokens, model {self.model.id!r} can hold "
-                f"{limit}: truncate it",
-                num_tokens=len(self.tokens),
-                max_model_len=limit,
-            )
-        return free
+        return self.model.served.room_behind(len(self.tokens))
 
     # -- computing ---------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ def _truncated(prompt: ChatPrompt, body: ChatCompletionRequest, model: ServedMod
     asked = body.truncate_prompt_tokens
     if asked is None:
         return prompt
-    room = max(1, model.info.max_model_len - max(1, body.limit() or 0))
+    room = max(1, model.max_tokens - max(1, body.limit() or 0))
     num_kept = room if asked == -1 else asked
     if len(prompt.token_ids) <= num_kept:
         return prompt
