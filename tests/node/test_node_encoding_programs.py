@@ -53,7 +53,7 @@ class Gated(FakeEncoder):
     """Waits before a batch while its gate is closed."""
 
     def __init__(self) -> None:
-        super().__init__(max_tokens=8)
+        super().__init__(max_tokens=8, max_batch_tokens=8)
         self.gate = threading.Event()
         self.gate.set()
         self.arrived = threading.Event()
@@ -68,10 +68,7 @@ class Gated(FakeEncoder):
 
 def node_with(cache: Path, encoders: Mapping[str, FakeEncoder]) -> Node:
     base = sandbox_config(cache)
-    configs = tuple(
-        EncoderConfig(source=name, name=ModelId(name), max_pending=4096, max_batch_tokens=8)
-        for name in encoders
-    )
+    configs = tuple(EncoderConfig(source=name, name=ModelId(name)) for name in encoders)
     config = NodeConfig(engines=base.engines, sandbox=base.sandbox, encoders=configs)
     transports = EncoderTransports(
         lambda encoder, on_progress: in_process_encoder(
@@ -265,7 +262,7 @@ async def test_what_is_cancelled_is_not_computed(
     await asyncio.to_thread(embedder.arrived.wait)
     await handle.send("give up")
     assert (await anext(attachment)).text == "given up"
-    await node.encoder(None, "embedding").wait_idle()
+    await node._parts.encoders.wait_idle()
     embedder.gate.set()
     assert await handle.result() is True
     assert await run(node, form, tmp_path, "return len(await api.embed(['a']))") == 1

@@ -31,7 +31,7 @@ def close(
         num_prefilled_tokens=1,
         num_cached_tokens=2,
         num_generated_tokens=3,
-        num_encoded_tokens=0,
+        num_encoded_tokens=7,
         num_preemptions=4,
         service_s=5.0,
         waiting_s=6.0,
@@ -45,9 +45,9 @@ def test_incarnations_count_together() -> None:
     figures.expect(SECOND)
     assert figures.of([FIRST, SECOND], ended=False) is None
     close(figures, FIRST, ENGINE_WAS_LOST)
-    assert figures.of([FIRST, SECOND], ended=False) == ResourceUsage(1, 2, 3, 4, 5.0, 6.0)
+    assert figures.of([FIRST, SECOND], ended=False) == ResourceUsage(1, 2, 3, 7, 4, 5.0, 6.0)
     close(figures, SECOND)
-    assert figures.of([FIRST, SECOND], ended=True) == ResourceUsage(2, 4, 6, 8, 10.0, 12.0)
+    assert figures.of([FIRST, SECOND], ended=True) == ResourceUsage(2, 4, 6, 14, 8, 10.0, 12.0)
 
 
 def test_control_is_waited_for_once_the_program_has_ended() -> None:

@@ -107,6 +107,8 @@ class EncoderConfig:
 
     ``source``: a Hugging Face or sentence-transformers directory, or a hub id. ``max_batch_tokens``
     bounds a batch. ``max_pending`` bounds the waiting sequences of one tenant; more are refused.
+    ``instances``: processes that each hold the model and share its batches, with ``num_threads``
+    each.
     """
 
     source: str
@@ -116,8 +118,11 @@ class EncoderConfig:
     num_threads: int | None = None
     max_batch_tokens: int = 8192
     max_pending: int = 8192
+    instances: int = 1
 
     def __post_init__(self) -> None:
+        if not 1 <= self.instances <= 64:
+            raise ConfigError(f"encoder {self.name}: {self.instances} instances: choose 1 to 64")
         if self.max_batch_tokens < 1 or self.max_pending < 1:
             raise ConfigError(
                 f"encoder {self.name}: max_batch_tokens is {self.max_batch_tokens} and max_pending "

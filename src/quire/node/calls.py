@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from quire.core.errors import ProgramCancelled, QuireError
 from quire.programs.api import Api, connect_api
@@ -25,6 +25,36 @@ T = TypeVar("T")
 BuiltIn = Callable[[Api, R], AsyncGenerator[T, None]]
 """A built-in program: an async generator of the call's results. It may await only replies of its
 ``Api``: cancelling the call fails these, and so wakes the program."""
+
+
+class WorkCall(Generic[T]):
+    """Work of the node that is done for a session, as a call of it. Belongs to the edge's loop."""
+
+    def __init__(
+        self, work: Coroutine[Any, Any, T], on_closed: Callable[[WorkCall[T]], None]
+    ) -> None:
+        self._cancelled: ProgramCancelled | None = None
+        self._task = asyncio.create_task(work)
+        self._task.add_done_callback(lambda _: on_closed(self))
+
+    async def result(self) -> T:
+        """Wait for it. Who gives up waiting cancels it."""
+        try:
+            return await self._task
+        except asyncio.CancelledError:
+            if self._cancelled is not None:
+                raise self._cancelled from None
+            raise
+
+    def cancel(self, reason: str = "cancelled by the client") -> None:
+        """Its reader hears ``ProgramCancelled``. Idempotent."""
+        if not self._task.done():
+            self._cancelled = _was_cancelled(reason)
+            self._task.cancel()
+
+    async def wait_closed(self) -> None:
+        """Returns when it has ended."""
+        await asyncio.wait({self._task})
 
 
 class SessionCall(Generic[T]):
@@ -64,9 +94,7 @@ class SessionCall(Generic[T]):
         """Free everything that the program holds; its reader gets ``ProgramCancelled``. Idempotent,
         legal in every state, and never waits."""
         if not self._closed.is_set():
-            self._cancelled = ProgramCancelled(
-                f"the call was cancelled ({reason}): send the request again if it was not you"
-            )
+            self._cancelled = _was_cancelled(reason)
             self._close(reason)
 
     async def wait_closed(self) -> None:
@@ -94,3 +122,9 @@ class SessionCall(Generic[T]):
             self._closed.set()
             self._api.issuer.close(reason, self._cancelled)
             self._on_closed(self)
+
+
+def _was_cancelled(reason: str) -> ProgramCancelled:
+    return ProgramCancelled(
+        f"the call was cancelled ({reason}): send the request again if it was not you"
+    )

@@ -22,6 +22,7 @@ from quire.core.actions import (
     Action,
     Deliver,
     Dispatch,
+    Fail,
     ProgramClosed,
     QueuePlaced,
     SetTimer,
@@ -36,6 +37,7 @@ from quire.core.events import (
     BatchEncoded,
     Called,
     EngineDown,
+    EngineGivenUp,
     EngineUp,
     Event,
     ProgramEnded,
@@ -48,7 +50,7 @@ from quire.core.interfaces import ProgramClock, ReplySink
 from quire.node.gathering import Gathering
 from quire.node.loops import Wake, call_on
 from quire.node.model_users import ModelUsers
-from quire.node.reply_router import ReplyRouter
+from quire.node.reply_router import NodeSink, ReplyRouter
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,7 @@ class ControlThread:
         self._in_round = False
         self._replies = ReplyRouter()
         self._engines: dict[EngineId, Send] = {}
+        self.encoders = EncoderOwner(self)
         self._users = ModelUsers()
         self._given_up: dict[ModelId, ErrorRecord] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -161,6 +164,16 @@ class ControlThread:
             self._replies.forget(program)
             raise self._failure
 
+    def answer_node(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_answer: Callable[[Deliver | Fail], None],
+        on_failure: Callable[[ErrorRecord], None],
+    ) -> None:
+        """Answers to commands from ``NODE_COMMANDS`` on go to ``on_answer`` on ``loop``;
+        ``on_failure``: there will be none any more. Before the first of them."""
+        self._replies.answer_node(NodeSink(loop, on_answer, on_failure))
+
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run ``coroutine`` on the control thread's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -212,6 +225,10 @@ class ControlThread:
         for program in self._users.of(model):
             self._terminate(program, error)
         self._replies.flush()
+
+    def encoder_given_up(self, engine: EngineId, model: ModelId, error: ErrorRecord) -> None:
+        """What waits for it alone fails; its programs go on."""
+        self._handle_now(lambda t: EngineGivenUp(time_s=t, engine=engine, model=model, error=error))
 
     def _terminate(self, program: ProgramId, error: ErrorRecord) -> None:
         """The program gets the reason; later replies of control to its commands are dropped."""
@@ -370,3 +387,13 @@ class ControlThread:
             observer.flush()
         if self._on_failure is not None:
             self._on_failure()
+
+
+class EncoderOwner:
+    """The control thread as the owner of encoders, whose programs outlive them."""
+
+    def __init__(self, control: ControlThread) -> None:
+        self.engine_up = control.engine_up
+        self.engine_answered = control.engine_answered
+        self.engine_down = control.engine_down
+        self.engine_given_up = control.encoder_given_up

@@ -92,9 +92,11 @@ class NodeParts:
         self.encoders = EncoderFleet(
             config.encoders,
             around.encoder_transports,
+            self.control,
             clock=self.clock,
             on_change=notices.health_changed,
             on_progress=notices.report,
+            limits=around.restart_limits,
         )
         self.hosts = ProgramHosts(self._on_blocked, around.native)
         sandboxed = LinkSettings(

@@ -32,6 +32,7 @@ class ResourceUsage:
     num_prefilled_tokens: int = 0
     num_cached_tokens: int = 0
     num_generated_tokens: int = 0
+    num_encoded_tokens: int = 0
     num_preemptions: int = 0
     service_s: float = 0.0
     waiting_s: float = 0.0
@@ -44,6 +45,7 @@ class ResourceUsage:
             self.num_prefilled_tokens + other.num_prefilled_tokens,
             self.num_cached_tokens + other.num_cached_tokens,
             self.num_generated_tokens + other.num_generated_tokens,
+            self.num_encoded_tokens + other.num_encoded_tokens,
             self.num_preemptions + other.num_preemptions,
             self.service_s + other.service_s,
             self.waiting_s + other.waiting_s,
@@ -64,6 +66,7 @@ def usage_of(closed: ProgramClosed | ProcessRow) -> ResourceUsage:
         num_prefilled_tokens=closed.num_prefilled_tokens,
         num_cached_tokens=closed.num_cached_tokens,
         num_generated_tokens=closed.num_generated_tokens,
+        num_encoded_tokens=closed.num_encoded_tokens,
         num_preemptions=closed.num_preemptions,
         service_s=closed.service_s,
         waiting_s=closed.waiting_s,

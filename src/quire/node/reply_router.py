@@ -7,6 +7,8 @@ what a reply means.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from quire.core.actions import Deliver, Fail, Terminate
 from quire.core.errors import ErrorRecord
@@ -16,6 +18,18 @@ from quire.node.loops import call_on
 
 Delivery = Deliver | Fail | Terminate
 
+NODE_COMMANDS = 1 << 62
+"""From here on commands are the node's own, on behalf of a program: its encoder requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSink:
+    """Who asks for the node: called on ``loop``."""
+
+    loop: asyncio.AbstractEventLoop
+    on_answer: Callable[[Deliver | Fail], None]
+    on_terminated: Callable[[ErrorRecord], None]
+
 
 class ReplyRouter:
     """``add_program`` is called from any thread, the rest on the control thread alone."""
@@ -23,6 +37,8 @@ class ReplyRouter:
     def __init__(self) -> None:
         self._subscribers: dict[ProgramId, tuple[asyncio.AbstractEventLoop, ReplySink]] = {}
         self._pending: dict[asyncio.AbstractEventLoop, list[tuple[ReplySink, Delivery]]] = {}
+        self._node: NodeSink | None = None
+        self._for_node: list[Deliver | Fail] = []
 
     def __len__(self) -> int:
         """Number of programs that still expect replies."""
@@ -35,8 +51,15 @@ class ReplyRouter:
         assert program not in self._subscribers
         self._subscribers[program] = loop, sink
 
+    def answer_node(self, sink: NodeSink) -> None:
+        """Answers to the node's own commands go to ``sink``; before the first of them."""
+        self._node = sink
+
     def add(self, delivery: Delivery) -> None:
         """Dropped for a program that has been forgotten: its port is closed."""
+        if not isinstance(delivery, Terminate) and delivery.command >= NODE_COMMANDS:
+            self._for_node.append(delivery)
+            return
         subscriber = self._subscribers.get(delivery.program)
         if subscriber is None:
             return
@@ -55,11 +78,22 @@ class ReplyRouter:
     def terminate_all(self, error: ErrorRecord) -> None:
         for program in list(self._subscribers):
             self.add(Terminate(program=program, error=error))
+        if self._node is not None:
+            call_on(self._node.loop, self._node.on_terminated, error)
 
     def flush(self) -> None:
         pending, self._pending = self._pending, {}
         for loop, deliveries in pending.items():
             call_on(loop, _deliver, deliveries)  # a closed loop runs no program
+        if self._for_node:
+            answers, self._for_node = self._for_node, []
+            if self._node is not None:  # else a program has made up numbers
+                call_on(self._node.loop, _answer_node, self._node, answers)
+
+
+def _answer_node(sink: NodeSink, answers: list[Deliver | Fail]) -> None:
+    for answer in answers:
+        sink.on_answer(answer)
 
 
 def _deliver(deliveries: list[tuple[ReplySink, Delivery]]) -> None:

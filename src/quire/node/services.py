@@ -108,7 +108,7 @@ class NodeServices:
     def _encoding_service(self, identity: Identity, ancestry: Ancestry) -> EncodingService:
         return EncodingService(
             ProgramEncoders(
-                identity.tenant, ancestry.encoded, self._fleet.all, self._encoder, self._on_edge
+                identity.program, ancestry.encoded, self._fleet.all, self._encoder, self._on_edge
             )
         )
 

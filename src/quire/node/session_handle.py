@@ -12,13 +12,17 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, TypeVar
 
+from quire.core.batch import F32
 from quire.core.errors import ErrorRecord, ProgramTerminated, QuireError
 from quire.core.events import Quotas
 from quire.core.ids import ProgramId, TenantId, ThreadId
 from quire.core.interfaces import ReplySink, ServedModel
-from quire.node.calls import BuiltIn, SessionCall
+from quire.engine.encoders.text import EncodedText
+from quire.node.calls import BuiltIn, SessionCall, WorkCall
 from quire.node.control_thread import ControlThread, EventAt
 from quire.node.conversations import ConversationIndex, ConversationTurn
+from quire.node.encoders.asking import OnBehalf
+from quire.node.encoders.service import EncoderService
 from quire.node.kept_pages import KeptPages
 from quire.node.loops import call_on
 from quire.node.ports import IssuerPort, IssuerSinks
@@ -100,12 +104,12 @@ class SessionHandle:
         self._started = False
         self._entry: EventAt | None = None
         self._num_calls = 0
-        self._calls: set[SessionCall[Any]] = set()
+        self._calls: set[SessionCall[Any] | WorkCall[Any]] = set()
         self._kept: set[KeptPages] = set()
         self._ending: str | None = None
 
     @property
-    def calls(self) -> frozenset[SessionCall[Any]]:
+    def calls(self) -> frozenset[SessionCall[Any] | WorkCall[Any]]:
         """The running calls."""
         return frozenset(self._calls)
 
@@ -132,9 +136,7 @@ class SessionHandle:
             Draining: the node takes no new work.
             ProgramTerminated: the session has ended; open it again.
         """
-        self._table.admit()
-        if self._ending is not None:
-            raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
+        self._admit()
         index = self._next_issuer()
 
         def connect(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> IssuerPort:
@@ -156,6 +158,37 @@ class SessionHandle:
         self._calls.add(call)
         self._table.touch(self)
         return call
+
+    def encode(
+        self,
+        encoder: EncoderService,
+        sequences: Sequence[EncodedText],
+        *,
+        thread: str | None = None,
+    ) -> WorkCall[F32]:
+        """Rows of ``sequences``, as a call of this session; see ``EncoderService.encode``.
+
+        Raises:
+            Draining, ProgramTerminated: as ``call``.
+        """
+        self._admit()
+        self._ensure_started(self._loop)
+        self._enter()
+        whose = OnBehalf(self.program, _thread_id(thread))
+
+        def on_closed(closed: WorkCall[F32]) -> None:
+            self._calls.discard(closed)
+            self._after_call()
+
+        call = WorkCall(encoder.encode(whose, sequences), on_closed)
+        self._calls.add(call)
+        self._table.touch(self)
+        return call
+
+    def _admit(self) -> None:
+        self._table.admit()
+        if self._ending is not None:
+            raise ProgramTerminated(f"session {self.id} has ended ({self._ending}): open it again")
 
     def remember(self, turns: Sequence[ConversationTurn], answer: ConversationTurn) -> None:
         """A call has answered ``turns`` with ``answer``: a later prompt that begins with both joins

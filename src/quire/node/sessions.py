@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.core.errors import QuotaExceeded
 from quire.core.ids import ProgramId, TenantId
-from quire.node.calls import SessionCall
+from quire.node.calls import SessionCall, WorkCall
 from quire.node.control_thread import ControlThread
 from quire.node.conversations import ConversationIndex, ConversationTurn
 from quire.node.preparation import Preparation
@@ -102,7 +102,7 @@ class SessionTable:
             return entry[0].id
         return next((one.id for one in self._ending if one.program == program), None)
 
-    def calls(self) -> list[SessionCall[Any]]:
+    def calls(self) -> list[SessionCall[Any] | WorkCall[Any]]:
         """The running calls of all sessions."""
         sessions = [session for session, _ in self._open.values()] + list(self._ending)
         return [call for session in sessions for call in session.calls]

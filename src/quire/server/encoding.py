@@ -14,10 +14,11 @@ from quire.core.batch import F32
 from quire.core.errors import QuireError
 from quire.engine.encoders.text import EncodedText
 from quire.node.encoders.service import EncoderService
+from quire.node.session_handle import SessionHandle
 from quire.server.context import caller_of, context_of, request_id_of
 from quire.server.delivery import disconnected
 from quire.server.errors import HttpError
-from quire.server.identity import identify
+from quire.server.identity import CallIdentity, identify
 from quire.server.observation import RequestLabels, RequestObserver
 from quire.server.refusals import mark_begun
 from quire.server.schemas.generation import IdentityFields
@@ -30,11 +31,19 @@ async def rows_of(
 
     Raises:
         HttpError: the client has disconnected; sequences that have not run yet are dropped.
-        QuireError: see ``EncoderService.encode``.
+        QuireError: see ``Node.session`` and ``EncoderService.encode``.
     """
     mark_begun(request.scope)
-    observer = _observer(request, encoder, sum(len(one.tokens) for one in sequences))
-    work = asyncio.create_task(encoder.encode(caller_of(request), sequences))
+    identity = identify(request.headers, IdentityFields.model_construct())
+    session = context_of(request).node.session(
+        caller_of(request),
+        identity.client_id,
+        parent=identity.parent,
+        priority=identity.priority,
+    )
+    observer = _observer(request, encoder, session, identity, sequences)
+    call = session.encode(encoder, sequences, thread=identity.thread)
+    work = asyncio.create_task(call.result())
     gone = asyncio.create_task(disconnected(request.receive))
     try:
         await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
@@ -49,19 +58,27 @@ async def rows_of(
         work.cancel()
         gone.cancel()
         await asyncio.gather(work, gone, return_exceptions=True)
+        if identity.final:
+            session.end("the client has said that this call is the last")
     observer.end("finished")
     return rows
 
 
-def _observer(request: Request, encoder: EncoderService, num_tokens: int) -> RequestObserver:
+def _observer(
+    request: Request,
+    encoder: EncoderService,
+    session: SessionHandle,
+    identity: CallIdentity,
+    sequences: Sequence[EncodedText],
+) -> RequestObserver:
     labels = RequestLabels(
         request_id=request_id_of(request),
         route=request.url.path,
         tenant=caller_of(request),
         model=encoder.name,
-        session="",
-        identity=identify(request.headers, IdentityFields.model_construct()),
+        session=session.id,
+        identity=identity,
         stream=False,
-        num_prompt_tokens=num_tokens,
+        num_prompt_tokens=sum(len(one.tokens) for one in sequences),
     )
     return RequestObserver(labels, context_of(request).metrics.requests)

@@ -10,10 +10,13 @@ from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, InvalidArgument, ModelNotFound
 from quire.core.ids import EngineId, ModelId
 from quire.core.interfaces import Clock
+from quire.node.control_thread import ControlThread
+from quire.node.encoders.asking import EncoderRequests
 from quire.node.encoders.service import EncoderService
 from quire.node.encoders.transport import EncoderTransports
 from quire.node.engine_loading import OnProgress
 from quire.node.health import EngineHealth
+from quire.node.supervisor import RestartLimits
 
 
 class EncoderFleet:
@@ -23,14 +26,24 @@ class EncoderFleet:
         self,
         configs: Sequence[EncoderConfig],
         transports: EncoderTransports,
+        control: ControlThread,
         *,
         clock: Clock,
         on_change: Callable[[], None],
         on_progress: OnProgress,
+        limits: RestartLimits | None = None,
     ) -> None:
+        self.requests = EncoderRequests(control)
         self._services = {
             config.name: EncoderService(
-                config, transports, clock=clock, on_change=on_change, on_progress=on_progress
+                config,
+                transports,
+                control,
+                self.requests,
+                clock=clock,
+                on_change=on_change,
+                on_progress=on_progress,
+                limits=limits,
             )
             for config in configs
         }
@@ -39,7 +52,8 @@ class EncoderFleet:
         return list(self._services.values())
 
     def health(self) -> Mapping[EngineId, EngineHealth]:
-        return {EngineId(service.name): service.health for service in self._services.values()}
+        services = self._services.values()
+        return {engine: health for one in services for engine, health in one.health.items()}
 
     def find(self, name: str | None, kind: EncoderKind) -> EncoderService:
         """The encoder called ``name``; for ``None`` the first of its kind.
@@ -74,6 +88,7 @@ class EncoderFleet:
         return f"{what} is served here; encoders: {served}. Load one with --encoder NAME=DIRECTORY"
 
     async def start(self) -> None:
+        self.requests.start()
         for service in self._services.values():
             await service.start()
 
@@ -82,8 +97,7 @@ class EncoderFleet:
         await asyncio.gather(*(service.wait_ready() for service in self._services.values()))
 
     async def wait_idle(self) -> None:
-        for service in self._services.values():
-            await service.wait_idle()
+        await self.requests.wait_idle()
 
     async def stop(self) -> None:
         await asyncio.gather(*(service.stop() for service in self._services.values()))

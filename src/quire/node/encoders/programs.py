@@ -14,8 +14,9 @@ from typing import Any
 from quire.core.batch import F32
 from quire.core.encoding import EncoderKind
 from quire.core.errors import EngineLost, QuotaExceeded
-from quire.core.ids import TenantId
+from quire.core.ids import ProgramId
 from quire.engine.encoders.text import EncodedText
+from quire.node.encoders.asking import OnBehalf
 from quire.node.encoders.requests import (
     check_dimensions,
     pair_sequences,
@@ -61,13 +62,13 @@ class ProgramEncoders:
 
     def __init__(
         self,
-        tenant: TenantId,
+        program: ProgramId,
         spent: EncodedTokens,
         services: Callable[[], Sequence[EncoderService]],
         find: FindEncoder,
         on_edge: OnEdge,
     ) -> None:
-        self._tenant = tenant
+        self._whose = OnBehalf(program)
         self._spent = spent
         self._services = services
         self._find = find
@@ -126,7 +127,7 @@ class ProgramEncoders:
 
     async def _rows(self, encoder: EncoderService, sequences: Sequence[EncodedText]) -> F32:
         self._spent.take(sum(len(one.tokens) for one in sequences))
-        return await encoder.encode(self._tenant, sequences)
+        return await encoder.encode(self._whose, sequences)
 
 
 def _packed(rows: F32, dimensions: int | None) -> dict[str, Any]:

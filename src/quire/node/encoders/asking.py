@@ -1,0 +1,142 @@
+"""What the node asks of encoders on behalf of programs, and the rows that come back.
+
+Lives on the edge's loop. Owns the requests under way and their numbers, which are none of the
+programs' own. Must not know how texts become sequences nor what rows are for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from quire.core.actions import Deliver, Fail
+from quire.core.batch import F32, I32
+from quire.core.calls import Cancel
+from quire.core.encoding import Encode, Encoded
+from quire.core.errors import ErrorRecord, from_record
+from quire.core.events import Called, EncodingAsked
+from quire.core.ids import CommandId, ModelId, ProgramId, ThreadId
+from quire.engine.encoders.text import EncodedText
+from quire.node.control_thread import ControlThread
+from quire.node.reply_router import NODE_COMMANDS
+
+
+@dataclass(frozen=True, slots=True)
+class OnBehalf:
+    """Whose request it is."""
+
+    program: ProgramId
+    thread: ThreadId = ThreadId(0)  # noqa: RUF009 - free at run time
+    depth: int = 0
+    priority: int = 0
+
+
+@dataclass(slots=True)
+class _Request:
+    program: ProgramId
+    rows: F32
+    done: asyncio.Future[None]
+
+
+class EncoderRequests:
+    """``ask`` belongs to the edge's loop; control's answers arrive there too."""
+
+    def __init__(self, control: ControlThread) -> None:
+        self._control = control
+        self._numbers = map(CommandId, count(NODE_COMMANDS))
+        self._requests: dict[CommandId, _Request] = {}
+
+    def start(self) -> None:
+        """On the edge's loop."""
+        loop = asyncio.get_running_loop()
+        self._control.answer_node(loop, self._answered, self._control_failed)
+
+    async def ask(
+        self, model: ModelId, dimensions: int, sequences: Sequence[EncodedText], whose: OnBehalf
+    ) -> F32:
+        """A row for each of ``sequences`` [S, D]. Cancel it and nothing more is computed for it.
+
+        Raises:
+            QuotaExceeded: too many sequences of the tenant are waiting, or too many commands.
+            EngineLost: the encoder was lost twice under one of them, or is given up.
+            InvalidArgument: a sequence that the model cannot run.
+            ProgramCancelled: the program has ended.
+        """
+        rows = np.empty((len(sequences), dimensions), np.float32)
+        if not sequences:
+            return rows
+        number = next(self._numbers)
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._requests[number] = _Request(whose.program, rows, done)
+        try:
+            self._post(model, _command(number, sequences), whose)
+            await done
+            return rows
+        except asyncio.CancelledError:
+            self._cancel(whose.program, number)
+            raise
+        finally:
+            del self._requests[number]
+
+    def _post(self, model: ModelId, command: Encode, whose: OnBehalf) -> None:
+        self._control.post_gathered(
+            lambda t: EncodingAsked(
+                time_s=t,
+                program=whose.program,
+                model=model,
+                command=command,
+                thread=whose.thread,
+                depth=whose.depth,
+                priority=whose.priority,
+            )
+        )
+        if self._control.failure is not None:  # looked at last: a failure just now has told nobody
+            raise self._control.failure
+
+    def _cancel(self, program: ProgramId, number: CommandId) -> None:
+        self._control.post_gathered(
+            lambda t: Called(time_s=t, program=program, call=Cancel(number))
+        )
+
+    async def wait_idle(self) -> None:
+        """Returns when nobody waits for a row."""
+        while self._requests:
+            await asyncio.wait([request.done for request in self._requests.values()])
+            await asyncio.sleep(0)
+
+    # -- control's answers ---------------------------------------------------------------------
+
+    def _answered(self, answer: Deliver | Fail) -> None:
+        request = self._requests.get(answer.command)
+        if request is None or request.program != answer.program or request.done.done():
+            return  # nobody waits any more
+        if isinstance(answer, Fail):
+            request.done.set_exception(from_record(answer.error))
+            return
+        reply = answer.reply
+        assert isinstance(reply, Encoded), "control answers what it was asked"
+        request.rows[reply.first : reply.first + len(reply.rows)] = reply.rows
+        if answer.last:
+            request.done.set_result(None)
+
+    def _control_failed(self, error: ErrorRecord) -> None:
+        for request in self._requests.values():
+            if not request.done.done():
+                request.done.set_exception(from_record(error))
+
+
+def _command(number: CommandId, sequences: Sequence[EncodedText]) -> Encode:
+    return Encode(
+        id=number,
+        tokens=_flat([one.tokens for one in sequences]),
+        types=_flat([one.types for one in sequences]),
+        lengths=np.asarray([len(one.tokens) for one in sequences], np.int32),
+    )
+
+
+def _flat(parts: Sequence[tuple[int, ...]]) -> I32:
+    return np.fromiter((value for part in parts for value in part), np.int32)
