@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli.configuration import check_exposure, engine_configs, tenants
+from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
 from quire.core.config import AdapterConfig, EngineConfig, TenantConfig, TenantTotals
 from quire.core.errors import ConfigError
 from quire.core.events import Quotas
@@ -148,3 +148,28 @@ def test_an_adapter_without_its_model_is_refused(text: str) -> None:
 def test_an_adapter_needs_a_name_and_a_directory(text: str) -> None:
     with pytest.raises(ConfigError, match="a name and a directory"):
         engine_configs(["m=dir"], None, adapters=[text])
+
+
+@pytest.mark.parametrize(
+    ("instances", "counts"),
+    [([], [1, 1]), (["3"], [3, 3]), (["b=2"], [1, 2]), (["4", "b=2"], [4, 2])],
+)
+def test_encoders_have_the_instances_that_are_named(
+    instances: list[str], counts: list[int]
+) -> None:
+    configs = encoder_configs(["a=/x", "b=/y"], instances)
+    assert [config.instances for config in configs] == counts
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("c=2", "no encoder is called 'c'; there are: a"),
+        ("a=two", "write N or NAME=N"),
+        ("-1", "write N or NAME=N"),
+        ("0", "choose 1 to 64"),
+    ],
+)
+def test_instances_that_mean_nothing_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        encoder_configs(["a=/x"], [text])

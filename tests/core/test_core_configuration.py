@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import EngineConfig, NodeConfig, SchedulerConfig, ServerConfig, TenantConfig
+from quire.core.config import (
+    EncoderConfig,
+    EngineConfig,
+    NodeConfig,
+    SchedulerConfig,
+    ServerConfig,
+    TenantConfig,
+)
 from quire.core.errors import ConfigError
 from quire.core.ids import ModelId, TenantId
 
@@ -45,3 +52,9 @@ def test_configurations_are_values() -> None:
     assert hash(TenantConfig(TenantId("a"), ("k",))) == hash(TenantConfig(TenantId("a"), ("k",)))
     with pytest.raises(AttributeError):
         ServerConfig().port = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_an_encoder_has_some_instances(count: int) -> None:
+    with pytest.raises(ConfigError, match=f"encoder e: {count} instances"):
+        EncoderConfig(source="x", name=ModelId("e"), instances=count)

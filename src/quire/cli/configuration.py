@@ -94,15 +94,42 @@ def _with_adapters(
     )
 
 
-def encoder_configs(encoders: Sequence[str]) -> tuple[EncoderConfig, ...]:
-    """One encoder per ``SOURCE`` or ``NAME=SOURCE``."""
+def encoder_configs(
+    encoders: Sequence[str], instances: Sequence[str] = ()
+) -> tuple[EncoderConfig, ...]:
+    """One encoder per ``SOURCE`` or ``NAME=SOURCE``; of ``instances`` each is ``N``, for all that
+    no other names, or ``NAME=N``.
+
+    Raises:
+        ConfigError: no such encoder, or no number of instances.
+    """
     configs = []
     for text in encoders:
         name, separator, source = text.partition("=")
         source = source if separator else text
         served = ModelId(name) if separator else default_name(source)
         configs.append(EncoderConfig(source=source, name=served))
-    return tuple(configs)
+    counts = _instances(instances, [str(config.name) for config in configs])
+    return tuple(
+        dataclasses.replace(config, instances=counts.get(config.name, counts.get("", 1)))
+        for config in configs
+    )
+
+
+def _instances(texts: Sequence[str], encoders: Sequence[str]) -> dict[str, int]:
+    """How many of each encoder; under no name: of all others."""
+    counts: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if name and name not in encoders:
+            raise ConfigError(
+                f"--encoder-instances {text}: no encoder is called {name!r}; there are: "
+                f"{', '.join(encoders) or 'none'}"
+            )
+        if not number.isdecimal():
+            raise ConfigError(f"--encoder-instances {text}: write N or NAME=N, for example 2")
+        counts[name] = int(number)
+    return counts
 
 
 def tenants(api_keys: Sequence[str], api_keys_file: Path | None) -> tuple[TenantConfig, ...]:

@@ -74,6 +74,16 @@ Encoders = Annotated[
         rich_help_panel=_ENGINE,
     ),
 ]
+EncoderInstances = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--encoder-instances",
+        metavar="[NAME=]N",
+        envvar="QUIRE_ENCODER_INSTANCES",
+        help="Processes of an encoder, or of each one, that share its batches. Repeatable.",
+        rich_help_panel=_ENGINE,
+    ),
+]
 TensorParallel = Annotated[
     int,
     typer.Option(

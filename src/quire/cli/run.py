@@ -34,7 +34,7 @@ from quire.programs import library
 from quire.programs.inferlet import Inferlet
 from quire.programs.parameters import Parameter
 
-_OF_A_NODE = ("model", "encoder", "mcp_servers", "record", "sandbox")
+_OF_A_NODE = ("model", "encoder", "encoder_instances", "mcp_servers", "record", "sandbox")
 """Options that configure the node of this command; a running node takes none of them."""
 
 
@@ -57,6 +57,7 @@ def run(
     ] = None,
     model: o.ModelOption = None,
     encoder: o.Encoders = None,
+    encoder_instances: o.EncoderInstances = None,
     url: o.OptionalUrl = None,
     api_key: o.ApiKey = None,
     interactive: o.Interactive = False,
@@ -85,9 +86,10 @@ def run(
     """Run a program: show its messages as they arrive, then its result.
 
     Without --url the command starts a node for the program and stops it afterwards; --model,
-    --encoder, --mcp-servers, --record and --sandbox configure that node. With --url the program
-    runs on a running node: a program of the library, one that was uploaded ('quire push'), or a
-    file, which runs in that node's sandbox. A WebAssembly module always runs in the sandbox.
+    --encoder, --encoder-instances, --mcp-servers, --record and --sandbox configure that node. With
+    --url the program runs on a running node: a program of the library, one that was uploaded
+    ('quire push'), or a file, which runs in that node's sandbox. A WebAssembly module always runs
+    in the sandbox.
 
     Arguments are given by position or by name (--n 5); after a further -- every word is a
     positional argument. Ctrl-C cancels the program; a second one stops waiting for it. Ends with
@@ -137,7 +139,7 @@ def run(
     else:
         config = NodeConfig(
             engine_configs(model or (), None),
-            encoders=encoder_configs(encoder or ()),
+            encoders=encoder_configs(encoder or (), encoder_instances or ()),
             record_path=record,
             mcp_servers=read_mcp_servers(mcp_servers, [DEFAULT_TENANT]),
         )

@@ -34,6 +34,7 @@ def serve(
     model_name: o.ModelName = None,
     adapter: o.Adapters = None,
     encoder: o.Encoders = None,
+    encoder_instances: o.EncoderInstances = None,
     tensor_parallel: o.TensorParallel = _ENGINE.tensor_parallel,
     dtype: o.DType = "auto",
     device: o.Device = _ENGINE.device,
@@ -98,6 +99,8 @@ def serve(
         quire serve big=org/model small=quire-mini --api-key "$(openssl rand -hex 16)"
 
         quire serve ~/models/Qwen3-0.6B --adapter formal=~/adapters/formal
+
+        quire serve --encoder bge=~/models/bge-small --encoder-instances bge=2
     """
     configure_logging(log_level, log_requests=log_requests)
     known_tenants = tenants(api_key or (), api_keys_file)
@@ -121,7 +124,7 @@ def serve(
     )
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),
-        encoders=encoder_configs(encoder or ()),
+        encoders=encoder_configs(encoder or (), encoder_instances or ()),
         scheduler=SchedulerConfig(policy=policy, priority_scope=priority_scope),
         tenants=known_tenants,
         sandbox=SandboxConfig(
