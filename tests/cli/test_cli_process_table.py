@@ -58,8 +58,9 @@ def test_ages_and_durations_are_shown(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_an_ended_program_shows_what_it_has_used(capsys: pytest.CaptureFixture[str]) -> None:
     used = {"num_prefilled_tokens": 11, "num_cached_tokens": 22, "num_generated_tokens": 33}
+    used["num_encoded_tokens"] = 44
     output().print(process_table([record("a", 880.0, ended=883.5, usage=used)], 1000.0))
-    assert re.search(r"3\.5 s +11 +22 +33", capsys.readouterr().out)
+    assert re.search(r"3\.5 s +11 +22 +33 +44", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -286,3 +286,45 @@ def test_what_the_model_has_no_place_for_is_refused_by_name(
     answer = http.post(path, json=body)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_session_has_what_was_encoded_for_it(http: httpx.Client) -> None:
+    """Priority, thread and parent are known too; the session ends when its client says so."""
+    headers = {"X-Quire-Program-ID": "indexer", "X-Quire-Thread-ID": "pages"}
+    body = {"model": "embedder", "input": ["a b", "c"]}
+    for _ in range(2):
+        http.post("/v1/embeddings", json=body, headers=headers).raise_for_status()
+
+    def mine() -> list[dict[str, Any]]:
+        listed = http.get("/v1/programs").json()["data"]
+        return [one for one in listed if one["client_id"] == "indexer"]
+
+    (session,) = mine()
+    assert session["form"] == "session"
+    assert session["process"]["num_encoded_tokens"] == 14
+    assert session["process"]["num_generated_tokens"] == 0
+    last = {**headers, "X-Quire-Final": "true"}
+    http.post("/v1/embeddings", json=body, headers=last).raise_for_status()
+    assert mine() == []
+
+
+def test_what_encoders_did_is_in_the_metrics(http: httpx.Client) -> None:
+    def read() -> dict[str, float]:
+        lines = http.get("/metrics").text.splitlines()
+        named = [line for line in lines if line.startswith("quire_encoder_")]
+        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in named)}
+
+    before = read()
+    body = {"model": "embedder", "input": ["a b", "c"]}
+    http.post("/v1/embeddings", json=body).raise_for_status()
+    after = read()
+    labels = '{engine="embedder#0",model_name="embedder"}'
+    moved = {name: after[name] - before[name] for name in after if labels in name}
+    assert moved.pop(f"quire_encoder_busy_seconds_total{labels}") >= 0
+    assert moved == {
+        f"quire_encoder_batches_total{labels}": 1,
+        f"quire_encoder_sequences_total{labels}": 2,
+        f"quire_encoder_tokens_total{labels}": 7,
+    }
+    assert after['quire_encoder_requests_waiting{model_name="embedder"}'] == 0
+    assert after['quire_encoder_sequences_pending{model_name="embedder"}'] == 0

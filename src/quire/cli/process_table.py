@@ -18,8 +18,13 @@ Program = dict[str, Any]
 
 SHORT_ID_CHARS = 12
 _STATE_STYLES = {"failed": "red", "terminated": "red", "cancelled": "yellow", "running": "green"}
-_FIGURES = ("num_prefilled_tokens", "num_cached_tokens", "num_generated_tokens", "num_pages")
-_COLUMNS = ("computed", "cached", "generated", "pages")
+_COLUMNS = {
+    "num_prefilled_tokens": "computed",
+    "num_cached_tokens": "cached",
+    "num_generated_tokens": "generated",
+    "num_encoded_tokens": "encoded",
+    "num_pages": "pages",
+}
 _UNITS = (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
@@ -39,14 +44,17 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
     """``programs`` in their order, each child below its parent. ``now_s``: Unix time.
 
     An ended program holds no pages. A session without a client's name (its name is its id) is shown
-    without a name.
+    without a name. A column for encoders is shown if a program has used one.
     """
-    figures = ("age", "took", *_COLUMNS)
+    columns = dict(_COLUMNS)
+    if not any(_figures(one).get("num_encoded_tokens") for one in programs):
+        del columns["num_encoded_tokens"]
+    figures = ("age", "took", *columns.values())
     listed = table("program", "name", "form", "state", *figures, right=figures, wrap=("name",))
     for program, depth in _tree(programs):
         public_id = program["id"] if long else program["id"][:SHORT_ID_CHARS]
         state = Text(program["state"], style=_STATE_STYLES.get(program["state"], ""))
-        figures_of = {**(program["process"] or {}), **(program.get("usage") or {})}
+        figures_of = _figures(program)
         name = "" if program["name"] == program["id"] else escaped(program["name"])
         listed.add_row(
             public_id,
@@ -54,9 +62,13 @@ def process_table(programs: Sequence[Program], now_s: float, *, long: bool = Fal
             program["form"],
             state,
             *_times(program, now_s),
-            *(str(figures_of.get(figure, "")) for figure in _FIGURES),
+            *(str(figures_of.get(figure, "")) for figure in columns),
         )
     return listed
+
+
+def _figures(program: Program) -> dict[str, Any]:
+    return {**(program["process"] or {}), **(program.get("usage") or {})}
 
 
 def _tree(programs: Sequence[Program]) -> Iterator[tuple[Program, int]]:

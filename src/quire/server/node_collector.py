@@ -19,6 +19,7 @@ from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
 from quire.control.scheduler.batch_sizes import BATCH_BOUNDS
 from quire.node import EngineReadiness, Node, NodeStatistics
+from quire.server.encoder_series import encoder_series
 
 PREFIXES = ("quire_", "vllm:")
 MODEL_LABEL = "model_name"
@@ -47,6 +48,7 @@ class NodeCollector(Collector):
         yield from _engine_series(statistics.controller.engines)
         yield _batch_sizes(statistics.controller.engines)
         yield from _latencies(statistics)
+        yield from encoder_series(statistics.controller.encoders)
 
 
 def _node_gauges(statistics: NodeStatistics) -> Iterator[Metric]:

@@ -80,6 +80,7 @@ def _figures(record: ProcessRecord | None) -> ProcessFigures | None:
         num_prefilled_tokens=row.num_prefilled_tokens,
         num_cached_tokens=row.num_cached_tokens,
         num_generated_tokens=row.num_generated_tokens,
+        num_encoded_tokens=row.num_encoded_tokens,
         num_preemptions=row.num_preemptions,
         service_s=row.service_s,
         cost_s=row.cost_s,

@@ -115,6 +115,7 @@ class ProcessFigures(ResponseModel):
     num_prefilled_tokens: int
     num_cached_tokens: int
     num_generated_tokens: int
+    num_encoded_tokens: int
     num_preemptions: int
     service_s: float
     cost_s: float
@@ -129,6 +130,7 @@ class ProgramUsage(ResponseModel):
     num_prefilled_tokens: int
     num_cached_tokens: int
     num_generated_tokens: int
+    num_encoded_tokens: int
     num_preemptions: int
     service_s: float
     waiting_s: float
