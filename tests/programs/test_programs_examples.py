@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from programs_node import level, node_saying
 
+from quire.cli.program_folder import load_folder
 from quire.programs.library import find
 from quire.programs.runtime import ProgramHost
 
@@ -54,6 +56,15 @@ async def test_custom_decoding_sees_every_token() -> None:
 async def test_votes_are_counted() -> None:
     result, _ = await run("parallel_votes.py", "1+1?", "3", answer=lambda _: "Answer: 2<|end|>")
     assert result == {"answer": "2", "votes": {"2": 3}}
+
+
+async def test_a_folder_is_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    program = load_folder(EXAMPLES / "glossary")
+    node, _ = node_saying(lambda prompt: f"{'page' in prompt}<|end|>", page_size=16)
+    async with node:
+        told = await node.run(program, "A page is a unit. The graph grows.")
+    assert told == {"page": "True", "unit": "False", "graph": "False"}
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

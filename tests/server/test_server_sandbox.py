@@ -92,6 +92,26 @@ def test_a_pushed_program_is_launched_by_name_and_by_hash(mine: httpx.Client) ->
         assert "shouting hey" in [line["text"] for line in lines]
 
 
+def test_a_program_of_several_files_is_pushed_and_runs(mine: httpx.Client) -> None:
+    files = {
+        "main.py": SOURCE.replace(
+            "return len(text)", "from tools.late import fail; return words(text) or fail()"
+        ).replace("from quire", "from tools.counting import words\nfrom quire", 1),
+        "tools/counting.py": "def words(text):\n    return len(text.split())\n",
+        "tools/late.py": "def fail():\n    raise ValueError('no words')\n",
+    }
+    response = mine.post("/v1/programs/uploads", json={"files": files})
+    assert response.status_code == 201, response.text
+    pushed = response.json()
+    assert (pushed["name"], pushed["kind"]) == ("shouter", "package")
+    launched = mine.post("/v1/programs", json={"program": "shouter", "args": ["one two"]})
+    assert ended(mine, launched.json()["id"])["result"] == 2
+    failing = mine.post("/v1/programs", json={"files": files, "args": [" "]})
+    error = ended(mine, failing.json()["id"])["error"]["message"]
+    assert "uploaded.py/tools/late.py" in error
+    assert "raise ValueError('no words')" in error
+
+
 def test_the_same_code_is_the_same_program(mine: httpx.Client) -> None:
     first, again = push(mine), push(mine)
     assert first["id"] == again["id"]
@@ -126,12 +146,18 @@ def test_source_in_the_launch_itself_runs_in_the_sandbox(mine: httpx.Client) -> 
         ({"source": "#" * (1 << 17)}, 400, "at most 65536 are taken"),
         ({"module": "not base64!"}, 400, "not base64"),
         ({"module": "AAAA"}, 400, "the module begins with 000000"),
-        ({"module": "AAAA", "source": "x"}, 400, "either source or module"),
-        ({}, 400, "either source or module"),
+        ({"module": "AAAA", "source": "x"}, 400, "one of source, files and module"),
+        ({"files": {"main.py": SOURCE}, "source": "x"}, 400, "one of source, files and module"),
+        ({}, 400, "one of source, files and module"),
+        ({"files": {}}, 400, "begins with main.py, and there is none"),
+        ({"files": {"main.py": SOURCE, "../a.py": ""}}, 400, "no module of a program"),
+        ({"files": {"main.py": SOURCE, "json.py": ""}}, 400, "would hide the module 'json'"),
+        ({"files": {"main.py": "#" * (1 << 16)}}, 400, "at most 65536 are taken"),
+        ({"files": {"main.py": "import nowhere"}}, 400, "No module named 'nowhere'"),
     ],
 )
 def test_what_is_no_program_is_refused(
-    mine: httpx.Client, body: dict[str, str], status: int, words: str
+    mine: httpx.Client, body: dict[str, Any], status: int, words: str
 ) -> None:
     response = mine.post("/v1/programs/uploads", json=body)
     assert response.status_code == status

@@ -30,8 +30,10 @@ from quire.cli.conversation import Show, converse, read_lines
 from quire.cli.exit_codes import EXIT_INTERRUPTED
 from quire.cli.options import DEFAULT_URL, ApiKey, Interactive, Stream, Url
 from quire.cli.process_table import SHORT_ID_CHARS, chosen, process_table
+from quire.cli.program_folder import files_in
 from quire.client.attachment import Attachment
 from quire.core.errors import InvalidArgument
+from quire.programs.package import package_code
 
 Program = Annotated[str, typer.Argument(help="The id from 'quire ps', or a unique prefix of it.")]
 
@@ -42,7 +44,8 @@ _FOLLOW_S = 1.0
 
 def push(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Python files or WebAssembly modules.")
+        list[Path] | None,
+        typer.Argument(help="Python files, folders with a main.py, or WebAssembly modules."),
     ] = None,
     url: Url = DEFAULT_URL,
     api_key: ApiKey = None,
@@ -52,11 +55,15 @@ def push(
 ) -> None:
     """Upload programs to a running node, to be launched by name; list the uploaded ones.
 
-    The node checks each in its sandbox, and stores it under the hash of its content.
+    The node checks each in its sandbox, and stores it under the hash of its content. Of a folder it
+    gets main.py, the modules beside it, and those of pure Python wheels that lie there or that its
+    requirements.txt names.
 
     Examples:
 
         quire push my_agent.py && quire run my_agent --url http://127.0.0.1:8000
+
+        quire push my_agent/
 
         quire push
 
@@ -80,8 +87,14 @@ def first_build(program: object) -> str:
 
 
 def read_program(path: Path) -> bytes:
-    """Raises ``InvalidArgument`` for a file that cannot be read."""
+    """The code of a file, or of a folder with a ``main.py``.
+
+    Raises:
+        InvalidArgument: it cannot be read, or what is in the folder is no program.
+    """
     try:
+        if path.is_dir():
+            return package_code(files_in(path))
         return path.read_bytes()
     except OSError as exc:
         raise InvalidArgument(f"{path} cannot be read: {exc}") from exc

@@ -25,6 +25,7 @@ from quire.cli.log_output import configure_logging, errors_of_starting_raised_on
 from quire.cli.mcp_servers import read_mcp_servers
 from quire.cli.processes import first_build, read_program
 from quire.cli.program_arguments import Given, show_help, split
+from quire.cli.program_folder import load_folder
 from quire.client.attachment import Attachment
 from quire.client.wire import code_body
 from quire.core.config import NodeConfig
@@ -108,6 +109,8 @@ def run(
         quire run my_agent.py --model ~/models/Qwen3-0.6B -- "some question"
 
         quire run my_agent.py --sandbox -- "some question"
+
+        quire run my_agent/ -- "some question"
 
         quire run my_agent.py --url http://127.0.0.1:8000 --interactive
 
@@ -240,9 +243,12 @@ def _wanted(program: str, sandbox: bool) -> Inferlet | bytes:
     Raises:
         InvalidArgument: there is no such program.
     """
+    path = Path(program)
+    if program not in library.LIBRARY and path.is_dir():
+        return read_program(path) if sandbox else load_folder(path)
     is_file = program not in library.LIBRARY and (program.endswith(".wasm") or sandbox)
     if is_file and (program.endswith((".py", ".wasm")) or "/" in program):
-        return read_program(Path(program))
+        return read_program(path)
     found = library.find(program)
     if not sandbox:
         return found
@@ -284,7 +290,8 @@ def _help(program: str, node: NodeClient | None) -> None:
         InvalidArgument: there is no such program, or the node does not know the file yet.
     """
     if node is None:
-        found = library.find(program)
+        is_folder = program not in library.LIBRARY and Path(program).is_dir()
+        found = load_folder(Path(program)) if is_folder else library.find(program)
         show_help(program, found.description, found.parameters)
         return
     with node:
@@ -308,6 +315,8 @@ def _code(program: str) -> dict[str, Any]:
     path = Path(program)
     if program in library.LIBRARY or not (path.suffix or "/" in program):
         return {"program": program}
+    if path.is_dir():
+        return code_body(read_program(path))
     try:
         return code_body(path.read_bytes())
     except OSError as exc:

@@ -87,7 +87,12 @@ def _only_one_in(error: BaseException) -> BaseException:
 
 
 def _keep_frames(summary: traceback.TracebackException, source: str | None) -> None:
-    summary.stack[:] = [frame for frame in summary.stack if frame.filename == source]
+    within = f"{source}/"  # the other files of a program that has several
+    summary.stack[:] = [
+        frame
+        for frame in summary.stack
+        if frame.filename == source or frame.filename.startswith(within)
+    ]
     for other in summary.exceptions or ():
         _keep_frames(other, source)
     summary.__cause__ = _own(summary.__cause__, source)

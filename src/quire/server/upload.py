@@ -19,8 +19,9 @@ from quire.core.scratch import ScratchDirectory
 from quire.node.uploads import UploadTable
 from quire.programs.inferlet import Inferlet, load_inferlet
 from quire.programs.library import LIBRARY, suggestion
+from quire.programs.package import is_package, package_code
 from quire.programs.sandbox.program import GuestProgram, is_module
-from quire.server.schemas.programs import LaunchRequest
+from quire.server.schemas.programs import LaunchRequest, UploadRequest
 
 
 class Sandbox(Protocol):
@@ -46,9 +47,10 @@ async def program_of(
         found = LIBRARY.get(request.program)
         return found or await _uploaded(request.program, tenant, sandbox)
     if request.source is not None and config.allow_native_upload:
+        _refuse_several_files(request.source)
         # importing runs the client's module code, which may block
         return await asyncio.to_thread(_load_source, request.source)
-    return await sandbox.inspect(code_of(request.source, request.module, config))
+    return await sandbox.inspect(code_of(request, config))
 
 
 async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgram:
@@ -64,19 +66,24 @@ async def _uploaded(name: str, tenant: TenantId, sandbox: Sandbox) -> GuestProgr
     return upload.program
 
 
-def code_of(source: str | None, module: str | None, config: ServerConfig) -> bytes:
-    """The code for the sandbox: the text of ``source``, or ``module`` from its base64.
+def code_of(request: LaunchRequest | UploadRequest, config: ServerConfig) -> bytes:
+    """The code for the sandbox: the text of ``source``, ``files`` as one program, or ``module``
+    from its base64.
 
     Raises:
         Forbidden: this server has no sandbox for its clients.
-        InvalidArgument: neither is given, or ``module`` is not WebAssembly in base64.
+        InvalidArgument: none is given, the files are no program, or ``module`` is not WebAssembly
+            in base64.
     """
+    source, files, module = request.source, request.files, request.module
     if not config.sandbox_upload:
         raise Forbidden(
             "this server takes no uploaded programs: launch one of the library, or start the "
             "server without --no-sandbox",
             param="source" if module is None else "module",
         )
+    if files is not None:
+        return package_code(files)
     if source is not None:
         return source.encode("utf-8", "surrogatepass")
     try:
@@ -90,6 +97,15 @@ def code_of(source: str | None, module: str | None, config: ServerConfig) -> byt
             param="module",
         )
     return code
+
+
+def _refuse_several_files(source: str) -> None:
+    if is_package(source):
+        raise InvalidArgument(
+            "this server runs uploaded source in its own process, one file at a time: push the "
+            "folder ('quire push DIR'), which runs in the sandbox, and launch it by its name",
+            param="source",
+        )
 
 
 def _load_source(source: str) -> Inferlet:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 
 from quire.core.events import Quotas
 from quire.programs.capabilities import Capabilities
+from quire.programs.package import MARK
 from quire.programs.sandbox.messages import Manifest
 
 WASM_MAGIC = b"\0asm"
@@ -52,6 +54,13 @@ class GuestProgram:
     @property
     def restartable(self) -> bool:
         return self.manifest.restartable
+
+    @property
+    def kind(self) -> Literal["python", "package", "module"]:
+        """One file of Python source, several of them, or WebAssembly."""
+        if self.is_module:
+            return "module"
+        return "package" if self.code.startswith(MARK.encode()) else "python"
 
     @property
     def is_module(self) -> bool:

@@ -29,7 +29,7 @@ UploadName = Annotated[
 async def upload(request: Request, body: UploadRequest) -> Response:
     """Check a program and store it. The same code again is the same program."""
     context = context_of(request)
-    code = code_of(body.source, body.module, context.config)
+    code = code_of(body, context.config)
     kept = await context.node.upload(code, caller_of(request))
     return _json(_shown(kept), 201)
 
@@ -60,7 +60,7 @@ def _shown(upload: UploadRecord) -> UploadedProgram:
         object="uploaded_program",
         name=manifest.name,
         description=manifest.description,
-        kind="module" if upload.program.is_module else "python",
+        kind=upload.program.kind,
         num_bytes=len(upload.code),
         traits=manifest.traits,
         hosts=list(manifest.hosts),

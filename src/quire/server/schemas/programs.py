@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue, StringConstraints, model_validator
 
+from quire.programs.package import MAX_FILES
 from quire.programs.parameters import as_text
 from quire.server.schemas.base import Name, RequestModel, ResponseModel, Text
 from quire.server.schemas.generation import Priority
@@ -34,12 +35,14 @@ def _argument(value: Any) -> str:
 
 Argument = Annotated[str, BeforeValidator(_argument, json_schema_input_type=JsonValue)]
 MessageText = Annotated[str, StringConstraints(max_length=MAX_MESSAGE_CHARS)]
+FileTexts = Annotated[dict[Text, Text], Field(max_length=MAX_FILES)]
 
 
 class LaunchRequest(RequestModel):
     """``program`` names a program of the library, or an uploaded one (by name or digest);
-    ``source`` is Python text, ``module`` WebAssembly in base64. Both run in the sandbox; with
-    ``--allow-upload`` ``source`` runs with the rights of the server's own process instead.
+    ``source`` is Python text, ``files`` several texts by path, ``module`` WebAssembly in base64.
+    They run in the sandbox; with ``--allow-upload`` ``source`` runs with the rights of the server's
+    own process instead.
 
     ``client_id`` and ``parent`` place the program in the tenant's process table. ``args`` are the
     program's arguments by position, ``named_args`` by name: strings, or other JSON values.
@@ -51,6 +54,7 @@ class LaunchRequest(RequestModel):
 
     program: Name | None = None
     source: Text | None = None
+    files: FileTexts | None = None
     module: Text | None = None
     args: Annotated[list[Argument], Field(max_length=MAX_ARGUMENTS)] = Field(default_factory=list)
     named_args: Annotated[dict[Name, Argument], Field(max_length=MAX_ARGUMENTS)] = Field(
@@ -65,24 +69,27 @@ class LaunchRequest(RequestModel):
 
     @model_validator(mode="after")
     def _one(self) -> LaunchRequest:
-        given = (self.program, self.source, self.module)
+        given = (self.program, self.source, self.files, self.module)
         if sum(entry is not None for entry in given) != 1:
-            raise ValueError("give one of program (a name), source and module")
+            raise ValueError("give one of program (a name), source, files and module")
         if self.wait and self.stream:
             raise ValueError("give wait or stream: a stream ends with the program's record")
         return self
 
 
 class UploadRequest(RequestModel):
-    """A program to store: ``source`` is Python text, ``module`` WebAssembly in base64."""
+    """A program to store: ``source`` is Python text, ``files`` several texts by path with a
+    ``main.py``, ``module`` WebAssembly in base64."""
 
     source: Text | None = None
+    files: FileTexts | None = None
     module: Text | None = None
 
     @model_validator(mode="after")
     def _one(self) -> UploadRequest:
-        if (self.source is None) == (self.module is None):
-            raise ValueError("give either source or module")
+        given = (self.source, self.files, self.module)
+        if sum(entry is not None for entry in given) != 1:
+            raise ValueError("give one of source, files and module")
         return self
 
 
@@ -228,7 +235,7 @@ class UploadedProgram(ResponseModel):
     object: Literal["uploaded_program"]
     name: str
     description: str
-    kind: Literal["python", "module"]
+    kind: Literal["python", "package", "module"]
     num_bytes: int
     traits: dict[str, int]
     hosts: list[str]

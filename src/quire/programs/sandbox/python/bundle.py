@@ -21,6 +21,7 @@ _MODULES = (
     "programs/arguments.py",
     "programs/capabilities.py",
     "programs/inferlet.py",
+    "programs/package.py",
     "programs/parameters.py",
     "programs/shown_values.py",
     "programs/tracebacks.py",

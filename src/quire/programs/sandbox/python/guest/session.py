@@ -23,6 +23,7 @@ from quire.core.errors import InvalidArgument, QuireError, TraitMissing
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.api import Issuer
 from quire.programs.inferlet import Inferlet, entry_of
+from quire.programs.package import MAIN, PackageModules, files_of, is_package
 from quire.programs.runtime.host import ProgramHost
 from quire.programs.runtime.running import RunningProgram
 from quire.programs.sandbox import messages as m
@@ -78,7 +79,8 @@ class GuestSession:
     def compile(self, source: str) -> str:
         """The code of ``source`` as text, or nothing: ``load`` says then what is wrong with it."""
         try:
-            return base64.b64encode(marshal.dumps(_code(source))).decode()
+            main = files_of(source)[MAIN] if is_package(source) else source
+            return base64.b64encode(marshal.dumps(_code(main))).decode()
         except Exception:
             return ""
 
@@ -113,6 +115,10 @@ class GuestSession:
         self._streams = [sys.stdout, sys.stderr]
 
     def _load(self, source: str, compiled: str = "") -> Inferlet:
+        if is_package(source):
+            files = files_of(source)
+            sys.meta_path.append(PackageModules(files, SOURCE_NAME))
+            source = files[MAIN]
         lines = source.splitlines(keepends=True)
         linecache.cache[SOURCE_NAME] = (len(source), None, lines, SOURCE_NAME)
         module = ModuleType(MODULE_NAME)

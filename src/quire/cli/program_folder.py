@@ -1,0 +1,162 @@
+"""A folder on this machine as a program: its files, those of its wheels, what it requires.
+
+Owns what of a folder is part of the program. Nothing of it runs here, but for ``load_folder``,
+which is for programs that are trusted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from quire.core.errors import InvalidArgument
+from quire.programs.inferlet import Inferlet, load_inferlet
+from quire.programs.package import MAIN, MAX_FILES, check_files, module_parts
+
+REQUIREMENTS = "requirements.txt"
+MAX_BYTES = 16 << 20
+"""Of all files together; what a node takes is bounded by its own ``--max-upload``."""
+_NATIVE = {".so", ".pyd", ".dylib", ".dll"}
+_LEFT_OUT = {"__pycache__", "tests", "test", "node_modules"}
+_PURE = "-none-any.whl"
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    """The texts of the program in ``folder``, by path: its modules, and those of the wheels that
+    lie there or that its ``requirements.txt`` names.
+
+    Hidden files, ``__pycache__`` and tests are no part of it, nor is what is no Python.
+
+    Raises:
+        InvalidArgument: it has no ``main.py``, a module hides one of the standard library, it is
+            too large, or it needs code that is not Python.
+    """
+    found = Gathered(f"{folder}")
+    for path in _walk(folder):
+        shown = path.relative_to(folder).as_posix()
+        if path.suffix in _NATIVE:
+            raise _native(shown)
+        if path.suffix == ".py":
+            found.add(shown, path.read_bytes())
+        elif path.suffix == ".whl":
+            _add_wheel(found, path)
+    if (folder / REQUIREMENTS).is_file():
+        with tempfile.TemporaryDirectory(prefix="quire-wheels-") as wheels:
+            _download(folder, Path(wheels))
+            for wheel in sorted(Path(wheels).glob("*.whl")):
+                _add_wheel(found, wheel)
+    check_files(found.texts)
+    return found.texts
+
+
+def load_folder(folder: Path) -> Inferlet:
+    """The program in ``folder`` as a trusted one: its ``main.py``, which imports its other modules
+    as under ``python main.py``; what it requires must be installed.
+
+    Raises:
+        InvalidArgument: see ``files_in`` and ``load_inferlet``.
+    """
+    folder = folder.resolve()
+    own = {
+        path.relative_to(folder).as_posix(): "" for path in _walk(folder) if path.suffix == ".py"
+    }
+    check_files(own)
+    for name in sorted({module_parts(path)[0] for path in own if path != MAIN}):
+        if name in sys.modules:
+            raise InvalidArgument(
+                f"{folder} has a module {name!r}, and another one of this name is loaded already: "
+                "rename it, or run it with --sandbox"
+            )
+    wheels = sorted(path for path in _walk(folder) if path.suffix == ".whl")
+    for wheel in wheels:
+        _check_pure(wheel)
+    sys.path[:0] = [str(folder), *map(str, wheels)]
+    return load_inferlet(folder / MAIN)
+
+
+class Gathered:
+    """Texts of a program, bounded in number and size. ``where``: what errors call the whole."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._num_bytes = 0
+        self.texts: dict[str, str] = {}
+
+    @property
+    def room(self) -> int:
+        """Bytes that may still come."""
+        return MAX_BYTES - self._num_bytes
+
+    def add(self, path: str, content: bytes) -> None:
+        """Raises ``InvalidArgument``: there are too many, or it is no UTF-8, or it is there."""
+        self._num_bytes += len(content)
+        if self._num_bytes > MAX_BYTES or len(self.texts) >= MAX_FILES:
+            raise InvalidArgument(
+                f"{self._where} is more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB: leave out "
+                "what the program does not import"
+            )
+        if path in self.texts:
+            raise InvalidArgument(f"{path} is in {self._where} twice: keep one of them")
+        try:
+            self.texts[path] = content.decode("utf-8-sig")
+        except UnicodeDecodeError as exc:
+            raise InvalidArgument(f"{path} is no UTF-8 text: {exc}") from exc
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Files of the program, in order; a link leads nowhere else."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.name in _LEFT_OUT or path.is_symlink():
+            continue
+        if path.is_dir():
+            if not (path / "pyvenv.cfg").exists():
+                yield from _walk(path)
+        else:
+            yield path
+
+
+def _add_wheel(found: Gathered, wheel: Path) -> None:
+    _check_pure(wheel)
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                name = PurePosixPath(entry.filename)
+                if name.suffix in _NATIVE:
+                    raise _native(f"{wheel.name}/{name}")
+                if name.suffix != ".py" or name.parts[0].endswith((".dist-info", ".data")):
+                    continue
+                with archive.open(entry) as file:  # never more than there is room, whatever it says
+                    found.add(entry.filename, file.read(found.room + 1))
+    except (zipfile.BadZipFile, OSError, RuntimeError) as exc:
+        raise InvalidArgument(f"{wheel.name} is no wheel that can be read: {exc}") from exc
+
+
+def _check_pure(wheel: Path) -> None:
+    if not wheel.name.endswith(_PURE):
+        raise _native(wheel.name)
+
+
+def _native(what: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"{what} is code of one platform, and a program is pure Python wherever it runs: take a "
+        f"package whose wheel ends in {_PURE}"
+    )
+
+
+def _download(folder: Path, target: Path) -> None:
+    """The wheels of what ``folder`` requires, and of what that requires, by pip of this Python."""
+    command = [
+        sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+        "--only-binary=:all:", "--platform=any", "--implementation=py", "--abi=none",
+        f"--find-links={folder}", f"--dest={target}", "--requirement", str(folder / REQUIREMENTS),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InvalidArgument(
+            f"what {folder / REQUIREMENTS} names cannot be had as pure Python wheels: "
+            f"{done.stderr.strip()[-600:]}"
+        )
