@@ -12,9 +12,11 @@ from quire.core.batch import Batch, BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.decoding import StopSpec
 from quire.core.errors import ProgramFailed, ProgramTerminated
+from quire.core.events import Quotas
 from quire.core.ids import EngineId
 from quire.core.interfaces import ProgramPort, ReplySink
 from quire.programs.api import Api
+from quire.programs.sdk import inferlet
 from quire.testing import (
     FakeEngine,
     FakeTokenizer,
@@ -51,6 +53,48 @@ async def complete(api: Api, text: str) -> list[int]:
 async def test_runs_a_program() -> None:
     async with LocalNode() as node:
         assert await node.run(complete, "hello") == expected_tokens(b"hello", STOP)
+
+
+@inferlet(topics=["news"], stores=["notes"], hosts=["example.org"])
+async def reaches(api: Api, what: str) -> str:
+    """Uses what its manifest names, or what it does not."""
+    if what == "topic":
+        await api.broadcast("other", "text")
+    elif what == "store":
+        await api.store_put("key", 1, store="other")
+    elif what == "host":
+        await api.http_get("http://elsewhere.invalid/")
+    else:
+        await api.broadcast("news", "text")
+        await api.store_put("key", 1, store="notes")
+    return "done"
+
+
+@pytest.mark.parametrize("what", ["topic", "store", "host"])
+async def test_a_program_keeps_to_its_manifest(what: str) -> None:
+    async with LocalNode() as node:
+        assert await node.run(reaches, "what it names") == "done"
+        with pytest.raises(ProgramFailed) as refused:
+            await node.run(reaches, what)
+        assert refused.value.details["code"] == "forbidden"
+
+
+async def test_a_program_has_the_quotas_that_it_asks_for() -> None:
+    @inferlet(quotas=Quotas(max_pages=2))
+    async def wants(api: Api) -> None:
+        api.alloc_kvpage(3)
+        await api.synchronize()
+
+    async with LocalNode() as node:
+        with pytest.raises(ProgramFailed) as refused:
+            await node.run(wants)
+        assert refused.value.details["code"] in ("quota_exceeded", "never_within_quota")
+
+
+async def test_a_plain_function_has_no_manifest_to_keep_to() -> None:
+    async with LocalNode() as node:
+        assert await node.run(reaches.main, "what it names") == "done"
+        assert await node.run(reaches.main, "topic") == "done"
 
 
 async def test_programs_share_the_engine() -> None:

@@ -20,6 +20,7 @@ from quire.core.errors import ProgramTerminated
 from quire.core.events import ProgramForm, ProgramStarted, Quotas
 from quire.core.ids import EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import ProgramPort, ReplySink, ServedModel, Tokenizer
+from quire.programs.capabilities import Capabilities
 from quire.programs.inferlet import Inferlet, Main, inferlet
 from quire.programs.parameters import as_text
 from quire.programs.runtime.event_port import TimedEvent
@@ -105,15 +106,17 @@ class LocalNode:
         seed: int = 0,
         family: Family | None = None,
         parent: ProgramId | None = None,
+        capabilities: Capabilities | None = None,
     ) -> Connect:
         """The factory that a runtime calls to get the port of a new program. ``parent``: the
-        program that launches it, into its ``family``."""
+        program that launches it, into its ``family``. ``capabilities``: what its manifest names
+        (None: everything)."""
         bounds = quotas or Quotas()
 
         def connected(sink: ReplySink, loop: asyncio.AbstractEventLoop) -> ProgramPort:
             program = ProgramId(next(self._program_ids))
             children = ChildService(
-                Identity(program, TenantId(tenant), name),
+                Identity(program, TenantId(tenant), name, capabilities or Capabilities()),
                 family or Family(bounds.max_children),
                 seed,
                 self._launch_child,
@@ -166,14 +169,18 @@ class LocalNode:
     ) -> RunningProgram:
         """Start a program on this loop: an ``@inferlet`` or a plain ``async def main(api, *args)``.
 
-        ``args`` and ``named`` are passed as in any launch: strings, or other JSON values.
-        ``connect`` (from ``self.connect``) determines the tenant and the quotas.
+        ``args`` and ``named`` are passed as in any launch: strings, or other JSON values. An
+        ``@inferlet`` is held to its manifest, as on any node; a plain ``main`` has none.
+        ``connect`` (from ``self.connect``) determines the tenant, and the quotas and capabilities
+        instead of the manifest's.
         """
         assert self._host is not None, "use `async with LocalNode() as node`"
         started = program if isinstance(program, Inferlet) else inferlet()(program)
         texts = [as_text(arg) for arg in args]
         by_name = {name: as_text(value) for name, value in named.items()}
-        connect = connect or self.connect(started.name)
+        if connect is None:
+            named_in = started.capabilities if started is program else None
+            connect = self.connect(started.name, quotas=started.quotas, capabilities=named_in)
         return self._host.launch(started, texts, connect, by_name)
 
     def programs(self) -> list[RunningProgram]:
@@ -186,6 +193,7 @@ class LocalNode:
             program.name,
             tenant=wanted.parent.tenant,
             quotas=wanted.quotas,
+            capabilities=program.capabilities,
             seed=wanted.seed,
             family=wanted.family,
             parent=wanted.parent.program,
