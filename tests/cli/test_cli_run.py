@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel
+from wasm_programs import echo
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -84,6 +85,20 @@ async def test_a_file_runs_in_the_sandbox_as_it_runs_trusted(
     trusted, sandboxed = results
     assert (trusted[0], sandboxed[0]) == (sys.platform, "wasi")
     assert trusted[1:] == sandboxed[1:], "the same arguments, the same seed"
+
+
+async def test_a_module_runs_in_the_sandbox_without_being_asked(
+    tmp_path: Path, sandbox_cache: Path
+) -> None:
+    """It says again what it is told, and ends."""
+    path = tmp_path / "echo.wasm"
+    path.write_bytes(echo())
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "quire").symlink_to(sandbox_cache)
+    process = await _start("run", str(path), "--interactive", HOME=str(tmp_path))
+    out, said = await process.communicate(b"hello\n")
+    assert process.returncode == 0, said
+    assert out.decode().split() == ["hello", "done"]
 
 
 EMBEDS = """

@@ -71,7 +71,7 @@ def issuing(*commands: bytes, data: str = "", **parts: str) -> bytes:
 
 
 def echo(manifest: str = '{"name": "echo"}') -> bytes:
-    """Waits for a message, sends it back, and ends with its arguments' length as the result."""
+    """Waits for a message, sends it back, and ends with the result ``done``."""
     receive = escaped(command(RECEIVE, id=1))
     send = escaped(command(SEND, id=2))
     return module(
