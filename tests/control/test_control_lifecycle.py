@@ -199,6 +199,16 @@ def test_what_waits_for_a_decode_goes_on_each_time_that_one_ends() -> None:
         assert (decode.status, masked.status) == ("done", "done")
 
 
+def test_an_engine_keeps_no_tables_of_programs_that_have_ended() -> None:
+    world = World()
+    for program in (1, 2, 3, 4):
+        world.program(program)
+        world.do(program, world.alloc(range(4)), world.decode(range(4), PROMPT, 4))
+        if program < 4:
+            world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(program)))
+    assert len(world.engine.memory.tables) == world.figures.num_tables == 1
+
+
 def test_closing_what_is_not_there_does_nothing() -> None:
     world = World()
     world.program(1)

@@ -58,10 +58,6 @@ class OperationList:
         self._words: list[int] = []
         self._blocks: list[int] = []
 
-    def __len__(self) -> int:
-        num_swaps = bool(self._out) + bool(self._in)
-        return len(self._operations) + (self._kind is not None) + num_swaps
-
     @property
     def has_swaps(self) -> bool:
         return bool(self._out or self._in)
