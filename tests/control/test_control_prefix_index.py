@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from control_world import World, alone
 from hypothesis import given, settings
 
@@ -150,3 +151,22 @@ def test_released_pages_stay_cached_until_their_memory_is_wanted() -> None:
     world.do(1, world.dealloc(pages))
     again = world.do(1, world.alloc(range(20, 24)), world.decode(range(20, 24), PROMPT, 3))[1]
     assert again.tokens == first.tokens
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_what_is_written_behind_a_begun_page_is_found_as_a_whole(is_cut: bool) -> None:
+    """Also when a slot of it was hidden, and that slot is written anew."""
+    prompt = list(range(20, 32))
+    world = World()
+    world.program(1)
+    begun = 8 if is_cut else 6
+    world.do(1, world.alloc(range(4)), world.decode(range(4), prompt[:begun], 0))
+    if is_cut:
+        hide = c.MaskPage(id=world.id(), page=1, visible=[True, True, True, False])
+        world.do(1, hide, c.TruncatePage(id=world.id(), page=1, fill=3))
+        begun = 7
+    world.do(1, world.decode(range(4), prompt[begun:], 0, position=begun))
+    world.program(2)
+    world.do(2, world.alloc(range(4)), world.decode(range(4), prompt, 1))
+    row = world.controller.processes()[1]
+    assert row.num_cached_tokens == len(prompt) - 1, "the last one is run for what comes next"
