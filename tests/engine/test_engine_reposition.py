@@ -220,7 +220,7 @@ def test_each_layer_is_turned_by_its_own_rope() -> None:
 def test_turning_again_and_again_rounds_again_and_again() -> None:
     """In bfloat16 one turn, however far, costs about what writing the key costs. Many small ones
     cost more: slow planes turn by less than what the type can tell. The bounds are those of
-    ``docs/decisions/062-reposition.md``."""
+    ``docs/decisions/061-reposition.md``."""
     rope = ROPES["default"]
     keys_SKD = torch.randn(NUM_SLOTS, 2, HEAD_DIM, generator=torch.Generator().manual_seed(1))
     slots = np.arange(NUM_SLOTS, dtype=np.int32)
