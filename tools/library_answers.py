@@ -24,6 +24,7 @@ from quire.programs.library import LIBRARY
 
 TENANT = TenantId("default")
 MODEL = "quire-mini"
+MAX_CHARS = 320
 
 
 def shown() -> list[str]:
@@ -37,7 +38,17 @@ async def answer(node: Node, command: str) -> Any:
     _, _, name, _, *texts = shlex.split(command.replace("\\\n", " "))
     given = split(texts)
     handle = node.launch(LIBRARY[name], given.args, tenant=TENANT, named=given.named)
-    return await handle.result()
+    return shortened(await handle.result())
+
+
+def shortened(answer: Any) -> Any:
+    """``answer`` with long texts cut, as the page shows them."""
+    if isinstance(answer, dict):
+        return {key: shortened(one) for key, one in answer.items()}
+    if isinstance(answer, list):
+        return [shortened(one) for one in answer]
+    is_long = isinstance(answer, str) and len(answer) > MAX_CHARS
+    return f"{answer[:MAX_CHARS]}..." if is_long else answer
 
 
 async def answers(node: Node, which: list[str]) -> dict[str, Any]:

@@ -61,6 +61,14 @@ GAINS: Mapping[str, Callable[[Any], bool]] = {
         [answer["num_imported_tokens"] for answer in one] == [0, 2, 23]
         and [answer["text"] for answer in one] == ["Answer: 31", "Answer: 9", "Answer: 31"]
     ),
+    "movable_modules": lambda one: (
+        one[0]["text"] == one[1]["text"] == "Answer: 9"
+        and one[1]["num_imported_tokens"] == one[1]["num_module_tokens"]
+    ),
+    "streaming": lambda one: (
+        one["num_tokens"] > one["max_model_len"]
+        and one["pages"] * 10 < one["pages_without_window"]
+    ),
     "windowed_attention": lambda one: (
         says("31")(one) and one["most_pages_while_generating"] < one["pages_without_window"]
     ),
