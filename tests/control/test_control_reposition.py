@@ -159,7 +159,12 @@ def test_a_decode_that_reads_the_page_goes_on_with_it_as_it_was() -> None:
     decode = world.issue(
         1,
         world.decode(
-            range(2, 14), [5, 6], 40, position=8, context=range(14), stop=StopSpec(max_tokens=40)
+            range(2, 14),
+            [5, 6],
+            40,
+            position=8,
+            context=list(range(14)),
+            stop=StopSpec(max_tokens=40),
         ),
         queue=2,
     )[0]
@@ -177,11 +182,12 @@ def test_a_prompt_in_parts_is_no_known_prefix_from_the_turn_on() -> None:
     world.do(1, world.alloc(range(20)), world.decode([0, 1], PROMPT, 0, cache=False))
     rest = list(range(100, 156))
     decode = world.issue(
-        1, world.decode(range(2, 20), rest, 4, position=8, context=range(20)), queue=2
+        1, world.decode(range(2, 20), rest, 4, position=8, context=list(range(20))), queue=2
     )[0]
     world.harness.step()
     world.issue(1, c.RepositionPage(id=world.id(), page=1, shift=-4))
     world.run()
+    assert decode.error is None
     assert decode.tokens != alone([*PROMPT, *rest], 4), "the turn came when nothing was left"
     world.do(1, world.alloc(range(40, 42)), world.decode(range(40, 42), PROMPT, 0))
     pages = range(20, 40)
