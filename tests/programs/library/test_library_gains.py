@@ -66,8 +66,7 @@ GAINS: Mapping[str, Callable[[Any], bool]] = {
         and one[1]["num_imported_tokens"] == one[1]["num_module_tokens"]
     ),
     "streaming": lambda one: (
-        one["num_tokens"] > one["max_model_len"]
-        and one["pages"] * 10 < one["pages_without_window"]
+        one["num_tokens"] > one["max_model_len"] and one["pages"] * 10 < one["pages_without_window"]
     ),
     "windowed_attention": lambda one: (
         says("31")(one) and one["most_pages_while_generating"] < one["pages_without_window"]
