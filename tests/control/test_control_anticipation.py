@@ -8,7 +8,7 @@ import pytest
 from control_world import ENGINE, World, queue_alone
 
 from benchmarks.pie.dispatch_policies import Eager, KOnly, TOnly
-from quire.control.scheduler.anticipation import Anticipation
+from quire.control.scheduler.timing.anticipation import Anticipation
 from quire.core import commands as c
 from quire.core.calls import CloseQueue, Issue
 from quire.core.events import Called

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from control_world import World
 
-from quire.control.scheduler.batch_sizes import BATCH_BOUNDS, BatchSizes
+from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS, BatchSizes
 
 
 def test_each_bound_is_the_last_of_its_bucket() -> None:

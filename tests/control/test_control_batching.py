@@ -7,8 +7,8 @@ from control_world import World, alone
 
 from benchmarks.pie.dispatch_policies import K_ONLY_PATIENCE_S, Eager, KOnly, TOnly
 from quire.control.scheduler.dispatch import Adaptive
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.step_time import StepTime
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.timing.step_time import StepTime
 from quire.core.batch import Batch, WriteEntries
 from quire.core.calls import SetQueuePriority
 from quire.core.config import TenantConfig

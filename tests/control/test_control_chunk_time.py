@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.control.scheduler.chunk_time import ChunkTime
+from quire.control.scheduler.timing.chunk_time import ChunkTime
 
 
 def observed(chunk_steps: float = 1.0, token_s: float = 0.001) -> ChunkTime:

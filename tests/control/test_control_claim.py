@@ -10,8 +10,8 @@ import pytest
 from quire.control.memory.content import ChainNode, Content
 from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry, Program
-from quire.control.scheduler.claim import Claim
-from quire.control.scheduler.restorer import RestoreJob
+from quire.control.scheduler.reclaiming.claim import Claim
+from quire.control.scheduler.reclaiming.restorer import RestoreJob
 from quire.core.commands import AllocPages
 from quire.core.events import ProgramStarted
 from quire.core.ids import (

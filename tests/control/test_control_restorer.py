@@ -11,7 +11,7 @@ from quire.control.memory.content import Content
 from quire.control.memory.promises import NO_RECLAIM
 from quire.control.programs.program import Entry
 from quire.control.programs.states import CommandState
-from quire.control.scheduler.restorer import Restorer
+from quire.control.scheduler.reclaiming.restorer import Restorer
 from quire.core.ids import EngineId, ModelId
 from quire.testing import FakeEngine, fake_pool
 

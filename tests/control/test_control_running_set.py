@@ -10,7 +10,7 @@ from level_policy import MultiLevel
 
 from quire.control import Controller
 from quire.control.policies import RoundRobin
-from quire.control.scheduler.seats import HISTORY_PER_TOKEN, MIN_TOKENS
+from quire.control.scheduler.waiting.seats import HISTORY_PER_TOKEN, MIN_TOKENS
 from quire.core.calls import SetQueuePriority
 from quire.core.config import SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError

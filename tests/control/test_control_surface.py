@@ -9,7 +9,9 @@ def test_what_control_exports() -> None:
     assert control.__all__ == [
         "POLICIES",
         "Controller",
+        "EncoderStatistics",
         "EngineStatistics",
+        "InstanceStatistics",
         "ProcessRow",
         "Statistics",
     ]

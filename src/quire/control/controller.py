@@ -25,8 +25,8 @@ from quire.control.programs.program import CommandQueue, Program
 from quire.control.programs.table import ProcessRow, ProcessTable
 from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.ranking import Ranking
-from quire.control.scheduler.seeds import SeedSource
+from quire.control.scheduler.lowering.seeds import SeedSource
+from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EngineStatistics, Statistics
 from quire.control.timers import Timers
 from quire.core import calls as c

@@ -21,8 +21,8 @@ from quire.control.outbox import Outbox
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
 from quire.control.scheduler.encoder_scheduler import EncoderScheduler
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Ranking
 from quire.control.statistics import EncoderStatistics, InstanceStatistics
 from quire.core.commands import Command
 from quire.core.encoding import Encode, EncoderInfo

@@ -19,13 +19,13 @@ from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.programs.states import CommandState
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.admission import Admission
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.engine_scheduler import EngineScheduler
-from quire.control.scheduler.fairness import FairShare
+from quire.control.scheduler.lowering.seeds import SeedSource
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Ranking
 from quire.control.scheduler.planner import MessagePlanner
-from quire.control.scheduler.ranking import Ranking
-from quire.control.scheduler.seeds import SeedSource
+from quire.control.scheduler.waiting.admission import Admission
 from quire.core.config import SchedulerConfig
 from quire.core.engine_info import EngineInfo
 from quire.core.errors import EngineLost, ErrorRecord

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from quire.control import EngineStatistics
 from quire.control.memory.memory import PoolStatistics
-from quire.control.scheduler.batch_sizes import BATCH_BOUNDS
+from quire.control.scheduler.timing.batch_sizes import BATCH_BOUNDS
 from quire.node import EngineReadiness, Node, NodeStatistics
 from quire.server.encoder_series import encoder_series
 

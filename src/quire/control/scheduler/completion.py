@@ -23,8 +23,8 @@ from quire.control.programs.families import (
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.service import Share, charge
 from quire.control.programs.states import ENDS
-from quire.control.scheduler.admission import Admission
-from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.reclaiming.restorer import Restorer
 from quire.control.scheduler.replies import (
     FINISH_REASONS,
     matched_stop,
@@ -32,7 +32,7 @@ from quire.control.scheduler.replies import (
     reply_of,
     sampled_logprobs,
 )
-from quire.control.scheduler.restorer import Restorer
+from quire.control.scheduler.waiting.admission import Admission
 from quire.core.batch import BatchResult, SequenceEnd, SequenceTokens
 from quire.core.decoding import TokenLogprobs
 from quire.core.errors import EngineFault, ErrorRecord, NeverWithinQuota, QuotaExceeded

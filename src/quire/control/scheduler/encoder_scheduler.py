@@ -18,9 +18,9 @@ from quire.control.placement.instances import least_loaded, share_of_batch
 from quire.control.programs.program import Entry
 from quire.control.programs.service import Share, charge, note_sent
 from quire.control.programs.states import ENDS
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.order import FairOrder
-from quire.control.scheduler.ranking import Ranking
+from quire.control.scheduler.order.fair_order import FairOrder
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Ranking
 from quire.core.encoding import EncodeBatch, Encoded, EncodeResult
 from quire.core.errors import EngineFault, EngineLost, ErrorRecord
 from quire.core.ids import EngineId

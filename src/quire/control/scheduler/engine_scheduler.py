@@ -18,13 +18,13 @@ from quire.control.memory.promises import NO_RECLAIM
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
 from quire.control.programs.service import note_sent
-from quire.control.scheduler.anticipation import Anticipation
-from quire.control.scheduler.batch_sizes import BatchSizes
-from quire.control.scheduler.chunk_time import ChunkTime
 from quire.control.scheduler.completion import Completion
 from quire.control.scheduler.planner import MessagePlanner
-from quire.control.scheduler.prompts_ahead import PromptsAhead
-from quire.control.scheduler.step_time import StepTime
+from quire.control.scheduler.timing.anticipation import Anticipation
+from quire.control.scheduler.timing.batch_sizes import BatchSizes
+from quire.control.scheduler.timing.chunk_time import ChunkTime
+from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
+from quire.control.scheduler.timing.step_time import StepTime
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted

@@ -17,18 +17,18 @@ from quire.control.engines.state import EngineState
 from quire.control.memory.promises import NO_RECLAIM, Reclaim
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.admission import Admission
-from quire.control.scheduler.backlog import Backlog, needs_seat
-from quire.control.scheduler.claim import Claim
-from quire.control.scheduler.decode_lowering import DecodeLowering
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.lowering import Lowering, Outcome
-from quire.control.scheduler.ranking import Ranking, rank_of
-from quire.control.scheduler.reclaimer import Reclaimer
-from quire.control.scheduler.restorer import RestoreJob, Restorer
-from quire.control.scheduler.seating import Seating
-from quire.control.scheduler.seeds import SeedSource
-from quire.control.scheduler.window import QueueWindow
+from quire.control.scheduler.lowering.decode_lowering import DecodeLowering
+from quire.control.scheduler.lowering.lowering import Lowering, Outcome
+from quire.control.scheduler.lowering.seeds import SeedSource
+from quire.control.scheduler.lowering.window import QueueWindow
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Ranking, rank_of
+from quire.control.scheduler.reclaiming.claim import Claim
+from quire.control.scheduler.reclaiming.reclaimer import Reclaimer
+from quire.control.scheduler.reclaiming.restorer import RestoreJob, Restorer
+from quire.control.scheduler.waiting.admission import Admission
+from quire.control.scheduler.waiting.backlog import Backlog, needs_seat
+from quire.control.scheduler.waiting.seating import Seating
 from quire.core import commands as c
 from quire.core.errors import QuireError
 from quire.core.ids import TenantId

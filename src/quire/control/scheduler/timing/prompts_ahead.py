@@ -16,8 +16,8 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
-from quire.control.scheduler.chunk_time import ChunkTime
-from quire.control.scheduler.step_time import StepTime
+from quire.control.scheduler.timing.chunk_time import ChunkTime
+from quire.control.scheduler.timing.step_time import StepTime
 from quire.core.commands import Decode
 
 _SHARE = 0.6

@@ -16,10 +16,10 @@ from quire.control.memory.content import Content
 from quire.control.memory.exports import Export
 from quire.control.programs.program import Entry, Program
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.backlog import Backlog
-from quire.control.scheduler.claim import Claim
-from quire.control.scheduler.ranking import Ranking
-from quire.control.scheduler.seating import Seating
+from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.reclaiming.claim import Claim
+from quire.control.scheduler.waiting.backlog import Backlog
+from quire.control.scheduler.waiting.seating import Seating
 
 
 class Reclaimer:

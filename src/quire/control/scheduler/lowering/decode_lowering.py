@@ -17,8 +17,8 @@ from quire.control.memory.table_entries import NO_BLOCK
 from quire.control.programs.families import require_tokens
 from quire.control.programs.lookup import find_pages
 from quire.control.programs.program import Entry
-from quire.control.scheduler.lowering import Outcome, canonical_prefix
-from quire.control.scheduler.seeds import SeedSource
+from quire.control.scheduler.lowering.lowering import Outcome, canonical_prefix
+from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.core.batch import ExtendSequence, OpenSequence
 from quire.core.commands import Decode
 from quire.core.errors import InvalidArgument

@@ -18,9 +18,9 @@ from quire.control.memory.promises import Reclaim
 from quire.control.programs.families import count_tokens, require_tokens
 from quire.control.programs.lookup import find_embeds, find_pages, slot_of
 from quire.control.programs.program import Entry
-from quire.control.scheduler.page_copy import copy_slots
-from quire.control.scheduler.page_turn import reposition
-from quire.control.scheduler.seeds import SeedSource
+from quire.control.scheduler.lowering.page_copy import copy_slots
+from quire.control.scheduler.lowering.page_turn import reposition
+from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.core.commands import (
     CopyPage,
     EmbedImage,

@@ -19,10 +19,10 @@ from quire.control.engines.state import EngineState
 from quire.control.memory.pages import Page
 from quire.control.programs.program import CommandQueue, Entry
 from quire.control.programs.states import CommandState
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.order import FairOrder
-from quire.control.scheduler.ranking import Ranking
-from quire.control.scheduler.seats import Seats
+from quire.control.scheduler.order.fair_order import FairOrder
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Ranking
+from quire.control.scheduler.waiting.seats import Seats
 from quire.core.commands import Decode
 from quire.core.ids import ProgramId
 

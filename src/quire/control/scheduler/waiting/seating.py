@@ -10,8 +10,8 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.state import EngineState
 from quire.control.programs.program import Entry
 from quire.control.programs.table import ProcessTable
-from quire.control.scheduler.admission import Admission
-from quire.control.scheduler.backlog import Backlog
+from quire.control.scheduler.waiting.admission import Admission
+from quire.control.scheduler.waiting.backlog import Backlog
 
 
 class Seating:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 from quire.control.engines.decode_run import DecodeRun
 from quire.control.programs.program import Entry, Program
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.order import Line, LineKey
-from quire.control.scheduler.ranking import class_of, level_of
+from quire.control.scheduler.order.fair_order import Line, LineKey
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import class_of, level_of
 from quire.core.ids import ProgramId
 
 MIN_TOKENS = 16

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from quire.control.memory.content import Content
 from quire.control.programs.program import Entry, Program
-from quire.control.scheduler.restorer import RestoreJob
+from quire.control.scheduler.reclaiming.restorer import RestoreJob
 from quire.core.ids import ProgramId
 
 

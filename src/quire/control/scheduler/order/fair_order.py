@@ -12,8 +12,8 @@ from bisect import bisect_left
 from collections.abc import Iterator
 
 from quire.control.programs.program import Entry
-from quire.control.scheduler.fairness import FairShare
-from quire.control.scheduler.ranking import Rank, class_of, rank_of
+from quire.control.scheduler.order.fairness import FairShare
+from quire.control.scheduler.order.ranking import Rank, class_of, rank_of
 from quire.core.ids import TenantId
 
 LineKey = tuple[int, TenantId]

@@ -1,0 +1,1 @@
+"""Commands to rows and operations of a message."""

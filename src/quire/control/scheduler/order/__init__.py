@@ -1,0 +1,1 @@
+"""In which order work goes: tenants' shares, then priority and policy."""

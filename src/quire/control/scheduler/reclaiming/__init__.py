@@ -1,0 +1,1 @@
+"""Whose memory is taken, and how what was lost comes back."""
