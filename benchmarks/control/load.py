@@ -175,6 +175,7 @@ class ClosedLoop:
         self._handled_s += time.thread_time() - started_s
         for action in actions:
             if isinstance(action, Dispatch):
+                assert isinstance(action.batch, Batch)
                 self._in_flight.append(action.batch)
             elif isinstance(action, SetTimer):
                 self._timer_s = action.at_s
