@@ -54,11 +54,11 @@ def test_totals_of_the_tenants_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("not toml at all", "no tenants file"),
-        ("[tenants.a]\nkey = ['typo']", "no tenants file"),
+        ("not toml at all", "not a tenants file"),
+        ("[tenants.a]\nkey = ['typo']", "not a tenants file"),
         ("[tenants.a]\nkeys = []", "no API key"),
         ("[tenants.a]\nkeys = ['x']\nquotas = {max_page = 1}", "unknown quotas max_page;"),
-        ("[tenants.a]\nkeys = ['x']\nquotas = {max_pages = 'many'}", "no tenants file"),
+        ("[tenants.a]\nkeys = ['x']\nquotas = {max_pages = 'many'}", "not a tenants file"),
         ("[tenants.a]\nkeys = ['x']\ntotals = {max_page = 1}", "unknown totals max_page;"),
         ("[tenants.a]\nkeys = ['x']\ntotals = {max_pages = -1}", "max_pages of a tenant's totals"),
         ("[tenants.a]\nkeys = ['']", "empty API key"),

@@ -154,9 +154,16 @@ def test_other_servers_options_are_translated_to_ours() -> None:
             assert option in options("serve"), option
 
 
+OF_OTHERS = {
+    "--version", "--help", "--quiet", "--disable-pip-version-check", "--only-binary", "--platform",
+    "--implementation", "--abi", "--find-links", "--dest", "--requirement",
+}  # fmt: skip
+"""Those of every command, and pip's."""
+
+
 def test_an_error_message_names_only_options_that_exist() -> None:
     named = {one.name for program in LIBRARY.values() for one in program.parameters}
     known = options() | {f"--{name.replace('_', '-')}" for name in named}
     for path in (ROOT / "src" / "quire").rglob("*.py"):
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+[a-z]\b", path.read_text("utf-8")):
-            assert option in known | {"--version", "--help"}, f"{path.name} names {option}"
+            assert option in known | OF_OTHERS, f"{path.name} names {option}"

@@ -19,7 +19,7 @@ from quire.programs.package import MAIN, MAX_FILES, check_files, module_parts
 
 REQUIREMENTS = "requirements.txt"
 MAX_BYTES = 16 << 20
-"""Of all files together; what a node takes is bounded by its own ``--max-upload``."""
+"""Of all files together; what a node takes is bounded by its own ``--max-upload-bytes``."""
 _NATIVE = {".so", ".pyd", ".dylib", ".dll"}
 _LEFT_OUT = {"__pycache__", "tests", "test", "node_modules"}
 _PURE = "-none-any.whl"

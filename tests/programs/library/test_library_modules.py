@@ -30,7 +30,8 @@ async def composed(node: Node, *prompts: tuple[list[str], str]) -> list[dict[str
         modules = place(api, SCHEMA)
         found = []
         for names, question in prompts:
-            answer, imported = await compose(api, modules, names, question, 16)
+            made = await compose(api, modules, names, question, 16)
+            answer, imported = made.tokens, made.imported
             tokens, positions, owner = [], [], []
             for name in [one for one in SCHEMA if one in names]:
                 tokens += modules[name].tokens
@@ -100,7 +101,7 @@ async def test_one_module_at_the_beginning_is_a_plain_prefix(tiny: Node) -> None
             modules = place(api, {"only": SCHEMA["dog"]})
             ctx.fill(modules["only"].tokens).fill(QUESTION)
             generated = list((await ctx.generate(max_tokens=16)).token_ids)
-            answer, _ = await compose(api, modules, ["only"], QUESTION, 16)
+            answer = (await compose(api, modules, ["only"], QUESTION, 16)).tokens
             assert answer == generated
             return answer
 

@@ -9,6 +9,7 @@ import pytest
 from programs_node import node_of
 from replay_node import recorded, turns
 
+from quire.core.calls import AskService
 from quire.core.errors import ProgramCancelled, UnknownHandle
 from quire.core.ids import ProgramId
 from quire.programs.api import Api
@@ -16,6 +17,7 @@ from quire.programs.inferlet import Main
 from quire.programs.runtime.replay_log import ReplayLog
 from quire.programs.runtime.replay_port import ReplayPort
 from quire.programs.sdk import Context
+from quire.simulation import VirtualClock
 
 
 class Waits:
@@ -187,15 +189,18 @@ async def test_a_service_is_not_asked_again_for_what_it_has_answered() -> None:
 
     class Node:
         program = ProgramId(1)
+        clock = VirtualClock()
 
-        async def call(self, name: str, arguments: Any, undo: str | None = None) -> Any:
-            asked.append(name)
+        async def ask(self, question: AskService, undo: str | None = None) -> Any:
+            asked.append(question.name)
             return len(asked)
 
     async def incarnation(*names: str) -> list[Any]:
         port = ReplayPort(log, Nobody(), asyncio.get_running_loop())  # type: ignore[arg-type]
         port.attach(Node())  # type: ignore[arg-type]
-        return [await port.call(name, {"key": name}) for name in names]
+        return [
+            await port.ask(AskService(n, name, {"key": name})) for n, name in enumerate(names, 1)
+        ]
 
     assert await incarnation("store_put", "store_get") == [1, 2]
     assert await incarnation("store_put", "store_get", "store_list") == [1, 2, 3]
