@@ -61,7 +61,7 @@ def waiting(*entries: Entry) -> Callable[[Program | None], list[Entry]]:
 
 
 def chain(length: int) -> list[Content]:
-    """Lost contents, one behind the other, that nobody means."""
+    """Lost contents, one behind the other, that no page refers to."""
     contents: list[Content] = []
     node: ChainNode | None = None
     for index in range(length):

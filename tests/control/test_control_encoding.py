@@ -18,7 +18,7 @@ from quire.core.events import (
     ProgramEnded,
     Quotas,
 )
-from quire.core.ids import CommandId, ModelId, ProgramId, TenantId
+from quire.core.ids import CommandId, EngineId, ModelId, ProgramId, TenantId
 from quire.core.interfaces import ReadyCommand
 from quire.testing.harness import Outcome
 
@@ -232,6 +232,22 @@ def test_given_up_with_its_last_instance_and_not_before() -> None:
     late = world.ask(program, 1)
     assert late.error is not None
     assert late.error.message == f"encoder {MODEL} cannot be served: five times"
+
+
+def test_an_instance_that_comes_up_when_all_others_are_given_up_serves() -> None:
+    world = EncodingWorld(1)
+    program = world.program(1)
+    (first,) = world.instances
+    error = EngineLost("five times").record()
+    world.harness.lose_engine(first)
+    world.harness.post(
+        EngineGivenUp(time_s=world.harness.now_s, engine=first, model=MODEL, error=error)
+    )
+    assert world.ask(program, 4).status == "failed"
+    world.up(EngineId("late#1"))
+    served = world.ask(program, 4)
+    world.harness.run_until_idle()
+    assert served.status == "done"
 
 
 def test_what_cannot_be_run_is_refused_before_it_shares_a_batch() -> None:

@@ -229,7 +229,7 @@ async def costly_grammars(chaos: Chaos) -> None:
 
 
 async def hostile_requests(chaos: Chaos) -> None:
-    """Bytes that are no request, and requests that nobody means."""
+    """Bytes that are no request, and requests that are refused."""
     junk = [
         chaos.random.randbytes(2000),
         b"GET /health HTTP/1.1\r\nhost: evil.example@localhost\r\n\r\n",

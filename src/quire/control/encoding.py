@@ -75,6 +75,7 @@ class Encoding:
             known = pool.instances[engine] = EncoderInstance(engine)
             self._models[engine] = model
         known.is_up = True
+        pool.given_up = None  # it may come up for the first time when others have been given up
 
     def _scheduler(self, model: ModelId, info: EncoderInfo) -> EncoderScheduler:
         pool = EncoderPool(model, info)

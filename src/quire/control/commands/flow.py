@@ -199,8 +199,8 @@ class Flow:
         self._feed_starved(engine)
 
     def _feed_starved(self, engine: EngineState) -> None:
-        """Embeds were given back: let those go on that wait for some, the first first. Thousands
-        may wait, so nobody is looked at while there is nothing new to have."""
+        """Embeds were given back: let the queues that wait for some go on, in the order of arrival.
+        Thousands may wait, so none is looked at while no embeds are free."""
         while engine.starved and engine.num_freed_embeds != engine.embeds.num_freed:
             engine.num_freed_embeds = engine.embeds.num_freed
             for queue in list(engine.starved):

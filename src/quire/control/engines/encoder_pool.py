@@ -60,8 +60,7 @@ class EncoderInstance:
 
 
 class EncoderPool(Engine):
-    """``given_up``: instances that will not come back, with the reason; None as long as there are
-    others."""
+    """``given_up``: why no instance will come back, or None."""
 
     def __init__(self, model: ModelId, info: EncoderInfo) -> None:
         super().__init__(EngineId(f"{model}#*"), model)

@@ -16,7 +16,7 @@ class Engine:
     ``ended``      commands that have ended since the scheduler looked last.
     ``stalled``    queues whose next command waits for something else than blocks and embeds;
     ``num_ended_before``: how many commands had ended when they were last looked at.
-    ``starved``    queues whose next command waits for embeds of others, the first first.
+    ``starved``    queues whose next command waits for embeds of others, in the order of arrival.
     """
 
     def __init__(self, engine: EngineId, model: ModelId) -> None:
@@ -33,5 +33,5 @@ class Engine:
         return ended
 
     def abandon(self, entry: Entry) -> None:
-        """``entry``, which was placed here, ends: forget it."""
+        """Forget ``entry``, which was placed here and ends. Each kind of engine has its own way."""
         raise NotImplementedError

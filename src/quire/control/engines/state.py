@@ -71,7 +71,7 @@ class EngineState(Engine):
 
     @property
     def num_changes(self) -> int:
-        """It grows whenever somebody may find memory who found none."""
+        """Grows with every event that may have freed memory for a command that found none."""
         return self.memory.device.num_freed + self.memory.host.num_freed + self.num_ended
 
     def take_unlocked(self) -> list[Page]:

@@ -106,7 +106,7 @@ class Memory:
     def unpin_all(self, contents: Iterable[Content]) -> None:
         for content in contents:
             if content.num_pins == 1 and not content.num_refs:
-                self.unpin(content)  # the last use of what nobody means
+                self.unpin(content)  # the last use of a content without pages
             else:
                 assert content.num_pins > 0, "a content is unpinned twice"
                 content.num_pins -= 1

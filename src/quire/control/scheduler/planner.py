@@ -123,8 +123,9 @@ class MessagePlanner:
         return self._builder
 
     def add_behind(self, builder: BatchBuilder, entries: Collection[Entry]) -> bool:
-        """Add ``entries``, which go behind what is in flight, and what may follow each. Work in
-        advance is a luxury: nobody gives up memory for it. Whether one found none."""
+        """Add ``entries`` and what may follow each to a message behind the one in flight. Nobody
+        gives up memory for work in advance. Returns whether an entry was left out for lack of
+        memory."""
         blocked, self.blocked = self.blocked, {}
         self._builder, self._is_ahead = builder, True
         for entry in entries:
