@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from quire.core.config import EngineConfig, NodeConfig
-from quire.core.ids import ModelId
+from quire.core.config import NodeConfig
 from quire.node import Node
 from quire.programs.library import LIBRARY
-from tools.library_answers import answers, shown
+from tools.library_answers import ENGINE, answers, shown
 
 PAGE = Path(__file__).parents[3] / "docs" / "guide" / "library-answers.json"
 TOLD: Mapping[str, Any] = json.loads(PAGE.read_text(encoding="utf-8"))
@@ -123,8 +122,7 @@ GAINS: Mapping[str, Callable[[Any], bool]] = {
 @pytest.fixture(scope="module")
 def answered() -> Mapping[str, Any]:
     async def run() -> Mapping[str, Any]:
-        engine = EngineConfig(source="quire-mini", name=ModelId("quire-mini"))
-        node = Node(NodeConfig(engines=(engine,)))
+        node = Node(NodeConfig(engines=(ENGINE,)))
         await node.start()
         try:
             return await answers(node, COMMANDS)

@@ -52,9 +52,8 @@ class Graph:
     def __init__(self, api: Api, num_candidates: int) -> None:
         self._api = api
         self._num_candidates = num_candidates
-        self.vertices: list[Vertex] = []
 
-    async def best(self, problem: str) -> int:
+    async def best(self, problem: str) -> Vertex:
         """Generate, score and keep the best."""
         candidates = await asyncio.gather(
             *(self._generate(problem, seed) for seed in range(self._num_candidates))
@@ -64,17 +63,22 @@ class Graph:
             raise InvalidArgument(f"the model gave no number for {problem!r}")
         scores = await asyncio.gather(*(self._score(problem, answer) for answer in answers))
         score, value = max(zip(scores, answers, strict=True), key=lambda scored: scored[0])
-        self.vertices.append(Vertex(problem, value, score))
-        return value
+        return Vertex(problem, value, score)
 
-    async def aggregate(self, values: list[int]) -> int:
-        """The sum of values that are not negative: pairs side by side, layer by layer."""
+    async def aggregate(self, values: list[int]) -> tuple[int, list[Vertex]]:
+        """The sum of values that are not negative, and the vertices on the way to it.
+
+        Pairs are added side by side, layer by layer; so the vertices come in this order, whichever
+        is done first.
+        """
+        vertices: list[Vertex] = []
         while len(values) > 1:
             pairs = zip(values[::2], values[1::2], strict=False)
             odd = values[-1:] if len(values) % 2 else []
             merged = await asyncio.gather(*(self.best(f"{a} + {b}") for a, b in pairs))
-            values = [*merged, *odd]
-        return values[0] if values else 0
+            vertices += merged
+            values = [*(vertex.value for vertex in merged), *odd]
+        return values[0] if values else 0, vertices
 
     async def _generate(self, problem: str, seed: int) -> int | None:
         sampler = GREEDY if seed == 0 else temperature(HEAT, seed=seed)
@@ -101,14 +105,16 @@ async def graph_of_thought(
     """Set incomings off against outgoings: split, solve the parts, merge."""
     numbers = [int(amount) for amount in amounts.replace(",", " ").split()]
     graph = Graph(api, num_candidates)
-    incoming, outgoing = await asyncio.gather(
+    (incoming, added), (outgoing, spent) = await asyncio.gather(
         graph.aggregate([number for number in numbers if number >= 0]),
         graph.aggregate([-number for number in numbers if number < 0]),
     )
-    balance = await graph.best(f"{incoming} - {outgoing}") if outgoing else incoming
+    merged = [await graph.best(f"{incoming} - {outgoing}")] if outgoing else []
+    vertices = [*added, *spent, *merged]
+    balance = merged[0].value if merged else incoming
     return {
         "answer": str(balance),
-        "vertices": [f"{v.problem} = {v.value}" for v in graph.vertices],
-        "num_unsure": sum(v.score < 1 for v in graph.vertices),
+        "vertices": [f"{vertex.problem} = {vertex.value}" for vertex in vertices],
+        "num_unsure": sum(vertex.score < 1 for vertex in vertices),
         **await plain_answer(api, f"What is {in_one_sum(numbers)}?", compare),
     }
