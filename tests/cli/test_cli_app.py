@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 from cli_invoke import invoke
 
-from quire.cli.options import PolicyOption
+from quire.cli.scheduler_options import PolicyOption
 from quire.control.policies import POLICIES
 
 Capture = pytest.CaptureFixture[str]

@@ -416,6 +416,8 @@ class DeepFirst:
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None: ...
 
+    def on_capacity(self, num_sequences: int) -> None: ...
+
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()
 

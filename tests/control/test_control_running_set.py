@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 from control_world import World, alone
-from level_policy import MultiLevel
 
 from quire.control import Controller
-from quire.control.policies import RoundRobin
+from quire.control.policies import (
+    LevelQueues,
+    ProgramAttainedService,
+    RoundRobin,
+)
 from quire.control.scheduler.waiting.seats import HISTORY_PER_TOKEN, MIN_TOKENS
 from quire.core.calls import SetQueuePriority
-from quire.core.config import SchedulerConfig, TenantConfig
+from quire.core.config import LevelsConfig, SchedulerConfig, TenantConfig
 from quire.core.errors import ConfigError
 from quire.core.events import Called
 from quire.core.ids import ProgramId, QueueId, TenantId
 from quire.core.interfaces import Policy
-from quire.testing.conformance import PolicySuite
 from quire.testing.harness import Outcome
 
 POOL = {"num_blocks": 512, "num_host_blocks": 512}
@@ -207,18 +209,12 @@ def test_round_robin_takes_turns_with_sequences() -> None:
 # -- a policy with queues, quanta, demotion and promotion ------------------------------------------
 
 
-class TestMultiLevel(PolicySuite):
-    def make_policy(self) -> Policy:
-        return MultiLevel()
-
-
-class TestMultiLevelOfCalls(PolicySuite):
-    def make_policy(self) -> Policy:
-        return MultiLevel(is_by_program=False)
+def plas(beta: float = 4.0) -> LevelQueues:
+    return ProgramAttainedService(LevelsConfig(thresholds=(16, 80), beta=beta))
 
 
 def test_a_short_program_overtakes_a_long_one_under_a_policy_with_levels() -> None:
-    world = world_of(max_sequences=1, policy=MultiLevel())
+    world = world_of(max_sequences=1, policy=plas())
     long = ask(world, 1, LONG)
     steps(world, 40)
     short = ask(world, 2, SHORT)
@@ -232,7 +228,7 @@ def test_a_short_program_overtakes_a_long_one_under_a_policy_with_levels() -> No
 
 def test_memory_follows_the_policy_too() -> None:
     """There are sequences enough, but the long answer holds what the short one needs."""
-    world = world_of(policy=MultiLevel(), num_blocks=20, num_host_blocks=64, output_share=1.0)
+    world = world_of(policy=plas(), num_blocks=20, num_host_blocks=64, output_share=1.0)
     long = ask(world, 1, 60)
     other = ask(world, 2, 60)
     steps(world, 40)
@@ -246,7 +242,7 @@ def test_memory_follows_the_policy_too() -> None:
 
 
 def test_what_a_program_was_served_before_places_its_next_call() -> None:
-    world = world_of(max_sequences=1, policy=MultiLevel())
+    world = world_of(max_sequences=1, policy=plas())
     world.program(1)
     world.do(1, world.alloc(range(30)), world.decode(range(30), prompt(1), 60))
     running = ask(world, 9, LONG)
@@ -260,7 +256,7 @@ def test_what_a_program_was_served_before_places_its_next_call() -> None:
 
 
 def test_who_waits_too_long_is_promoted() -> None:
-    world = world_of(max_sequences=1, policy=MultiLevel(beta=2.0))
+    world = world_of(max_sequences=1, policy=plas(beta=2.0))
     long = ask(world, 1, 60)
     steps(world, 30)
     shorts = []

@@ -16,4 +16,11 @@ def test_what_control_exports() -> None:
         "Statistics",
     ]
     assert all(hasattr(control, name) for name in control.__all__)
-    assert sorted(control.POLICIES) == ["fcfs", "round_robin"]
+    assert sorted(control.POLICIES) == [
+        "atlas",
+        "fcfs",
+        "mlfq",
+        "plas",
+        "program_fcfs",
+        "round_robin",
+    ]

@@ -47,6 +47,8 @@ class _Stateless:
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None: ...
 
+    def on_capacity(self, num_sequences: int) -> None: ...
+
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()
 

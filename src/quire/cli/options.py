@@ -18,8 +18,6 @@ from quire.core.ids import ModelId
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 BackendOption = Literal["auto", "cpu", "cuda", "torch"]
 WeightsOption = Literal["auto", "float8", "int8"]
-PolicyOption = Literal["fcfs", "round_robin"]
-PriorityScopeOption = Literal["tenant", "node"]
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 
@@ -203,23 +201,6 @@ MaxSequences = Annotated[
         envvar="QUIRE_MAX_SEQUENCES",
         help="Largest number of decodes that run at once.",
         rich_help_panel=_ENGINE,
-    ),
-]
-Policy = Annotated[
-    PolicyOption,
-    typer.Option(
-        envvar="QUIRE_POLICY",
-        help="Order of a tenant's commands.",
-        rich_help_panel=_SCHEDULER,
-    ),
-]
-PriorityScope = Annotated[
-    PriorityScopeOption,
-    typer.Option(
-        envvar="QUIRE_PRIORITY_SCOPE",
-        help="tenant: priorities order the work of one tenant; node: they take precedence over "
-        "the shares of tenants.",
-        rich_help_panel=_SCHEDULER,
     ),
 ]
 Record = Annotated[

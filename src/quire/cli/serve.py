@@ -8,6 +8,7 @@ from quire.cli import http_options as ho
 from quire.cli import options as o
 from quire.cli import program_options as po
 from quire.cli import sandbox_options as so
+from quire.cli import scheduler_options as sco
 from quire.cli.configuration import check_exposure, encoder_configs, engine_configs, tenants
 from quire.cli.console import messages
 from quire.cli.loading import loading_progress
@@ -17,7 +18,6 @@ from quire.core.config import (
     EngineConfig,
     NodeConfig,
     SandboxConfig,
-    SchedulerConfig,
     ServerConfig,
 )
 from quire.core.ids import ModelId
@@ -48,8 +48,12 @@ def serve(
     max_model_len: o.MaxModelLen = None,
     max_batch_tokens: o.MaxBatchTokens = _ENGINE.max_batch_tokens,
     max_sequences: o.MaxSequences = _ENGINE.max_sequences,
-    policy: o.Policy = "fcfs",
-    priority_scope: o.PriorityScope = "tenant",
+    policy: sco.Policy = "fcfs",
+    policy_thresholds: sco.PolicyThresholds = None,
+    policy_quanta: sco.PolicyQuanta = None,
+    policy_unit: sco.PolicyUnit = None,
+    policy_beta: sco.PolicyBeta = None,
+    priority_scope: sco.PriorityScope = "tenant",
     record: o.Record = None,
     data_dir: po.DataDir = None,
     mcp_servers: po.McpServers = None,
@@ -100,6 +104,8 @@ def serve(
 
         quire serve ~/models/Qwen3-0.6B --adapter formal=~/adapters/formal
 
+        quire serve ~/models/Qwen3-0.6B --policy atlas
+
         quire serve --encoder bge=~/models/bge-small --encoder-instances bge=2
     """
     configure_logging(log_level, log_requests=log_requests)
@@ -125,7 +131,14 @@ def serve(
     node = NodeConfig(
         engines=engine_configs(models or (), model_name, shared, adapter or ()),
         encoders=encoder_configs(encoder or (), encoder_instances or ()),
-        scheduler=SchedulerConfig(policy=policy, priority_scope=priority_scope),
+        scheduler=sco.scheduler_config(
+            policy,
+            priority_scope,
+            thresholds=policy_thresholds,
+            quanta=policy_quanta,
+            unit=policy_unit,
+            beta=policy_beta,
+        ),
         tenants=known_tenants,
         sandbox=SandboxConfig(
             processes=sandbox_processes,

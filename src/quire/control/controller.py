@@ -70,7 +70,7 @@ class Controller:
             if tenant.weight <= 0:
                 raise ConfigError(f"tenant {tenant.id} has weight {tenant.weight}: choose above 0")
         self._config = config
-        self._policy = create_policy(config.policy) if policy is None else policy
+        self._policy = create_policy(config.policy, config.levels) if policy is None else policy
         self._dispatch = dispatch or Adaptive()
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})

@@ -65,6 +65,7 @@ class EngineLife:
             if known.is_up:
                 self._lose(known, _replaced(event.engine))
             self._end_outdated(known, known.restart(info))
+            self._note_capacity()
             self._resume(known)
             return
         engine = EngineState(event.engine, event.model, info)
@@ -87,6 +88,11 @@ class EngineLife:
         self.schedulers[event.engine] = EngineScheduler(
             engine, self.config, self.dispatch, planner, completion, self.flow, self.outbox
         )
+        self._note_capacity()
+
+    def _note_capacity(self) -> None:
+        up = [engine for engine in self.engines.values() if engine.is_up]
+        self.ranking.note_capacity(sum(engine.info.pool.max_sequences for engine in up))
 
     def down(self, event: EngineDown) -> None:
         """Fail what was in flight; everything else waits until the engine is up again."""
@@ -96,6 +102,7 @@ class EngineLife:
 
     def _lose(self, engine: EngineState, error: ErrorRecord) -> None:
         engine.is_up = False
+        self._note_capacity()
         for entry in engine.clear_flight():
             if entry.is_answered or entry.is_cancelled:
                 self.flow.end_cancelled(entry, "its engine was lost")

@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -134,9 +136,59 @@ class EncoderConfig:
         return self
 
 
+ServiceUnit = Literal["tokens", "seconds"]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelsConfig:
+    """Queues of the policies ``mlfq``, ``plas`` and ``atlas`` (Autellix 4.2.2).
+
+    ``thresholds``: the attained service at which each queue but the first begins, rising; there is
+    one queue more than thresholds. ``quanta``: how much of its service a call may get in a queue
+    before it moves to the next; one for each threshold, by default the width of the queue.
+    ``unit``: of thresholds and quanta; tokens of prompts and of answers, or seconds of messages.
+    ``beta``: a call goes to the first queue when its program has waited so many times of what it
+    was served; None: never. ``promoted_share``: of an engine's sequences, how many such calls may
+    be in the first queue at one time, at least 1.
+    """
+
+    thresholds: tuple[float, ...] = (64, 256, 1024, 4096, 16384)
+    quanta: tuple[float, ...] | None = None
+    unit: ServiceUnit = "tokens"
+    beta: float | None = 4.0
+    promoted_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        thresholds = self.thresholds
+        if not thresholds or not all(isfinite(one) and one > 0 for one in thresholds):
+            raise ConfigError(
+                f"thresholds are {list(thresholds)}: give at least one finite number above 0"
+            )
+        if any(one >= other for one, other in pairwise(thresholds)):
+            raise ConfigError(
+                f"thresholds are {list(thresholds)}: each has to be above the one before it"
+            )
+        if self.quanta is not None and len(self.quanta) != len(thresholds):
+            raise ConfigError(
+                f"{len(self.quanta)} quanta for {len(thresholds)} thresholds: give one for each "
+                "(the last queue has no quantum)"
+            )
+        if self.quanta is not None and not all(isfinite(one) and one > 0 for one in self.quanta):
+            raise ConfigError(f"quanta are {list(self.quanta)}: choose finite numbers above 0")
+        if self.unit not in ("tokens", "seconds"):
+            raise ConfigError(f"unit is {self.unit!r}: choose 'tokens' or 'seconds'")
+        if self.beta is not None and not (isfinite(self.beta) and self.beta > 0):
+            raise ConfigError(f"beta is {self.beta}: choose a finite number above 0")
+        if not 0 < self.promoted_share <= 1:
+            raise ConfigError(
+                f"promoted_share is {self.promoted_share}: choose above 0 and at most 1"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
-    """``policy``: fcfs or round_robin.
+    """``policy``: fcfs, program_fcfs, round_robin, mlfq, plas or atlas. ``levels``: the queues of
+    the last three.
 
     ``step_quantum_s`` bounds the time of a message of several decode steps. ``chunk_steps``: how
     long a prompt chunk may take in a message that also decodes, in multiples of the decode step's
@@ -148,6 +200,7 @@ class SchedulerConfig:
     """
 
     policy: str = "fcfs"
+    levels: LevelsConfig = LevelsConfig()
     step_quantum_s: float = 0.010
     max_steps_per_message: int = 32
     chunk_steps: float = 0.8

@@ -129,18 +129,22 @@ class Tokenizer(Protocol):
 
 @dataclass(slots=True)
 class ServiceFigures:
-    """The figures of one program, or of one of its threads, as policies read them.
+    """The figures of one program, of one of its threads, or of a family, as policies read them.
 
     Control alone writes them. ``service_s`` and ``service_tokens``: engine time and tokens, prompts
-    and recomputation included. ``waiting_s``: time in which it could have run and did not.
-    ``arrival_s``: when it began, for a thread when its first queue was created. ``completion_s``:
-    when its last call ended. ``parent``: the program that launched it, or the thread that it was
-    forked from. ``deadline_s``: the time by which its caller wants it done.
+    and recomputation included. ``path_s`` and ``path_tokens``: the longest critical path so far,
+    which is the most service that stood one call behind the other (Autellix 4.2.1; kept for
+    programs and families, not for threads). ``waiting_s``: time in which it could have run and did
+    not. ``arrival_s``: when it began, for a thread when its first queue was created.
+    ``completion_s``: when its last call ended. ``parent``: the program that launched it, or the
+    thread that it was forked from. ``deadline_s``: the time by which its caller wants it done.
     """
 
     arrival_s: float = 0.0
     service_s: float = 0.0
     service_tokens: int = 0
+    path_s: float = 0.0
+    path_tokens: int = 0
     waiting_s: float = 0.0
     completion_s: float | None = None
     parent: int | None = None
@@ -151,10 +155,12 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     """What a policy may know of a command (or running decode) that could be scheduled now.
 
     One object for the command's whole life: control keeps it up to date, a policy only reads it and
-    may keep it. ``program_figures`` and ``thread_figures`` are live too, and shared by all commands
-    of the program and of the thread. ``arrival_s``: when it was issued. ``ready_s``: when it became
-    schedulable, or was last served. ``service_tokens`` and ``service_s`` count what the engine has
-    done for it so far.
+    may keep it. ``family_figures``, ``program_figures`` and ``thread_figures`` are live too, and
+    shared by all commands of the family, the program and the thread. A family is a root program
+    with all programs below it, those that have ended included. ``arrival_s``: when it was issued.
+    ``ready_s``: when it became schedulable, or was last served. ``service_tokens`` and
+    ``service_s`` count what the engine has done for it so far; ``path_tokens`` and ``path_s``: its
+    program's critical path when it arrived, which it continues.
     """
 
     program: ProgramId
@@ -169,6 +175,9 @@ class ReadyCommand(msgspec.Struct, kw_only=True, gc=False):
     service_tokens: int
     num_tokens_next: int
     service_s: float = 0.0
+    path_tokens: int = 0
+    path_s: float = 0.0
+    family_figures: ServiceFigures
     program_figures: ServiceFigures
     thread_figures: ServiceFigures
 
@@ -219,6 +228,10 @@ class Policy(Protocol):
 
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         """The program and all of its commands have ended."""
+        ...
+
+    def on_capacity(self, num_sequences: int) -> None:
+        """The engines that are up run so many sequences at once, all together."""
         ...
 
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:

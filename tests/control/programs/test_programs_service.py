@@ -8,6 +8,7 @@ import pytest
 from control_world import ENGINE, World
 
 from quire.control.programs.program import Program
+from quire.core.events import ProgramEnded
 from quire.core.ids import ProgramId, ThreadId
 from quire.testing import FakeEngine
 from quire.testing.fake_engine import fake_pool
@@ -70,6 +71,82 @@ def test_a_message_counts_once_for_a_program_and_for_each_of_its_threads() -> No
     assert first.completion_s is not None
     assert second.completion_s is not None
     assert first.completion_s < second.completion_s == program.figures.completion_s
+
+
+def path_of(world: World, program: int) -> tuple[int, float]:
+    figures = program_of(world, program).figures
+    return figures.path_tokens, figures.path_s
+
+
+def test_the_critical_path_is_the_longest_chain_of_calls() -> None:
+    """Two calls side by side, the second one longer, and one behind both."""
+    world = make_world()
+    world.program(1, queues=2)
+    begin(world, 1, 3)
+    begin(world, 1, 6, queue=2, first=10)
+    assert path_of(world, 1) == (0, 0.0)
+    world.run()
+    assert path_of(world, 1) == (3 + 5, 6.0), (
+        "the prompt of three, and a row for each further token"
+    )
+    assert program_of(world, 1).figures.service_tokens == (3 + 2) + (3 + 5)
+    begin(world, 1, 2, first=20)
+    world.run()
+    assert path_of(world, 1) == (8 + 3 + 1, 6.0 + 2.0)
+
+
+def test_a_launched_program_continues_the_path_and_its_end_passes_it_on() -> None:
+    world = make_world()
+    world.program(1)
+    begin(world, 1, 3)
+    world.run()
+    for child in (2, 3):
+        world.program(child, parent=ProgramId(1))
+        begin(world, child, 2 * child)
+    assert path_of(world, 2) == path_of(world, 1) == (5, 3.0)
+    world.run()
+    family = program_of(world, 1).family_figures
+    assert path_of(world, 3)[0] == 5 + 3 + 5
+    assert path_of(world, 1)[0] == 5, "its children have not ended"
+    assert family.path_tokens == 5 + 3 + 5
+    for child in (3, 2):
+        world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(child)))
+    assert path_of(world, 1)[0] == 5 + 3 + 5
+
+
+def test_a_family_is_served_and_waits_as_one_program() -> None:
+    """And keeps the figures of those who have ended; a program of another tenant is no parent."""
+    world = make_world(max_sequences=1)
+    world.program(1)
+    world.program(2, parent=ProgramId(1))
+    world.program(3, parent=ProgramId(2))
+    begin(world, 1, 3)
+    begin(world, 3, 4)
+    world.run()
+    root, last = program_of(world, 1), program_of(world, 3)
+    family = root.family_figures
+    assert last.family_figures is family
+    assert family.service_tokens == (3 + 2) + (3 + 3)
+    assert family.service_s == root.figures.service_s + last.figures.service_s
+    assert family.waiting_s == last.figures.waiting_s == 3.0
+    for ended in (2, 3):
+        world.harness.post(ProgramEnded(time_s=world.harness.now_s, program=ProgramId(ended)))
+    world.program(4, parent=ProgramId(1))
+    assert program_of(world, 4).family_figures.service_tokens == family.service_tokens > 5
+    world.program(5, parent=ProgramId(1), tenant="other")
+    world.program(6, parent=ProgramId(77))
+    assert program_of(world, 5).family_figures.service_tokens == 0
+    assert program_of(world, 6).family_figures is not family
+
+
+def test_a_message_counts_once_for_a_family() -> None:
+    world = make_world()
+    world.program(1)
+    world.program(2, parent=ProgramId(1))
+    begin(world, 1, 4)
+    begin(world, 2, 4)
+    world.run()
+    assert program_of(world, 1).family_figures.service_s == world.harness.now_s
 
 
 def test_a_thread_begins_with_its_first_queue_and_knows_where_it_was_forked() -> None:

@@ -5,27 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from quire.control.policies.atlas import ThreadAttainedService
 from quire.control.policies.fcfs import FirstComeFirstServed
+from quire.control.policies.levels import LevelQueues
+from quire.control.policies.mlfq import MultiLevelFeedback
+from quire.control.policies.plas import ProgramAttainedService
+from quire.control.policies.program_fcfs import ProgramFirstComeFirstServed
 from quire.control.policies.round_robin import RoundRobin
+from quire.core.config import LevelsConfig
 from quire.core.errors import ConfigError
 from quire.core.interfaces import Policy
 
-POLICIES: Mapping[str, Callable[[], Policy]] = MappingProxyType(
-    {"fcfs": FirstComeFirstServed, "round_robin": RoundRobin}
+_PLAIN: Mapping[str, Callable[[], Policy]] = MappingProxyType(
+    {
+        "fcfs": FirstComeFirstServed,
+        "program_fcfs": ProgramFirstComeFirstServed,
+        "round_robin": RoundRobin,
+    }
 )
+_LEVELS: Mapping[str, Callable[[LevelsConfig], Policy]] = MappingProxyType(
+    {
+        "mlfq": MultiLevelFeedback,
+        "plas": ProgramAttainedService,
+        "atlas": ThreadAttainedService,
+    }
+)
+POLICIES = (*_PLAIN, *_LEVELS)
 
 
-def create_policy(name: str) -> Policy:
-    """A new policy object.
+def create_policy(name: str, levels: LevelsConfig | None = None) -> Policy:
+    """A new policy object. ``levels``: of those with queues.
 
     Raises:
         ConfigError: no policy has this name.
     """
-    if name not in POLICIES:
+    if name in _LEVELS:
+        return _LEVELS[name](levels or LevelsConfig())
+    if name not in _PLAIN:
         raise ConfigError(
             f"no scheduling policy is called {name!r}: choose from {sorted(POLICIES)}"
         )
-    return POLICIES[name]()
+    return _PLAIN[name]()
 
 
-__all__ = ["POLICIES", "FirstComeFirstServed", "RoundRobin", "create_policy"]
+__all__ = [
+    "POLICIES",
+    "FirstComeFirstServed",
+    "LevelQueues",
+    "MultiLevelFeedback",
+    "ProgramAttainedService",
+    "ProgramFirstComeFirstServed",
+    "RoundRobin",
+    "ThreadAttainedService",
+    "create_policy",
+]

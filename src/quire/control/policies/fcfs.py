@@ -37,5 +37,8 @@ class FirstComeFirstServed:
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         pass
 
+    def on_capacity(self, num_sequences: int) -> None:
+        pass
+
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()

@@ -73,5 +73,8 @@ class RoundRobin:
     def on_program_ended(self, program: ProgramId, now_s: float) -> None:
         self._next_turn.pop(program, None)
 
+    def on_capacity(self, num_sequences: int) -> None:
+        pass
+
     def on_time(self, now_s: float) -> Sequence[ReadyCommand]:
         return ()

@@ -50,11 +50,16 @@ class Program:
     ``serial`` orders programs by age. ``entries`` are its unfinished commands; ``ended`` and
     ``failed`` remember the others for ``after``. ``account`` is its tenant's. ``launcher`` and
     ``launched`` are its family (``control.families``), ``num_family_tokens`` what all below it have
-    generated too.
+    generated too. ``family_figures`` are one object for it, its ``parent`` and all below: to
+    policies these are one program. It begins with its parent's critical path.
     """
 
     def __init__(
-        self, started: ProgramStarted, serial: int, account: Account | None = None
+        self,
+        started: ProgramStarted,
+        serial: int,
+        account: Account | None = None,
+        parent: Program | None = None,
     ) -> None:
         self.account = account or Account(started.tenant)
         self.id = started.program
@@ -92,6 +97,12 @@ class Program:
         self.figures = ServiceFigures(
             arrival_s=started.time_s, parent=started.parent, deadline_s=started.deadline_s
         )
+        if parent is None:
+            self.family_figures = ServiceFigures(arrival_s=started.time_s)
+        else:
+            self.family_figures = parent.family_figures
+            self.figures.path_s = parent.figures.path_s
+            self.figures.path_tokens = parent.figures.path_tokens
         self._threads: dict[ThreadId, ServiceFigures] = {}
         self.last_arrival_s: float | None = None
         self.last_completion_s: float | None = None
@@ -225,7 +236,9 @@ class Entry:
     ``freed``  what it deallocates: the things that its ids meant when it was issued ·
     ``num_blockers``  commands named by ``after`` that have not ended ·
     ``dependents``  commands that wait for this one ·
-    ``service_tokens``  tokens that the engine has computed for it ·
+    ``service_tokens``, ``service_s``  tokens that the engine has computed for it, and the time of
+    the messages that carried it ·
+    ``path_tokens``, ``path_s``  its program's critical path when it could be scheduled first ·
     ``num_in_flight``  messages in flight that carry it ·
     ``error``  set when it has to fail as soon as it is out of flight ·
     ``is_answered``  its end was reported already (its program is gone) ·
@@ -249,6 +262,8 @@ class Entry:
         "num_in_flight",
         "num_tokens_next",
         "pages",
+        "path_s",
+        "path_tokens",
         "placed_in",
         "program",
         "queue",
@@ -258,6 +273,7 @@ class Entry:
         "ready_s",
         "reply",
         "run",
+        "service_s",
         "service_tokens",
         "state",
         "view",
@@ -277,6 +293,9 @@ class Entry:
         self.num_blockers = 0
         self.dependents: tuple[Entry, ...] = ()
         self.service_tokens = 0
+        self.service_s = 0.0
+        self.path_tokens = 0
+        self.path_s = 0.0
         self.num_tokens_next = 1
         self.is_cancelled = False
         self.is_answered = False

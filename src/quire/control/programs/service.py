@@ -1,9 +1,14 @@
 """Service: what programs, their threads and their commands have had of engines, and waited for.
 
-Owns how a message's time and tokens are divided among whom it carried, and when a command counts as
-waiting. Two measures of time: *service* is the time of the messages that carried anything of a
-command, thread or program, each message once (Autellix 4.2 takes a call's execution time so);
-*cost* is its share of those messages by tokens, which adds up to the engine's time.
+Owns how a message's time and tokens are divided among whom it carried, when a command counts as
+waiting, and how critical paths grow. Two measures of time: *service* is the time of the messages
+that carried anything of a command, thread, program or family, each message once (Autellix 4.2 takes
+a call's execution time so); *cost* is its share of those messages by tokens, which adds up to the
+engine's time.
+
+A critical path (Autellix 4.2.1, algorithm 1) is one number for each program. A call takes it over
+when it arrives, and raises it when it ends, if its own service behind that is longer. A program
+takes over its parent's when it is launched, and raises it when it ends.
 """
 
 from __future__ import annotations
@@ -25,21 +30,44 @@ class Share:
 def charge(shares: list[Share], elapsed_s: float) -> None:
     """A message with ``shares`` took the engine ``elapsed_s``."""
     total = sum([share.num_tokens for share in shares]) or 1
-    served: set[Program] = set()
-    threads: dict[int, ServiceFigures] = {}
+    entries: set[Entry] = set()
+    served: dict[int, ServiceFigures] = {}
     for share in shares:
         entry, num_tokens = share.entry, share.num_tokens
         program = entry.program
         program.cost_s += elapsed_s * num_tokens / total
-        program.figures.service_tokens += num_tokens
-        served.add(program)
+        entry.service_tokens += num_tokens
+        entries.add(entry)
         thread = program.thread_figures(entry.queue.thread)
-        thread.service_tokens += num_tokens
-        threads[id(thread)] = thread
-    for program in served:
-        program.figures.service_s += elapsed_s
-    for thread in threads.values():
-        thread.service_s += elapsed_s
+        for figures in (program.figures, program.family_figures, thread):
+            figures.service_tokens += num_tokens
+            served[id(figures)] = figures
+    for figures in served.values():
+        figures.service_s += elapsed_s
+    for entry in entries:
+        entry.service_s += elapsed_s
+
+
+def note_path(entry: Entry) -> None:
+    """``entry`` has ended."""
+    program = entry.program
+    path_s = entry.path_s + entry.service_s
+    path_tokens = entry.path_tokens + entry.service_tokens
+    _lengthen(program.figures, path_s, path_tokens)
+    _lengthen(program.family_figures, path_s, path_tokens)
+
+
+def note_child_path(child: Program, parent: Program) -> None:
+    """``child`` has ended: what its parent does next stands behind it."""
+    if child.family_figures is parent.family_figures:
+        _lengthen(parent.figures, child.figures.path_s, child.figures.path_tokens)
+
+
+def _lengthen(figures: ServiceFigures, path_s: float, path_tokens: int) -> None:
+    if path_s > figures.path_s:
+        figures.path_s = path_s
+    if path_tokens > figures.path_tokens:
+        figures.path_tokens = path_tokens
 
 
 def note_sent(entry: Entry, now_s: float) -> None:
@@ -57,4 +85,5 @@ def note_waited(entry: Entry, now_s: float) -> None:
     if waited_s > 0:
         program = entry.program
         program.figures.waiting_s += waited_s
+        program.family_figures.waiting_s += waited_s
         program.thread_figures(entry.queue.thread).waiting_s += waited_s

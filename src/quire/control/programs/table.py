@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from quire.control.programs.accounts import Account
 from quire.control.programs.ages import ByAge
 from quire.control.programs.program import Entry, Program, ProgramState
+from quire.control.programs.service import note_child_path, note_path
 from quire.core.commands import AllocPages, ImportPages, ImportPrefix
 from quire.core.config import TenantTotals
 from quire.core.events import ProgramForm, ProgramStarted
@@ -42,6 +43,7 @@ class ProcessRow:
     num_cached_tokens: int
     num_encoded_tokens: int
     service_s: float
+    path_s: float
     cost_s: float
     waiting_s: float
     started_s: float
@@ -88,11 +90,17 @@ class ProcessTable:
 
     def start(self, started: ProgramStarted) -> Program:
         assert started.program not in self._programs, f"program {started.program} starts twice"
-        program = Program(started, self._num_started, self._account(started.tenant))
+        account = self._account(started.tenant)
+        program = Program(started, self._num_started, account, self._parent_of(started))
         self._num_started += 1
         self._programs[program.id] = program
         self.idle[program.id] = program
         return program
+
+    def _parent_of(self, started: ProgramStarted) -> Program | None:
+        """A parent that is unknown, or of another tenant, is none."""
+        parent = None if started.parent is None else self._programs.get(started.parent)
+        return parent if parent is not None and parent.tenant == started.tenant else None
 
     def _account(self, tenant: TenantId) -> Account:
         """Kept for good: tenants are few, and what they hold may outlive their programs."""
@@ -107,6 +115,8 @@ class ProcessTable:
 
     def end(self, program: Program) -> None:
         del self._programs[program.id]
+        if program.parent is not None and program.parent in self._programs:
+            note_child_path(program, self._programs[program.parent])
         self.idle.pop(program.id, None)
         self.active.pop(program.id, None)
         self._ages.discard(program)
@@ -144,6 +154,8 @@ class ProcessTable:
         program.account.num_commands -= 1
         program.ended.add(entry.id)
         program.last_completion_s = program.figures.completion_s = now_s
+        if entry.service_tokens:
+            note_path(entry)
         program.thread_figures(entry.queue.thread).completion_s = now_s
         if not program.entries and self.active.pop(program.id, None) is not None:
             program.idle_since_s = now_s
@@ -211,6 +223,7 @@ def _row(program: Program) -> ProcessRow:
         num_cached_tokens=program.num_cached_tokens,
         num_encoded_tokens=program.num_encoded_tokens,
         service_s=program.figures.service_s,
+        path_s=program.figures.path_s,
         cost_s=program.cost_s,
         waiting_s=program.figures.waiting_s,
         started_s=program.started_s,

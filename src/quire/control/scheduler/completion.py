@@ -111,7 +111,6 @@ class Completion:
             self._serve(share.entry, share.num_tokens, result.elapsed_s)
 
     def _serve(self, entry: Entry, num_tokens: int, service_s: float) -> None:
-        entry.service_tokens += num_tokens
         entry.ready_s = self._flow.now_s
         if entry.state not in ENDS:
             self._ranking.served(entry, num_tokens, service_s)

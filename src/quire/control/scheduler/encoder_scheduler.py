@@ -155,7 +155,6 @@ class EncoderScheduler:
         charge(list(shares.values()), elapsed_s)
         for entry, share in shares.items():
             entry.program.num_encoded_tokens += share.num_tokens
-            entry.service_tokens += share.num_tokens
             entry.ready_s = self._flow.now_s
             if entry.state not in ENDS:
                 self._ranking.served(entry, share.num_tokens, elapsed_s)

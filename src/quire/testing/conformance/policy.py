@@ -15,6 +15,7 @@ def ready(
     thread: int = 0,
     arrival_s: float = 0.0,
     service_tokens: int = 0,
+    family_figures: ServiceFigures | None = None,
     program_figures: ServiceFigures | None = None,
     thread_figures: ServiceFigures | None = None,
 ) -> ReadyCommand:
@@ -31,6 +32,7 @@ def ready(
         ready_s=arrival_s,
         service_tokens=service_tokens,
         num_tokens_next=1,
+        family_figures=family_figures or ServiceFigures(arrival_s=arrival_s),
         program_figures=program_figures or ServiceFigures(arrival_s=arrival_s),
         thread_figures=thread_figures or ServiceFigures(arrival_s=arrival_s),
     )
@@ -137,6 +139,7 @@ class PolicySuite:
             policy.on_program_ended(young.program, now_s)
             if first is old:
                 return
+            old.family_figures.waiting_s += 1.0
             old.program_figures.waiting_s += 1.0
             old.thread_figures.waiting_s += 1.0
         raise AssertionError(f"{policy.name}: a command waited for 2000 others")
@@ -148,7 +151,7 @@ def _serve(
     """Notifies the policy as control does: the figures are updated first."""
     command.service_tokens += num_tokens
     command.service_s += service_s
-    for figures in (command.program_figures, command.thread_figures):
+    for figures in (command.family_figures, command.program_figures, command.thread_figures):
         figures.service_tokens += num_tokens
         figures.service_s += service_s
     policy.on_served(command, num_tokens, service_s, now_s)

@@ -62,6 +62,8 @@ class Ranking:
         """``entry`` can be scheduled for the first time."""
         self._num_arrived += 1
         entry.rank_number = self._num_arrived
+        entry.path_s = entry.program.figures.path_s
+        entry.path_tokens = entry.program.figures.path_tokens
         entry.view = _view(entry)
         if self._keeps_state:
             program = entry.program.id
@@ -90,7 +92,7 @@ class Ranking:
             return
         view.ready_s = self.now_s
         view.service_tokens = entry.service_tokens
-        view.service_s += service_s
+        view.service_s = entry.service_s
         self.policy.on_served(view, num_tokens, service_s, self.now_s)
         self.changed[entry] = None
 
@@ -115,6 +117,10 @@ class Ranking:
             self._over.add(program)
         else:
             self.policy.on_program_ended(program, self.now_s)
+
+    def note_capacity(self, num_sequences: int) -> None:
+        """The engines that are up run so many sequences at once."""
+        self.policy.on_capacity(num_sequences)
 
     def tell_time(self, now_s: float) -> None:
         """It is ``now_s``; told once for each event."""
@@ -154,6 +160,9 @@ def _view(entry: Entry) -> ReadyCommand:
         ready_s=entry.ready_s,
         service_tokens=entry.service_tokens,
         num_tokens_next=entry.num_tokens_next,
+        path_tokens=entry.path_tokens,
+        path_s=entry.path_s,
+        family_figures=program.family_figures,
         program_figures=program.figures,
         thread_figures=program.thread_figures(queue.thread),
     )

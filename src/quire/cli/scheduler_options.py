@@ -1,0 +1,120 @@
+"""The options of ``quire serve`` about scheduling; see ``quire.cli.options``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from quire.core.config import LevelsConfig, SchedulerConfig
+from quire.core.errors import ConfigError
+
+PolicyOption = Literal["fcfs", "program_fcfs", "round_robin", "mlfq", "plas", "atlas"]
+PriorityScopeOption = Literal["tenant", "node"]
+UnitOption = Literal["tokens", "seconds"]
+WITH_LEVELS = ("mlfq", "plas", "atlas")
+
+_DEFAULTS = LevelsConfig()
+_PANEL = "Scheduler"
+
+Policy = Annotated[
+    PolicyOption,
+    typer.Option(
+        envvar="QUIRE_POLICY",
+        help="Order of a tenant's commands: of arrival (by call or by program), in turns, or by "
+        "what a call (mlfq), its program (plas) or its program's critical path (atlas) was served.",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyThresholds = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_THRESHOLDS",
+        metavar="N,N,...",
+        help="mlfq, plas, atlas: the service at which each queue but the first begins "
+        f"[default: {','.join(f'{one:g}' for one in _DEFAULTS.thresholds)}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyQuanta = Annotated[
+    str | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_QUANTA",
+        metavar="N,N,...",
+        help="mlfq, plas, atlas: what a call may get in each queue but the last before it moves "
+        "to the next [default: the queues' widths].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyUnit = Annotated[
+    UnitOption | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_UNIT",
+        help=f"mlfq, plas, atlas: unit of thresholds and quanta [default: {_DEFAULTS.unit}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PolicyBeta = Annotated[
+    float | None,
+    typer.Option(
+        envvar="QUIRE_POLICY_BETA",
+        help="mlfq, plas, atlas: a call moves to the first queue when its program has waited so "
+        f"many times of what it was served; 0: never [default: {_DEFAULTS.beta:g}].",
+        rich_help_panel=_PANEL,
+    ),
+]
+PriorityScope = Annotated[
+    PriorityScopeOption,
+    typer.Option(
+        envvar="QUIRE_PRIORITY_SCOPE",
+        help="tenant: priorities order the work of one tenant; node: they take precedence over "
+        "the shares of tenants.",
+        rich_help_panel=_PANEL,
+    ),
+]
+
+
+def scheduler_config(
+    policy: PolicyOption,
+    priority_scope: PriorityScopeOption,
+    *,
+    thresholds: str | None,
+    quanta: str | None,
+    unit: UnitOption | None,
+    beta: float | None,
+) -> SchedulerConfig:
+    """The configuration that the options describe.
+
+    Raises:
+        ConfigError: a list that cannot be read, figures that make no queues, or an option of the
+            queues beside a policy that has none.
+    """
+    given = {
+        "--policy-thresholds": thresholds,
+        "--policy-quanta": quanta,
+        "--policy-unit": unit,
+        "--policy-beta": beta,
+    }
+    named = [option for option, value in given.items() if value is not None]
+    if named and policy not in WITH_LEVELS:
+        raise ConfigError(
+            f"{', '.join(named)}: --policy {policy} has no queues; choose {', '.join(WITH_LEVELS)}"
+        )
+    levels = LevelsConfig(
+        thresholds=_numbers("--policy-thresholds", thresholds) or _DEFAULTS.thresholds,
+        quanta=_numbers("--policy-quanta", quanta),
+        unit=unit or _DEFAULTS.unit,
+        beta=_DEFAULTS.beta if beta is None else (beta or None),
+    )
+    return SchedulerConfig(policy=policy, levels=levels, priority_scope=priority_scope)
+
+
+def _numbers(option: str, text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"{option} is {text!r}: give numbers with commas between them, for example 64,256,1024"
+        ) from None
