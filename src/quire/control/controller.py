@@ -148,18 +148,21 @@ class Controller:
     def _settle(self, now_s: float) -> None:
         """End what has expired, let go on what can, send what may be sent, ask for a tick."""
         self._expire(now_s)
-        for engine in self._engines.values():
-            self._flow.retry_stalled(engine)
+        self._retry_stalled()
         for scheduler in self._schedulers.values():
             scheduler.pump()
         self._encoding.pump()
+        self._retry_stalled()
+        schedulers = self._schedulers.values()
+        due_s = [at for one in schedulers if (at := one.next_dispatch_s) is not None]
+        at_s = self._timers.next_timer_s(due_s)
+        if at_s is not None:
+            self._outbox.set_timer(at_s)
+
+    def _retry_stalled(self) -> None:
         for engine in self._engines.values():
             if engine.stalled or engine.starved:
                 self._flow.retry_stalled(engine)
-        dispatch_s = [scheduler.next_dispatch_s for scheduler in self._schedulers.values()]
-        at_s = self._timers.next_timer_s([at for at in dispatch_s if at is not None])
-        if at_s is not None:
-            self._outbox.set_timer(at_s)
 
     # -- engines ---------------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ class Encoding:
         )
         queue.placed_on = pool.id
         entry = Entry(cast(Command, command), queue, event.time_s)  # only its id is looked at
-        self._flow.enter(entry)
+        self._table.add_entry(entry, event.time_s)
         pool.enter(EncodeRun(entry, command))
         self._flow.advance(queue)
 

@@ -80,11 +80,6 @@ class Flow:
         self._holdings.register(entry)
         if command.after:
             self._watch_dependencies(entry)
-        self.enter(entry)
-
-    def enter(self, entry: Entry) -> None:
-        """``entry`` may be queued: it stands in its queue from now on."""
-        entry.queue.entries.append(entry)
         self._table.add_entry(entry, self.now_s)
 
     def _check(self, entry: Entry) -> None:

@@ -135,7 +135,9 @@ class ProcessTable:
                 holders[program.id] = program
 
     def add_entry(self, entry: Entry, now_s: float) -> None:
+        """``entry`` may be queued: it stands in its queue from now on."""
         program = entry.program
+        entry.queue.entries.append(entry)
         program.entries[entry.id] = entry
         program.account.num_commands += 1
         program.last_arrival_s = now_s
