@@ -17,6 +17,7 @@ from quire.control.encoding import Encoding
 from quire.control.engine_life import EngineLife
 from quire.control.engines.engine import Engine
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.policies import create_policy
@@ -27,7 +28,7 @@ from quire.control.scheduler.dispatch import Adaptive
 from quire.control.scheduler.engine_scheduler import EngineScheduler
 from quire.control.scheduler.lowering.seeds import SeedSource
 from quire.control.scheduler.order.ranking import Ranking
-from quire.control.statistics import EngineStatistics, Statistics
+from quire.control.statistics import Statistics
 from quire.control.timers import Timers
 from quire.core import calls as c
 from quire.core import events as e
@@ -72,6 +73,7 @@ class Controller:
         self._config = config
         self._policy = create_policy(config.policy, config.levels) if policy is None else policy
         self._dispatch = dispatch or Adaptive()
+        self._time = EventTime()
         self._outbox = Outbox()
         self._table = ProcessTable({tenant.id: tenant.totals for tenant in tenants})
         self._engines: dict[EngineId, EngineState] = {}
@@ -80,12 +82,16 @@ class Controller:
         self._deployments = Deployments()
         self._holdings = Holdings(self._engines)
         self._host = HostCommands(self._engines, self._holdings)
-        self._flow = Flow(self._table, self._places, self._holdings, self._host, self._outbox)
-        self._ranking = Ranking(self._policy, across_tenants=config.priority_scope == "node")
+        self._flow = Flow(
+            self._table, self._places, self._holdings, self._host, self._outbox, self._time
+        )
+        self._ranking = Ranking(
+            self._policy, self._time, across_tenants=config.priority_scope == "node"
+        )
         self._timers = Timers(self._table, self._host.exports)
         weights = {tenant.id: tenant.weight for tenant in tenants}
         self._encoding = Encoding(
-            self._places, self._table, self._flow, self._outbox, self._ranking, weights
+            self._places, self._table, self._flow, self._outbox, self._ranking, weights, self._time
         )
         self._life = EngineLife(
             config=config,
@@ -101,6 +107,7 @@ class Controller:
             dispatch=self._dispatch,
             weights=weights,
             seeds=SeedSource(seed),
+            time=self._time,
         )
         self._num_queues = 0
         self._handlers = self._event_handlers()
@@ -138,8 +145,8 @@ class Controller:
             ConfigError: an engine that this controller cannot serve comes up.
             EngineFault: a result that belongs to no message; the engine must be replaced.
         """
-        self._flow.now_s = event.time_s
-        self._ranking.tell_time(event.time_s)
+        self._time.now_s = event.time_s
+        self._ranking.tell_time()
         self._handlers[type(event)](event)
         if not event.more:
             self._settle(event.time_s)
@@ -229,7 +236,7 @@ class Controller:
             program.refuse_queue(call.queue, error.record())
             return
         program.account.num_queues += 1
-        program.begin_thread(call.thread, call.parent_thread, self._flow.now_s)
+        program.begin_thread(call.thread, call.parent_thread, self._time.now_s)
         program.queues[call.queue] = CommandQueue(
             call.queue,
             program,
@@ -291,7 +298,7 @@ class Controller:
             self._flow.issue(queue, command)
         self._flow.advance(queue)
         if queue.placed_on is not None:
-            self._schedulers[queue.placed_on].anticipation.issued(queue, self._flow.now_s)
+            self._schedulers[queue.placed_on].anticipation.issued(queue, self._time.now_s)
 
     def _refuse(self, program: ProgramId, call: c.Issue, error: ErrorRecord) -> None:
         for command in call.commands:
@@ -351,30 +358,8 @@ class Controller:
             num_queues=sum(len(program.queues) for program in programs),
             num_pending_commands=sum(len(program.entries) for program in programs),
             num_exports=len(self._host.exports),
-            engines=tuple(self._engine_statistics(s) for s in self._schedulers.values()),
+            engines=tuple(one.statistics() for one in self._schedulers.values()),
             encoders=self._encoding.statistics(),
-        )
-
-    def _engine_statistics(self, scheduler: EngineScheduler) -> EngineStatistics:
-        engine = scheduler.engine
-        return EngineStatistics(
-            engine=engine.id,
-            model=engine.model,
-            is_up=engine.is_up,
-            pool=engine.memory.statistics(),
-            prefix=engine.memory.index.statistics(),
-            num_running=len(engine.running),
-            num_waiting=scheduler.planner.backlog.num_waiting,
-            num_in_flight=len(engine.in_flight),
-            num_open_sequences=engine.sequences.num_taken,
-            num_tables=len(engine.tables),
-            num_free_embeds=engine.embeds.num_free,
-            num_preemptions=scheduler.planner.seating.num_preemptions,
-            num_batches=scheduler.num_batches,
-            num_rows=scheduler.num_rows,
-            num_tokens=scheduler.num_tokens,
-            batch_sizes=tuple(scheduler.batch_sizes.counts),
-            step_s=scheduler.step_time.step_s,
         )
 
     def check_invariants(self) -> None:

@@ -17,6 +17,7 @@ from quire.control.commands.flow import Flow
 from quire.control.engines.encode_run import EncodeRun
 from quire.control.engines.encoder_pool import EncoderInstance, EncoderPool
 from quire.control.engines.engine import Engine
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.program import CommandQueue, Entry, Program
 from quire.control.programs.table import ProcessTable
@@ -50,6 +51,7 @@ class Encoding:
         outbox: Outbox,
         ranking: Ranking,
         weights: Mapping[TenantId, float],
+        time: EventTime,
     ) -> None:
         self._places = places
         self._table = table
@@ -57,6 +59,7 @@ class Encoding:
         self._outbox = outbox
         self._ranking = ranking
         self._weights = weights
+        self._time = time
         self._schedulers: dict[ModelId, EncoderScheduler] = {}
         self._models: dict[EngineId, ModelId] = {}
         self._given_up: dict[ModelId, dict[EngineId, None]] = defaultdict(dict)
@@ -81,7 +84,7 @@ class Encoding:
         pool = EncoderPool(model, info)
         self._places[pool.id] = pool
         return EncoderScheduler(
-            pool, FairShare(self._weights), self._ranking, self._flow, self._outbox
+            pool, FairShare(self._weights), self._ranking, self._flow, self._outbox, self._time
         )
 
     def down(self, engine: EngineId) -> bool:

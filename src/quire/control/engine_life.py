@@ -15,6 +15,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.engine import Engine
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.deployments import Deployments
 from quire.control.programs.states import CommandState
@@ -52,6 +53,7 @@ class EngineLife:
     dispatch: DispatchPolicy
     weights: Mapping[TenantId, float]
     seeds: SeedSource
+    time: EventTime
 
     def up(self, event: EngineUp, info: EngineInfo) -> None:
         """A new engine, or a known one again with empty memory.
@@ -81,12 +83,19 @@ class EngineLife:
             admission,
         )
         completion = Completion(
-            engine, planner.restorer, self.flow, self.ranking, admission, self.outbox
+            engine, planner.restorer, self.flow, self.ranking, admission, self.outbox, self.time
         )
         self.engines[event.engine] = self.places[event.engine] = engine
         self.deployments.add(engine)
         self.schedulers[event.engine] = EngineScheduler(
-            engine, self.config, self.dispatch, planner, completion, self.flow, self.outbox
+            engine,
+            self.config,
+            self.dispatch,
+            planner,
+            completion,
+            self.flow,
+            self.outbox,
+            self.time,
         )
         self._note_capacity()
 

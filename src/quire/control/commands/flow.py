@@ -19,6 +19,7 @@ from quire.control.commands.host_commands import (
 from quire.control.commands.validation import Validator
 from quire.control.engines.engine import Engine
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.failures import MAX_KEPT
 from quire.control.programs.program import CommandQueue, Entry
@@ -52,6 +53,7 @@ class Flow:
         holdings: Holdings,
         host: HostCommands,
         outbox: Outbox,
+        time: EventTime,
     ) -> None:
         self._table = table
         self._engines = engines
@@ -60,7 +62,7 @@ class Flow:
         self._outbox = outbox
         self._validator = Validator()
         self._num_ended = 0
-        self.now_s = 0.0
+        self._time = time
 
     # -- issue -----------------------------------------------------------------------------------
 
@@ -71,7 +73,7 @@ class Flow:
             error = InvalidArgument(f"command id {command.id} was used before: choose a new one")
             self._outbox.fail(program.id, command.id, error.record())
             return
-        entry = Entry(command, queue, self.now_s)
+        entry = Entry(command, queue, self._time.now_s)
         try:
             self._check(entry)
         except QuireError as error:
@@ -80,7 +82,7 @@ class Flow:
         self._holdings.register(entry)
         if command.after:
             self._watch_dependencies(entry)
-        self._table.add_entry(entry, self.now_s)
+        self._table.add_entry(entry, self._time.now_s)
 
     def _check(self, entry: Entry) -> None:
         queue, command = entry.queue, entry.command
@@ -114,7 +116,7 @@ class Flow:
         queue, program = entry.queue, entry.program
         program.ended.add(entry.id)
         program.failed.add(entry.id)
-        program.last_arrival_s = self.now_s
+        program.last_arrival_s = self._time.now_s
         if isinstance(error, QueuePoisoned):
             self._keep_orphan(entry)
         elif queue.poison is None:
@@ -167,7 +169,7 @@ class Flow:
     def _run_host_command(self, entry: Entry, engine: Engine) -> bool:
         queue = entry.queue
         try:
-            reply = self._host.run(entry, self.now_s)
+            reply = self._host.run(entry, self._time.now_s)
         except NoEmbeds:
             engine.starved[queue] = None
             return False
@@ -177,7 +179,7 @@ class Flow:
         except QuireError as error:
             self.fail(entry, error.record())
             return True
-        note_waited(entry, self.now_s)
+        note_waited(entry, self._time.now_s)
         entry.reply = reply
         if engine.starved and type(entry.command) is c.AllocEmbeds:
             self._look_again(entry, engine)
@@ -245,7 +247,7 @@ class Flow:
             self._settle(entry)
         head = queue.next_entry
         if head is not None and queue.is_quiet:  # until now it stood behind others
-            head.ready_s = max(head.ready_s, self.now_s)
+            head.ready_s = max(head.ready_s, self._time.now_s)
 
     def fail(self, entry: Entry, error: ErrorRecord) -> None:
         """End ``entry`` as failed and poison its queue. It is in no message in flight."""
@@ -318,7 +320,7 @@ class Flow:
             self._engines[entry.queue.engine].abandon(entry)
         self._holdings.unpin(entry)
         if entry.id in entry.program.entries:
-            self._table.end_entry(entry, self.now_s)
+            self._table.end_entry(entry, self._time.now_s)
         if entry.dependents:
             self._wake_dependents(entry)
 
@@ -329,7 +331,7 @@ class Flow:
             if not is_done and dependent.state is _QUEUED:
                 self.fail(dependent, poisoned(entry.id).record())
             elif not dependent.num_blockers:
-                dependent.ready_s = self.now_s
+                dependent.ready_s = self._time.now_s
             self._engines[dependent.queue.engine].stalled[dependent.queue] = None
         entry.dependents = ()
 

@@ -13,6 +13,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight, Part, Stage
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.programs.families import (
     count_tokens,
@@ -57,6 +58,7 @@ class Completion:
         ranking: Ranking,
         admission: Admission,
         outbox: Outbox,
+        time: EventTime,
     ) -> None:
         self._engine = engine
         self._restorer = restorer
@@ -64,6 +66,7 @@ class Completion:
         self._ranking = ranking
         self._admission = admission
         self._outbox = outbox
+        self._time = time
 
     def read(self, message: InFlight, result: BatchResult) -> Iterable[CommandQueue]:
         """Account for everything in ``message``, end what has ended, let queues go on: these."""
@@ -111,7 +114,7 @@ class Completion:
             self._serve(share.entry, share.num_tokens, result.elapsed_s)
 
     def _serve(self, entry: Entry, num_tokens: int, service_s: float) -> None:
-        entry.ready_s = self._flow.now_s
+        entry.ready_s = self._time.now_s
         if entry.state not in ENDS:
             self._ranking.served(entry, num_tokens, service_s)
 
@@ -190,7 +193,7 @@ class Completion:
     ) -> None:
         entry = run.entry
         if run.first_token_s is None:
-            run.first_token_s = self._flow.now_s
+            run.first_token_s = self._time.now_s
         tokens, over_quota = self._within_quota(entry, tokens)
         self._append(run, tokens)
         logprobs = None

@@ -13,6 +13,7 @@ import numpy as np
 from quire.control.commands.flow import Flow
 from quire.control.engines.encode_run import EncodeRun, Part
 from quire.control.engines.encoder_pool import EncodeMessage, EncoderInstance, EncoderPool
+from quire.control.event_time import EventTime
 from quire.control.outbox import Outbox
 from quire.control.placement.instances import least_loaded, share_of_batch
 from quire.control.programs.program import Entry
@@ -36,6 +37,7 @@ class EncoderScheduler:
         ranking: Ranking,
         flow: Flow,
         outbox: Outbox,
+        time: EventTime,
     ) -> None:
         self.pool = pool
         self.waiting = FairOrder(share)
@@ -43,6 +45,7 @@ class EncoderScheduler:
         self._ranking = ranking
         self._flow = flow
         self._outbox = outbox
+        self._time = time
 
     # -- who waits -------------------------------------------------------------------------------
 
@@ -114,7 +117,7 @@ class EncoderScheduler:
         pool.next_number += 1
         for entry in message.entries():
             self._flow.start(entry)
-            note_sent(entry, self._flow.now_s)
+            note_sent(entry, self._time.now_s)
         instance.in_flight.append(message)
         instance.num_batches += 1
         instance.num_sequences += message.num_sequences
@@ -155,7 +158,7 @@ class EncoderScheduler:
         charge(list(shares.values()), elapsed_s)
         for entry, share in shares.items():
             entry.program.num_encoded_tokens += share.num_tokens
-            entry.ready_s = self._flow.now_s
+            entry.ready_s = self._time.now_s
             if entry.state not in ENDS:
                 self._ranking.served(entry, share.num_tokens, elapsed_s)
 

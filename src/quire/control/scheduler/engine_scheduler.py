@@ -14,6 +14,7 @@ from quire.control.engines.decode_run import DecodeRun
 from quire.control.engines.forward_run import ForwardRun
 from quire.control.engines.in_flight import InFlight
 from quire.control.engines.state import EngineState
+from quire.control.event_time import EventTime
 from quire.control.memory.promises import NO_RECLAIM
 from quire.control.outbox import Outbox
 from quire.control.programs.program import Entry
@@ -25,6 +26,7 @@ from quire.control.scheduler.timing.batch_sizes import BatchSizes
 from quire.control.scheduler.timing.chunk_time import ChunkTime
 from quire.control.scheduler.timing.prompts_ahead import PromptsAhead
 from quire.control.scheduler.timing.step_time import StepTime
+from quire.control.statistics import EngineStatistics
 from quire.core.batch import BatchResult
 from quire.core.config import SchedulerConfig
 from quire.core.errors import EngineFault, PoolExhausted
@@ -43,6 +45,7 @@ class EngineScheduler:
         completion: Completion,
         flow: Flow,
         outbox: Outbox,
+        time: EventTime,
     ) -> None:
         self.engine = engine
         self.planner = planner
@@ -57,6 +60,7 @@ class EngineScheduler:
         self._completion = completion
         self._flow = flow
         self._outbox = outbox
+        self._time = time
         self.next_dispatch_s: float | None = None
         self.num_batches = 0
         self.num_rows = 0
@@ -81,7 +85,7 @@ class EngineScheduler:
                 self._send_ahead()
 
     def _send_when_due(self) -> None:
-        engine, now_s = self.engine, self._flow.now_s
+        engine, now_s = self.engine, self._time.now_s
         num_ready = len(engine.running) + self.planner.backlog.num_waiting
         if not num_ready:
             self.planner.restorer.sweep()
@@ -102,7 +106,7 @@ class EngineScheduler:
         heads = (queue.next_entry for queue in self.engine.ready)
         waiting = [*self.engine.running, *self.engine.unfinished]
         waiting += [entry for entry in heads if entry is not None]
-        return min((entry.ready_s for entry in waiting), default=self._flow.now_s)
+        return min((entry.ready_s for entry in waiting), default=self._time.now_s)
 
     def _send_next(self) -> None:
         builder = self._plan()
@@ -186,7 +190,7 @@ class EngineScheduler:
         if self.planner.blocked or self.planner.restorer.jobs:
             return
         due_s = self._prompts.due_s()
-        if due_s is None or due_s > self._flow.now_s:
+        if due_s is None or due_s > self._time.now_s:
             self.next_dispatch_s = due_s
             return
         waiting = self.planner.prompts_to_come()
@@ -241,14 +245,14 @@ class EngineScheduler:
         batch = builder.finish(engine.operations.take(), num_steps, max_steps)
         message = builder.in_flight(num_steps, max_steps)
         for part in message.parts:
-            note_sent(part.entry, self._flow.now_s)
+            note_sent(part.entry, self._time.now_s)
         for run in builder.advanced:
-            note_sent(run.entry, self._flow.now_s)
+            note_sent(run.entry, self._time.now_s)
         for index, run in enumerate(message.runs):
             run.num_outstanding += message.steps[index]
         engine.next_step += 1
         if not engine.in_flight:
-            self._prompts.began(self._flow.now_s)
+            self._prompts.began(self._time.now_s)
         engine.in_flight.append(message)
         self.num_batches += 1
         self.num_rows += builder.num_commands
@@ -270,7 +274,7 @@ class EngineScheduler:
                 "is broken, restart it"
             )
         message = engine.in_flight.popleft()
-        self._prompts.began(self._flow.now_s)
+        self._prompts.began(self._time.now_s)
         if not message.is_empty:
             self.anticipation.observe(result.elapsed_s)
         if not message.parts and not message.restores and result.sequences is not None:
@@ -283,7 +287,7 @@ class EngineScheduler:
             self.chunk_time.observe(result.elapsed_s, num_tokens, step_s)
         for queue in self._completion.read(message, result):
             if not queue.entries and not queue.is_closed:
-                self.anticipation.answered(queue, self._flow.now_s)
+                self.anticipation.answered(queue, self._time.now_s)
 
     # -- no wedge --------------------------------------------------------------------------------
 
@@ -318,3 +322,27 @@ class EngineScheduler:
             self.engine.take_back(run.start_fills)
         self._flow.fail(entry, error.record())
         self._flow.advance(entry.queue)
+
+    # -- views -----------------------------------------------------------------------------------
+
+    def statistics(self) -> EngineStatistics:
+        engine = self.engine
+        return EngineStatistics(
+            engine=engine.id,
+            model=engine.model,
+            is_up=engine.is_up,
+            pool=engine.memory.statistics(),
+            prefix=engine.memory.index.statistics(),
+            num_running=len(engine.running),
+            num_waiting=self.planner.backlog.num_waiting,
+            num_in_flight=len(engine.in_flight),
+            num_open_sequences=engine.sequences.num_taken,
+            num_tables=len(engine.tables),
+            num_free_embeds=engine.embeds.num_free,
+            num_preemptions=self.planner.seating.num_preemptions,
+            num_batches=self.num_batches,
+            num_rows=self.num_rows,
+            num_tokens=self.num_tokens,
+            batch_sizes=tuple(self.batch_sizes.counts),
+            step_s=self.step_time.step_s,
+        )

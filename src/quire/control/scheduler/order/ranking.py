@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quire.control.event_time import EventTime
 from quire.control.programs.program import Entry
 from quire.control.programs.states import ENDS
 from quire.core.ids import CommandId, ProgramId
@@ -47,9 +48,9 @@ class Ranking:
     ``changed``: entries whose rank may be another one.
     """
 
-    def __init__(self, policy: Policy, *, across_tenants: bool = False) -> None:
+    def __init__(self, policy: Policy, time: EventTime, *, across_tenants: bool = False) -> None:
         self.policy = policy
-        self.now_s = 0.0
+        self._time = time
         self.changed: dict[Entry, None] = {}
         self._keeps_state = policy.keeps_state
         self._across_tenants = across_tenants
@@ -69,7 +70,7 @@ class Ranking:
             program = entry.program.id
             self._entries[program, entry.id] = entry
             self._num_of[program] = self._num_of.get(program, 0) + 1
-            self.policy.on_arrival(entry.view, self.now_s)
+            self.policy.on_arrival(entry.view, self._time.now_s)
         self.set_rank(entry)
 
     def set_rank(self, entry: Entry) -> None:
@@ -90,10 +91,10 @@ class Ranking:
         view = entry.view
         if not self._keeps_state or view is None or entry.state in ENDS:
             return
-        view.ready_s = self.now_s
+        view.ready_s = self._time.now_s
         view.service_tokens = entry.service_tokens
         view.service_s = entry.service_s
-        self.policy.on_served(view, num_tokens, service_s, self.now_s)
+        self.policy.on_served(view, num_tokens, service_s, self._time.now_s)
         self.changed[entry] = None
 
     def ended(self, entry: Entry) -> None:
@@ -101,13 +102,13 @@ class Ranking:
         if self._keeps_state and entry.view is not None:
             program = entry.program.id
             del self._entries[program, entry.id]
-            self.policy.on_ended(entry.view, self.now_s)
+            self.policy.on_ended(entry.view, self._time.now_s)
             self._num_of[program] -= 1
             if not self._num_of[program]:
                 del self._num_of[program]
                 if program in self._over:
                     self._over.remove(program)
-                    self.policy.on_program_ended(program, self.now_s)
+                    self.policy.on_program_ended(program, self._time.now_s)
 
     def program_ended(self, program: ProgramId) -> None:
         """The policy is told behind the end of its last command, which may be in flight."""
@@ -116,17 +117,16 @@ class Ranking:
         if program in self._num_of:
             self._over.add(program)
         else:
-            self.policy.on_program_ended(program, self.now_s)
+            self.policy.on_program_ended(program, self._time.now_s)
 
     def note_capacity(self, num_sequences: int) -> None:
         """The engines that are up run so many sequences at once."""
         self.policy.on_capacity(num_sequences)
 
-    def tell_time(self, now_s: float) -> None:
-        """It is ``now_s``; told once for each event."""
-        self.now_s = now_s
+    def tell_time(self) -> None:
+        """The policy is told the time, once for each event."""
         if self._keeps_state:
-            self._note(self.policy.on_time(now_s))
+            self._note(self.policy.on_time(self._time.now_s))
 
     def _note(self, commands: Iterable[ReadyCommand]) -> None:
         for command in commands:
